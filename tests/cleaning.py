@@ -1,4 +1,4 @@
-"""One daemon for tests that change its vault: what each of them leaves there is removed after it."""
+"""One daemon for tests that change its vault; after each test the vault is cleaned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.daemon import Daemon
 
 
 class CleanDaemon:
-    """Lends one daemon to tests, one after another. One that cannot be cleaned is stopped and replaced.
+    """Lends one daemon to tests, one after another. A daemon that cannot be cleaned is replaced.
 
-    What the daemon has written and counted stays, and so do approvals, revoked tokens and ended terminals. Tests that
-    look at these, add a user to the vault or stop the daemon need a daemon of their own.
+    Logs, metrics, approvals, revoked tokens and ended terminals are not removed. Tests that look at these, add a user
+    to the vault or stop the daemon need their own daemon.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -27,7 +27,7 @@ class CleanDaemon:
 
     @contextmanager
     def lent(self) -> Iterator[Daemon]:
-        """Yield the daemon as a new one is, and clean it."""
+        """Yield the daemon, clean as a new one, and clean it afterwards."""
         if self._daemon is None:
             self._started += 1
             self._daemon = Daemon(self._directory / f"clean{self._started}", environment=self._environment)
@@ -55,7 +55,7 @@ class CleanDaemon:
 
 
 def _stored(client: Client) -> dict[str, Any]:
-    """Return what the vault holds of connections and categories, by their ids."""
+    """Return the vault's connections and categories by id."""
     connections, categories = client.connection.query(), client.category.query()
     return {one.id: (one.name, one.category, one.data) for one in client.connection.info(connections)} | {
         one.id: one.name for one in client.category.info(categories)
@@ -63,13 +63,13 @@ def _stored(client: Client) -> dict[str, Any]:
 
 
 def _clean(client: Client, stored: Container[str]) -> None:
-    """Remove from the vault all but ``stored``, and end what runs."""
+    """Remove everything but ``stored`` from the vault, and end shells, jobs and terminals."""
     for job in client.jobs.query():
-        # A machine that is gone cannot be asked; the job goes with its connection.
+        # The machine may be gone; then the job is removed with its connection.
         with suppress(ClientError):
             client.post("/job/remove", job=job.id, force=True)
     for connection in {shell.status.connection for shell in client.shell.list()}:
-        # A shell that was lost may be none by now.
+        # The shell may have been lost meanwhile.
         with suppress(ClientError):
             client.shell.stop(connection, all=True)
     for terminal in client.terminal.query():
@@ -88,7 +88,7 @@ def _clean(client: Client, stored: Container[str]) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        # A job that ends may still write into it.
+        # An ending job may still write into the directory.
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

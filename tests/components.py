@@ -1,7 +1,7 @@
-"""The programs that tests drive for real: how to see whether one is here, and which system package brings it.
+"""The programs that tests run: how to find out whether one is installed, and which system package has it.
 
-Run as a program by any Python 3, it prints the packages of those that are missing, one a line, alternatives joined
-by ``|``; an empty one at the end says that it goes without.
+Run as a program by any Python 3, it prints the packages of the missing ones, one a line, alternatives joined by
+``|``; an empty alternative at the end marks an optional package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def postgres_programs() -> Path | None:
 
 @cache
 def private_mounts() -> bool:
-    """Return whether this process may lay file systems over others in a namespace of its own."""
+    """Return whether this process may mount file systems in its own namespace."""
     if os.geteuid() != 0 or not all(map(program, ("unshare", "nsenter", "setpriv"))):
         return False
     argv = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "tmpfs", "/run"]
@@ -56,7 +56,7 @@ def makes_cgroups() -> bool:
 
 
 def sees_descriptors() -> bool:
-    """Return whether this process sees what a daemon holds open: on Linux a daemon hides it from its own user."""
+    """Return whether this process sees a daemon's descriptors, which a daemon on Linux hides even from its own user."""
     status = Path("/proc/self/status")
     if not status.exists():
         return True
@@ -66,9 +66,9 @@ def sees_descriptors() -> bool:
 
 @cache
 def mount_words() -> tuple[str, ...]:
-    """Return the words that, before an argv, let it mount unseen by others: as root, or as root of a user namespace.
+    """Return the argv prefix of a program that mounts in its own namespace: as root, or as root of a user namespace.
 
-    It is empty where the system lets this user do neither.
+    It is empty if this user may do neither.
     """
     own = ("unshare", "--mount", "--propagation", "private")
     for words in (own, (*own, "--user", "--map-root-user")):
@@ -81,7 +81,7 @@ def mount_words() -> tuple[str, ...]:
 
 @cache
 def speaks_websockets() -> bool:
-    """Return whether there is a kubectl that runs programs in pods over WebSockets: older ones speak SPDY alone."""
+    """Return whether the installed kubectl runs programs in pods over WebSockets; older versions use only SPDY."""
     kubectl = program("kubectl")
     if kubectl is None:
         return False
@@ -92,9 +92,9 @@ def speaks_websockets() -> bool:
 
 @dataclass(frozen=True)
 class Component:
-    """Something of the system that a test needs; ``packages`` are Debian's names for it, newest first.
+    """Something that a test needs of the system; ``packages`` are Debian's packages with it, newest first.
 
-    An ``optional`` one is not to be had on every system: what needs it is skipped there, also in CI.
+    Tests that need an ``optional`` component are skipped on systems without it, also in CI.
     """
 
     present: Callable[[], bool]
@@ -164,7 +164,7 @@ COMPONENTS = {
 def missing(names: tuple[str, ...]) -> str | None:
     """Return why a test that needs ``names`` cannot run here, or None when it can.
 
-    :raises KeyError: a name that is not in ``COMPONENTS``.
+    :raises KeyError: a name is not in ``COMPONENTS``.
     """
     for name in names:
         component = COMPONENTS[name]
@@ -174,7 +174,7 @@ def missing(names: tuple[str, ...]) -> str | None:
 
 
 def may_be_skipped(reason: str) -> bool:
-    """Whether what :func:`missing` said is of a component that not every system has."""
+    """Whether ``reason``, an answer of :func:`missing`, is about an optional component."""
     return any(component.optional and f"needs {name}: " in reason for name, component in COMPONENTS.items())
 
 

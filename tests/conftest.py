@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a real daemon, and an account of the system's components that tests need."""
+"""Fixtures of all tests: real daemons, and a report of the components that tests lack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cleaning import CleanDaemon
 
-# Before they are imported: a failed assertion in a module that tests share then tells its values too.
+# Before their import, so that failed assertions in shared modules show their values, too.
 pytest.register_assert_rewrite(
     *(f"tests.{module.name}" for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
 )
@@ -35,7 +35,7 @@ lower_cost()
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """One daemon for all tests that leave it as they found it; it must be alive and stop cleanly at the end."""
+    """One daemon for all tests that leave it unchanged; it must still run at the end, and stop cleanly."""
     running = Daemon(tmp_path_factory.mktemp("daemon"))
     yield running
     assert running.running, f"a test has brought the shared daemon down; stderr:\n{running.stderr()}"
@@ -44,14 +44,14 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module", autouse=True)
 def cost_of_passphrases(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The tests of some directories, and what they fork, derive keys from passphrases at the real cost."""
+    """Derives keys from passphrases at the real cost in the directories :data:`REAL`, forked processes included."""
     with real_cost() if request.path.parent.relative_to(ROOT).as_posix() in REAL else nullcontext():
         yield
 
 
 @pytest.fixture(scope="session")
 def lender() -> Iterator[CleanDaemon]:
-    """Where :func:`clean_daemon` comes from."""
+    """The owner of :func:`clean_daemon`."""
     from tests.cleaning import CleanDaemon
 
     # Not below tmp_path: the path of a Unix socket has 107 bytes at most.
@@ -63,14 +63,14 @@ def lender() -> Iterator[CleanDaemon]:
 
 @pytest.fixture
 def clean_daemon(lender: CleanDaemon) -> Iterator[Daemon]:
-    """A daemon with default settings and an empty vault and home; what the test leaves there is removed after it."""
+    """A daemon with default settings and an empty vault and home, which are cleaned after the test."""
     with lender.lent() as daemon:
         yield daemon
 
 
 @pytest.fixture
 def daemon_program() -> tuple[str, ...]:
-    """How :func:`start_daemon` starts the program; tests that are about the process itself say so."""
+    """The ``program`` of :func:`start_daemon`; tests of the process itself override it."""
     return ()
 
 
@@ -131,13 +131,13 @@ WORKERS_PER_CORE = 2
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return how many workers ``-n auto`` starts: more than cores, since many tests wait for a deadline to pass."""
+    """Return the number of workers of ``-n auto``: more than cores, since many tests wait for deadlines."""
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without looking for garbage, and never look at what was collected: it lives as long as the process."""
+    """Collect tests without garbage collection, and freeze them: they live as long as the process."""
     gc.disable()
     try:
         return (yield)
@@ -147,7 +147,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the slow tests first: one that starts last keeps a single core busy while the others wait for it."""
+    """Start the slow tests first: a slow test that starts last keeps only one core busy."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
@@ -164,7 +164,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         fixtures = getattr(item, "funcargs", {})
         for name, value in fixtures.items():
-            # A fixture that failed at its end may have left the daemon's files gone.
+            # After a failed teardown the daemon's files may be gone.
             if isinstance(value, Daemon) and value.home.exists():
                 report.sections.append((f"stderr of {name}", value.stderr()[-20_000:]))
     return report  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""A real daemon for the tests: ``connmgr serve`` as a process with directories and an environment of its own."""
+"""A real daemon for the tests: a process ``connmgr serve`` with its own directories and environment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOP_SECONDS = 40.0
 
 
 class DaemonExitedError(Exception):
-    """The daemon ended, or gave no ready line in time; ``returncode`` and ``stderr`` say how."""
+    """The daemon ended, or printed no ready line in time; see ``returncode`` and ``stderr``."""
 
     def __init__(self, what: str, returncode: int | None, stderr: str) -> None:
         super().__init__(f"{what} (exit code {returncode}); stderr:\n{stderr}")
@@ -35,7 +35,7 @@ class DaemonExitedError(Exception):
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """Return an environment without anything of the caller's but PATH, all of whose directories lie under ``home``.
+    """Return an environment with the caller's PATH and nothing else of it; all its directories are under ``home``.
 
     The directories are made. A daemon or command started with it neither sees nor touches the user's own files.
     """
@@ -55,7 +55,7 @@ def clean_environment(home: Path) -> dict[str, str]:
 
 
 class Daemon:
-    """A running ``connmgr serve --port 0``; ``home`` holds all its directories.
+    """A running ``connmgr serve --port 0``, whose directories are all in ``home``.
 
     Making one waits for the ready line. ``options`` are further flags; ``environment`` adds to
     :func:`clean_environment`; ``program`` is the command that has ``serve``, without which the daemon is forked from
@@ -106,7 +106,7 @@ class Daemon:
         return Client(self.url, auth_file=self.auth_file)
 
     def leave_client(self) -> None:
-        """Close :attr:`client`, so that the next one has a session of its own."""
+        """Close :attr:`client`, so that the next one has a new session."""
         if "client" in vars(self):
             self.client.close()
             del self.client

@@ -1,4 +1,4 @@
-"""What a key from a passphrase costs in tests: as little as libsodium can, since the real cost is half a second of CPU.
+"""The cost of deriving keys in tests: libsodium's minimum, since the real cost is half a second of CPU.
 
 The vault stores and checks the real cost all the same, and a key still depends on it. Daemons and commands that are
 forked (tests/spawner.py) derive as the process of their test does. The tests in :data:`REAL` pay the real cost, and so
@@ -14,7 +14,7 @@ from typing import Any
 from nacl.pwhash import argon2id
 
 REAL = ("tests/process", "tests/secrets")
-"""Where tests are about passphrases, or about the process as users start it."""
+"""Directories with tests of passphrases, or of the process as users start it."""
 
 _at_real_cost = argon2id.kdf
 
@@ -25,18 +25,18 @@ def _at_least_cost(size: int, password: bytes, salt: bytes, opslimit: int, memli
 
 
 def lower_cost() -> None:
-    """Derive at the least cost in this process from now on."""
+    """Derive at the minimum cost in this process from now on."""
     argon2id.kdf = _at_least_cost
 
 
 def is_cost_lowered() -> bool:
-    """Return whether this process derives at the least cost."""
+    """Return whether this process derives at the minimum cost."""
     return argon2id.kdf is _at_least_cost
 
 
 @contextmanager
 def real_cost() -> Iterator[None]:
-    """Derive at the real cost meanwhile."""
+    """Derive at the real cost during the block."""
     argon2id.kdf = _at_real_cost
     try:
         yield

@@ -1,4 +1,4 @@
-"""Five hosts, which are addresses of one sshd, for tools that can reach them over ssh and over a daemon."""
+"""Five hosts, addresses of one sshd, for tools that reach them over SSH or over a daemon."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.plugins.sshd import Sshd, privilege_separation
 PROGRAMS = Path(sys.executable).parent
 HOSTS = ("web1", "web2", "web3", "web4", "web5")
 SECONDS = 400.0
-"""For a whole run of a tool, on a machine with much else to do."""
+"""Longest run of a tool on a busy machine."""
 
 
 class Fleet:
     """The hosts, and a daemon that has a connection to each by its name, in the category ``fleet``.
 
-    Whoever logs in is the user who runs the tests, with ``far`` for a home directory.
+    The login is the user who runs the tests, with the home directory ``far``.
     """
 
     def __init__(self, daemon: Daemon, server: Sshd, far: Path) -> None:
@@ -46,7 +46,7 @@ class Fleet:
 
     @property
     def ssh_options(self) -> str:
-        """The options by which OpenSSH's ssh knows the hosts."""
+        """OpenSSH's options for logging in to the hosts."""
         return f"-F none -o UserKnownHostsFile={self.known_hosts}"
 
     def run(
@@ -59,7 +59,7 @@ class Fleet:
 def run_with(
     daemon: Daemon, *argv: str | Path, code: int | None = 0, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in the environment of the user of ``daemon`` to its end, which must be with ``code``."""
+    """Run a program in the environment of ``daemon``'s user to its end; its exit code must be ``code``."""
     found = {
         "PATH": f"{PROGRAMS}{os.pathsep}{daemon.environment['PATH']}",
         "CONNMGR_PORT": daemon.url.rpartition(":")[2],
@@ -82,7 +82,7 @@ def run_with(
 
 @contextmanager
 def running_fleet(directory: Path, *options: str) -> Iterator[Fleet]:
-    """Run the hosts and a daemon with ``options``, all of whose files are below ``directory``."""
+    """Run the hosts and a daemon with ``options``, with all files below ``directory``."""
     far = directory / "far"
     far.mkdir()
     lines = {"Subsystem": "sftp internal-sftp", "SetEnv": f"LANG=C.UTF-8 HOME={far}"}
@@ -99,7 +99,7 @@ def running_fleet(directory: Path, *options: str) -> Iterator[Fleet]:
 
 
 def tree(directory: Path) -> dict[str, tuple[str, int, bytes]]:
-    """Return what is below a directory by its path: kind, permissions, and content or target."""
+    """Return kind, permissions, and content or target of each file below a directory, by path."""
     found = {}
     for path in sorted(directory.rglob("*")):
         status = path.lstat()

@@ -1,4 +1,4 @@
-"""What a hostile or broken far side prints, and what reading it may cost."""
+"""Output of a hostile or broken far side, and the CPU time that reading it may take."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from connmgr.plugin import Channel
 
 SIZE = 16 << 20
 CPU_SECONDS = 1.0
-"""CPU time of the reading thread in which 16 MB of anything must be read."""
+"""CPU time of the reading thread for any 16 MB."""
 
 
 def fill(pattern: bytes, size: int = SIZE) -> bytes:
-    """Return ``size`` bytes at most of ``pattern`` again and again."""
+    """Repeat ``pattern`` up to ``size`` bytes."""
     return pattern * (size // len(pattern))
 
 
 @contextlib.contextmanager
 def quickly() -> Iterator[None]:
-    """Fail if the block costs this thread more CPU time than it may, however loaded the machine is."""
+    """Fail if the block takes more than ``CPU_SECONDS`` of this thread; the machine's load does not count."""
     begun = time.thread_time()
     yield
     spent = time.thread_time() - begun
@@ -28,7 +28,7 @@ def quickly() -> Iterator[None]:
 
 
 class Prints(Channel):
-    """The far end of a channel: it prints ``stdout`` and ``stderr``, in pieces of that many bytes, and then ends."""
+    """A channel whose program prints ``stdout`` and ``stderr`` in pieces of ``piece`` bytes, and then ends."""
 
     def __init__(
         self, stdout: bytes = b"", stderr: bytes = b"", *, piece: int = 32 << 10, merged: bool = False
@@ -56,7 +56,7 @@ class Prints(Channel):
         self.sent += data
 
     def shutdown_write(self) -> None:
-        """It reads nothing, and so notices nothing."""
+        """Do nothing: the program reads no input."""
 
     def exit_status(self, timeout: float) -> int:
         raise TimeoutError

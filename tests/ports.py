@@ -1,4 +1,4 @@
-"""TCP ports of this machine that nobody else is given."""
+"""TCP ports of this machine that no other program is given."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 
 class ReservedPort:
-    """A port of 127.0.0.1 on which nothing listens, until a server is told its number; nobody gets it by chance.
+    """A port of 127.0.0.1 that stays free for a server that the test starts on it.
 
-    It is bound and not listened on. So the kernel gives it to nobody who asks for any port, nor to a connection that
-    goes out, and a server binds it by number if it sets SO_REUSEADDR (socket(7)), as often as it starts.
+    It is bound without listening, so the kernel assigns it to no server with port 0 and to no outgoing connection. A
+    server that sets SO_REUSEADDR (socket(7)) can bind it by number, as often as it starts.
     """
 
     def __init__(self) -> None:
@@ -21,13 +21,13 @@ class ReservedPort:
         self.number: int = self._bound.getsockname()[1]
 
     def close(self) -> None:
-        """Give it back; calling it again does nothing."""
+        """Release the port; calling it again does nothing."""
         self._bound.close()
 
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Have the number of a :class:`ReservedPort` for a while."""
+    """Reserve a port for the block, and yield its number."""
     port = ReservedPort()
     try:
         yield port.number

@@ -1,4 +1,4 @@
-"""A program that prints what it was executed with, byte by byte."""
+"""A program that prints its argv, directory and environment, byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ cat "/proc/$$/environ"
 
 
 class Recorded(NamedTuple):
-    """The words behind the program's name, the working directory and the environment of one execution."""
+    """The arguments, the working directory and the environment of one execution."""
 
     words: tuple[bytes, ...]
     directory: bytes
@@ -29,7 +29,7 @@ def write_recorder(path: Path) -> Path:
 
 
 def recorded(printed: bytes | bytearray) -> Recorded:
-    """Return what the program has ``printed``."""
+    """Parse what the program has ``printed``."""
     count, _, rest = bytes(printed).partition(b"\0")
     *words, directory, environment = rest.split(b"\0", int(count) + 1)
     variables = (entry.partition(b"=") for entry in environment.removesuffix(b"\0").split(b"\0"))

@@ -1,8 +1,8 @@
-"""Runs the program by forking a process that has it loaded, for loading takes longer than most tests.
+"""Runs the program by forking a process that has loaded it, since loading takes longer than most tests.
 
-What is forked is told from the installed ``connmgr`` by its command line in the system's list of processes, and by
-nothing that the program does: importing its modules starts and builds nothing (tests/test_layering.py). It ends when
-its threads have, without the interpreter taking all modules apart. Its passphrases cost less (tests/derivation.py).
+A forked program differs from the installed ``connmgr`` in its command line, as processes are listed, and in the cost
+of its passphrases (tests/derivation.py). Its imports have run before, but they start nothing (tests/test_layering.py).
+At the end it waits for its threads and then exits without destroying its modules.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ MODULES = (
     *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
     *("encodings.idna", "importlib.resources.readers"),
 )
-MOST_BYTES = 1 << 17
+MAX_REQUEST_BYTES = 1 << 17
 _STATUS = struct.Struct("i")
 _AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
-"""What the variables are called that count when an interpreter starts."""
+"""Beginnings of the names of variables that matter when an interpreter starts."""
 
 
 def forkable(environment: Mapping[str, str]) -> bool:
-    """Whether a process with ``environment`` is the same if it is forked."""
+    """Whether a forked process with ``environment`` behaves as a new one."""
     return not [name for name in environment if name.startswith(_AT_START) and name != "LANG"]
 
 
 class Child:
-    """A process that :class:`Spawner` has started: what :class:`subprocess.Popen` is of other processes."""
+    """A process started by :class:`Spawner`, with the interface of :class:`subprocess.Popen`."""
 
     def __init__(self, pid: int, told: int, stdout: int) -> None:
         self.pid = pid
@@ -56,12 +56,12 @@ class Child:
         self._told: int | None = told
 
     def poll(self) -> int | None:
-        """Return how it has ended, as :attr:`returncode` says it then, or None while it runs."""
+        """Return :attr:`returncode`, or None while the process runs."""
         self._look(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return how it has ended.
+        """Wait for the end and return :attr:`returncode`.
 
         :raises subprocess.TimeoutExpired: it runs longer than ``timeout`` seconds.
         """
@@ -71,18 +71,18 @@ class Child:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            # Its end may not have been told yet.
+            # The end may not have been reported yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float | None) -> None:
@@ -94,7 +94,7 @@ class Child:
 
 
 class Spawner:
-    """The process that has the program loaded; it ends with the process that has made it."""
+    """The process that has loaded the program; it ends with the process that started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +133,7 @@ class Spawner:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, content: bytes, timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run the program in a session of its own to its end, with ``content`` for input.
+        """Run the program in its own session to its end, with ``content`` as input.
 
         :raises subprocess.TimeoutExpired: it ran longer than ``timeout`` seconds, and was killed.
         """
@@ -156,13 +156,13 @@ class Spawner:
         return subprocess.CompletedProcess(arguments, child.wait(), *said)
 
     def close(self) -> None:
-        """End it; what it has started goes on."""
+        """End the process; the programs that it has started run on."""
         self._socket.close()
         self._process.wait(60)
 
 
 def _exchange(feed: IO[bytes], content: bytes, sources: list[IO[bytes]], deadline: float) -> list[bytes]:
-    """Write ``content``, as much of it as is read, and return what the ``sources`` tell to their ends."""
+    """Write ``content`` until the reader closes, and return all output of ``sources``."""
     said = dict.fromkeys(sources, b"")
     os.set_blocking(feed.fileno(), False)
     with selectors.DefaultSelector() as selector:
@@ -188,7 +188,7 @@ def _exchange(feed: IO[bytes], content: bytes, sources: list[IO[bytes]], deadlin
 
 
 def _fed(feed: IO[bytes], content: bytes) -> bytes:
-    """Write what fits, and return what is left: nothing where nobody reads any more."""
+    """Write what fits and return the rest; after the reader has closed, nothing is left."""
     try:
         return content[os.write(feed.fileno(), content[: 1 << 16]) :] if content else content
     except BrokenPipeError:
@@ -196,7 +196,7 @@ def _fed(feed: IO[bytes], content: bytes) -> bytes:
 
 
 class _End:
-    """Ends a child once it has waited for its threads: the last function that is called at the end of a process."""
+    """Exits a child after its threads have ended: the last exit handler to be called."""
 
     def __init__(self) -> None:
         self.code = 1
@@ -209,7 +209,7 @@ class _End:
 
 
 def main() -> None:
-    """Fork whenever it is asked for, until the other side has gone; in a child return, ready to run the program."""
+    """Fork a child for each request until the socket is closed; return in a child, ready to run the program."""
     gc.disable()
     for module in (*MODULES, *_commands()):
         importlib.import_module(module)
@@ -221,7 +221,7 @@ def main() -> None:
                 children.tell_ends()
             if asked not in ready:
                 continue
-            words, descriptors, *_ = socket.recv_fds(asked, MOST_BYTES, 4)
+            words, descriptors, *_ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 4)
             if not words:
                 os._exit(0)
             *streams, tells = descriptors
@@ -237,7 +237,7 @@ def main() -> None:
 
 
 class _Children:
-    """The processes that were forked and run; readable when some have ended, left by a child that has nothing of it."""
+    """The forked processes that run; selectable for reading when some have ended. A child closes its copy."""
 
     def __init__(self) -> None:
         self._tells: dict[int, int] = {}
@@ -259,18 +259,18 @@ class _Children:
         return self._reads
 
     def add(self, pid: int, tells: int) -> None:
-        """Have the end of a process told by the descriptor ``tells``."""
+        """Report the end of the process ``pid`` to the descriptor ``tells``."""
         self._tells[pid] = tells
 
     def tell_ends(self) -> None:
-        """Tell the end of each process that has ended."""
+        """Report the end of each process that has ended."""
         os.read(self._reads, 1 << 12)
         while self._tells:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             tells = self._tells.pop(pid)
-            # Nobody may wait any more.
+            # The reader may have closed its end.
             with suppress(BrokenPipeError):
                 os.write(tells, _STATUS.pack(status))
             os.close(tells)
@@ -294,7 +294,7 @@ def _become(
     stdout: int,
     stderr: int,
 ) -> None:
-    """Make this process what a new one is before it runs the program."""
+    """Give this process the state of a new one that is about to run the program."""
     if new_session:
         os.setsid()
     if cost_lowered:
@@ -310,7 +310,7 @@ def _become(
     os.chdir(cwd)
     os.umask(mask)
     sys.argv[:] = [str(PROGRAM), *arguments]
-    # What click takes for the way in which the program was started.
+    # click derives from this how the program was started.
     sys.modules["__main__"].__package__ = None
 
 

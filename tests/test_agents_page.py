@@ -1,4 +1,4 @@
-"""docs/AGENTS.md, held against a real daemon, a real client's configuration and a server that starts by it."""
+"""docs/AGENTS.md against a real daemon, with a server started by the client configuration on the page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _comparable(text: str, home: Path) -> list[str]:
 
 
 class Agent:
-    """The client that the page installs, which starts the server by its configuration when it is first needed."""
+    """The client of the page; it starts the configured server at its first call."""
 
     def __init__(self, home: Path, environment: dict[str, str]) -> None:
         self.person = Person(chosen("once"))
@@ -51,7 +51,7 @@ class Agent:
         self._job = ""
 
     async def follow(self, text: str) -> None:
-        """Make the calls of a block, and compare what they answer with the members that it shows."""
+        """Make the calls of a block, and compare the answers with the members shown."""
         client = await self._current()
         lines = text.splitlines()
         for asked, shown in zip(lines[::2], lines[1::2], strict=True):
@@ -73,13 +73,13 @@ class Agent:
         return self._client
 
     async def aclose(self) -> None:
-        """End the server."""
+        """Stop the server."""
         await self._running.aclose()
         self._client = None
 
 
 def _part(told: Any, expected: Any) -> Any:
-    """Return what ``told`` has of that which ``expected`` names."""
+    """Return the part of ``told`` that has the members of ``expected``."""
     if isinstance(expected, dict):
         return {name: _part(told.get(name), value) for name, value in expected.items()}
     if isinstance(expected, list):
@@ -117,7 +117,7 @@ def test_the_page_is_what_happens(
     anyio.run(work)
 
 
-def test_the_page_tells_of_every_tool() -> None:
+def test_the_page_names_every_tool() -> None:
     from connmgr.mcp.tools import TOOLS
 
     page = PAGE.read_text()

@@ -1,4 +1,4 @@
-"""docs/ANSIBLE.md, held against a real daemon, Ansible and pyinfra to the letter."""
+"""docs/ANSIBLE.md, verbatim, against a real daemon, Ansible and pyinfra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation against the program: nothing undocumented, nothing documented that is not there."""
+"""The documentation against the program: everything is documented, and everything documented exists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _tables(text: str) -> Iterator[list[list[str]]]:
 
 
 def _first_column(text: str, head: str) -> set[str]:
-    """Return the code spans of the first column of every table whose first column bears ``head``."""
+    """Return the code spans in the first column of every table whose first head is ``head``."""
     rows = [row for table in _tables(text) if table[0][0].lower() == head for row in table[1:]]
     return {span for row in rows for span in re.findall(r"`([^`]+)`", row[0])}
 
@@ -155,7 +155,7 @@ def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
     commands = _commands()
     wrong = []
     for line in _command_lines():
-        # What follows a lone -- is a command for somewhere else.
+        # A command for a far side follows ``--``.
         words = re.split(r"[|&;<>]| -- ", line.removeprefix("$ "))[0].split()[1:]
         name = ""
         while words and f"{name} {words[0]}".strip() in commands:
@@ -206,7 +206,7 @@ def test_the_make_targets_that_are_named_exist() -> None:
     assert {"run", "test"} <= named <= targets
 
 
-def test_the_continuous_integration_runs_the_tests_as_the_readme_gives_them() -> None:
+def test_the_continuous_integration_runs_the_tests_as_in_the_readme() -> None:
     assert re.search(r"^make test$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert re.search(r"^(\$ )?make test$", DOCS["README.md"], re.MULTILINE)
 
@@ -229,7 +229,7 @@ def _surplus(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return max(0, len(text) - ((code[-1].end_lineno or 0) - code[0].lineno + 1))
 
 
-def test_no_docstring_that_is_not_published_is_longer_than_its_code() -> None:
+def test_no_unpublished_docstring_is_longer_than_its_code() -> None:
     """The plugin's interface is exempt, because authors of plugins read its docstrings."""
     files = [*(ROOT / "connmgr").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
     longer = [

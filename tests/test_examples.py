@@ -1,4 +1,4 @@
-"""The examples, each run as its reader would run it, in their order, against one daemon."""
+"""The examples, run in their order as a reader would, against one daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = subprocess.CompletedProcess[str]
 
 
 def documents(text: str) -> list[Any]:
-    """Return the JSON documents that ``text`` is a row of."""
+    """Return the JSON documents in ``text``, one after the other."""
     found, rest = [], text.strip()
     while rest:
         document, end = json.JSONDecoder().raw_decode(rest)
@@ -31,7 +31,7 @@ def documents(text: str) -> list[Any]:
 
 
 class Examples:
-    """A daemon, and what each example printed."""
+    """A daemon, and each example's output."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -46,7 +46,7 @@ class Examples:
         )
 
     def printed(self, script: str) -> str:
-        """Return what ``script`` printed, having run all that come before it."""
+        """Run all examples up to ``script``, and return its output."""
         while script not in self._printed:
             following = self._order.pop(0)
             done = self.run(str(EXAMPLES / following))
@@ -179,7 +179,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
 }
 
 
-def test_session_py_prints_what_it_did(examples: Examples) -> None:
+def test_session_py_prints_its_results(examples: Examples) -> None:
     examples.printed("01-handshake.sh")
     done = examples.run(sys.executable, str(EXAMPLES / "session.py"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -189,7 +189,7 @@ def test_session_py_prints_what_it_did(examples: Examples) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_an_example_prints_the_answer_that_it_is_about(examples: Examples, script: str) -> None:
+def test_an_example_prints_its_answer(examples: Examples, script: str) -> None:
     printed = examples.printed(script)
     if script in TEXTS:
         assert printed == TEXTS[script]
@@ -210,7 +210,7 @@ def test_every_endpoint_has_an_example(daemon: Daemon) -> None:
         assert script[3:].removesuffix(".sh") in {path.strip("/").replace("/", "-") for path in found}
 
 
-def test_what_the_examples_keep_is_for_their_user_alone(examples: Examples) -> None:
+def test_files_of_the_examples_are_private(examples: Examples) -> None:
     examples.printed("01-handshake.sh")
     state = examples.daemon.home / "run" / "connmgr-examples"
     for path in (state, *state.iterdir()):

@@ -1,4 +1,4 @@
-"""docs/FILES.md, held against a real daemon to the letter."""
+"""docs/FILES.md, verbatim, against a real daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/INSTALL.md, held against the program to the letter; systemd is a program that says yes."""
+"""docs/INSTALL.md, verbatim, against the program, with a systemctl that always succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The direction of imports, the one home of each library, and that importing a module does nothing else."""
+"""Imports: their direction, the only place of each library, and that they have no side effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ORDER = [
     "api",
     "daemon",
 ]
-"""The server's modules from the ground up: each imports itself and what stands before it."""
+"""The server's modules, lowest first: each may import itself and the modules before it."""
 
 SIDES = {
     "__main__": {"cli"},
@@ -51,7 +51,7 @@ SIDES = {
     "mcp": {"client", "paths", "printable", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
-"""Modules beside that order, and what they may import at the top of a file."""
+"""Modules beside that order, and which modules they may import at the top of a file."""
 
 HOMES = {
     "flask": "connmgr.api",
@@ -70,7 +70,7 @@ HOMES = {
     "psutil": "connmgr.shell",
     "re2": "connmgr.rights.elements",
     "click": "connmgr.cli connmgr_pyinfra",
-    # For type checkers alone, which have it by themselves.
+    # Only for type checkers, which bring it themselves.
     "typing_extensions": "connmgr.client",
     "rich": "connmgr.cli",
     "yaml": "connmgr.cli",
@@ -94,14 +94,14 @@ HOMES = {
 """Each library, and the modules (with those below them) that may import it."""
 
 BRIDGES = {"ansible_collections", "connmgr_ansible", "connmgr_pyinfra"}
-"""Packages of ``plugins/`` that other tools load: clients of the daemon, no connection types."""
+"""Packages of ``plugins/`` that other tools load; they are clients of the daemon, not connection types."""
 
 SERVER_LIBRARIES = {"flask", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko"}
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, by the module that imports it."""
+    """One import: the module and its importer."""
 
     importer: str
     imported: str
@@ -181,7 +181,7 @@ def test_every_part_of_connmgr_has_a_place_in_the_order() -> None:
     assert parts <= {*ORDER, *SIDES, "__init__"}
 
 
-def test_the_server_imports_downwards_only() -> None:
+def test_the_server_imports_only_downwards() -> None:
     inside = [i for i in _imports() if i.importer.startswith("connmgr.") and i.imported.startswith("connmgr.")]
     upward = [
         i
@@ -238,7 +238,7 @@ def test_each_library_has_one_home() -> None:
     _none(astray, "Imported outside of the library's home:")
 
 
-def test_nothing_of_the_program_imports_the_tests() -> None:
+def test_the_program_does_not_import_the_tests() -> None:
     _none([i for i in _imports() if _inside(i.imported, "tests benchmarks examples")], "Tests stand above all.")
 
 
@@ -265,7 +265,7 @@ assert not os.path.exists(os.environ["HOME"]) or not os.listdir(os.environ["HOME
 
 def test_importing_everything_starts_nothing(tmp_path: Path) -> None:
     modules = [_module_name(path) for path in _sources()]
-    # What Ansible and pyinfra do when they are imported is theirs.
+    # Importing Ansible or pyinfra has side effects of its own.
     own = [name for name in modules if name.split(".")[0] not in BRIDGES]
     runnable = [name for name in own if not name.endswith("__main__") and ".migrations" not in name]
     outcome = subprocess.run(
@@ -281,7 +281,7 @@ def test_importing_everything_starts_nothing(tmp_path: Path) -> None:
 
 
 def _circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other, directly or by way of others."""
+    """Return the groups of modules that import each other, directly or indirectly."""
     reached: dict[str, set[str]] = {}
     for start in arrows:
         seen: set[str] = set()
@@ -299,7 +299,7 @@ def test_no_modules_import_each_other() -> None:
     modules = {_module_name(path) for path in _sources()}
     arrows: dict[str, set[str]] = {module: set() for module in modules}
     for each in _imports():
-        # A name imported from a package is one of its modules, or defined in the package itself.
+        # A name imported from a package is a module of it, or defined in it.
         imported = each.imported if each.imported in modules else each.imported.rpartition(".")[0]
         if imported in modules and imported != each.importer:
             arrows[each.importer].add(imported)

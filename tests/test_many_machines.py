@@ -1,4 +1,4 @@
-"""docs/MANY_MACHINES.md, held against a real daemon to the letter."""
+"""docs/MANY_MACHINES.md, verbatim, against a real daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTCOME = re.compile(r"^(web\d|db) .* s  ")
 
 @pytest.fixture
 def home(tmp_path: Path, closed_port: int) -> Iterator[Path]:
-    """A home directory whose SSH configuration names the machines of the page: this one, and ``db``, which is down."""
+    """A home directory with an SSH configuration for the page's machines: all are this one, but ``db`` is down."""
     with home_with_hosts(tmp_path / "home", f"Host db\n  Port {closed_port}\n") as home:
         yield home
 
@@ -35,7 +35,7 @@ def _store(client: Client) -> None:
 
 
 def _comparable(text: str) -> list[str]:
-    """Return the lines of a transcript without what varies, outcomes in the order of their names."""
+    """Return the lines of a transcript without variable parts, the outcomes sorted by name."""
     for pattern, replacement in VARIABLE.items():
         text = re.sub(pattern, replacement, text)
     lines, outcomes = list[str](), list[str]()

@@ -1,4 +1,4 @@
-"""The guide for plugin authors: its files are those of the example, and what it shows beside them runs."""
+"""The guide for plugin authors: its files are those of the example, and its other code runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = re.compile(
 
 
 def files() -> dict[str, str]:
-    """Return the files that the guide shows, by name; those that it shows in pieces whole."""
+    """Return the files that the guide shows, by name, with their pieces joined."""
     found: dict[str, str] = {}
     for block in BLOCK.finditer(GUIDE):
         if block["file"]:
@@ -52,7 +52,7 @@ def test_the_other_files_of_the_guide_pass_their_tests(tmp_path: Path) -> None:
     assert "skipped" not in done.stdout
 
 
-def test_the_guide_names_all_that_an_author_can_use() -> None:
+def test_the_guide_names_everything_public() -> None:
     public = {*plugin.__all__, *testing.__all__} - {"ValidationError", "Outcome", "WAIT_SECONDS", "InMemory", "Process"}
     assert [name for name in sorted(public) if not re.search(rf"\b{name}\b", GUIDE)] == []
 

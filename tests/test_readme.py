@@ -1,4 +1,4 @@
-"""The README's first session, held against a real daemon to the letter."""
+"""The README's first session, verbatim, against a real daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Checker(doctest.OutputChecker):
 
 
 def _python(text: str, names: dict[str, Any]) -> str:
-    """Return what is wrong with ``text``, an interactive session; it leaves its variables in ``names``."""
+    """Run the interactive session ``text`` with the variables ``names``, and return its deviations."""
     test = doctest.DocTestParser().get_doctest(text, names, "README.md", str(README), 0)
     assert test.examples
     report: list[str] = []
@@ -54,14 +54,14 @@ def _python(text: str, names: dict[str, Any]) -> str:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Path]:
-    """A home directory whose SSH configuration names the machines of the README, which all are this one."""
+    """A home directory with an SSH configuration for the README's machines, which are all this one."""
     jump = "Host web1 web2\nHost db\n  ProxyJump web1\n"
     with home_with_hosts(tmp_path / "home", jump, "web1 web2 db") as home:
         yield home
 
 
 @pytest.mark.needs("bash", "linux", "sshd")
-def test_the_first_session_goes_as_it_is_written(
+def test_the_first_session_is_as_written(
     hosts: Path, start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = start_daemon(home=hosts, environment={"SHELL": "/bin/bash"})
@@ -82,5 +82,5 @@ def test_the_first_session_goes_as_it_is_written(
     assert daemon.process.wait(15) == 0, daemon.stderr()
 
 
-def test_the_ready_line_is_the_one_of_the_default_address() -> None:
+def test_the_ready_line_shows_the_default_address() -> None:
     assert f"\n{READY}http://127.0.0.1:{DEFAULT_PORT}\n" in README.read_text()

@@ -1,4 +1,4 @@
-"""How plugins are found, and what becomes of broken ones and of rivals: reported, and never in the daemon's way."""
+"""How plugins are found; broken and rival plugins are reported and do not stop the daemon."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BUNDLED = {
 
 
 def without(statement: str, replacement: str = "") -> str:
-    """Return a sound plugin's source with one of its statements replaced."""
+    """Return the source of a valid plugin with one statement replaced."""
     assert statement in SOUND
     return SOUND.replace(statement, replacement)
 
 
 def with_field(field: str) -> str:
-    """Return a sound plugin's source with the one field ``odd``."""
+    """Return the source of a valid plugin whose only field is ``odd``."""
     imports = "from marshmallow import fields\nfrom connmgr.plugin import List, Nested, Secret\n"
     return imports + without("schema = Schema", f"schema = Schema.from_dict({{'odd': {field}}})")
 
@@ -118,7 +118,7 @@ BROKEN = {
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory in which Python looks for packages."""
+    """A directory on Python's search path."""
     directory = tmp_path / "site"
     directory.mkdir()
     monkeypatch.syspath_prepend(directory)
@@ -145,7 +145,7 @@ def test_a_stranger_s_type_is_found_with_its_distribution_and_version(site: Path
     ]
 
 
-def test_a_type_may_do_without_an_example(site: Path) -> None:
+def test_a_type_needs_no_example(site: Path) -> None:
     install(site, with_field("fields.Raw(required=True)").replace("NAME", "sound_1.x"), "connmgr-sound")
     registry = Registry.load()
     assert registry.problems == []
@@ -170,8 +170,8 @@ def test_a_distribution_without_metadata_is_reported(site: Path) -> None:
     assert ["damaged" in problem.reason for problem in registry.problems] == [True]
 
 
-def test_one_bad_type_takes_all_of_its_plugin_along(site: Path) -> None:
-    # Half a plugin would fail later, where nobody looks for the cause.
+def test_one_bad_type_disables_its_whole_plugin(site: Path) -> None:
+    # Half a plugin would fail later, far from the cause.
     install(site, without("[Sound()]", "[Sound(), None]").replace("NAME", "sound"), "connmgr-broken")
     registry = Registry.load()
     assert set(types(registry)) == BUNDLED
@@ -209,7 +209,7 @@ def test_a_name_taken_twice_by_one_distribution_is_refused(site: Path) -> None:
     ] * 2
 
 
-def test_names_that_differ_in_case_alone_are_one(site: Path) -> None:
+def test_names_that_differ_only_in_case_are_equal(site: Path) -> None:
     for number, name in enumerate(("SSH", "Contested", "contested")):
         install(site, SOUND.replace("NAME", name), f"connmgr-{number}")
     registry = Registry.load()
@@ -222,14 +222,14 @@ def test_names_that_differ_in_case_alone_are_one(site: Path) -> None:
     }
 
 
-def test_an_unknown_type_is_an_error_that_names_those_that_are_there() -> None:
+def test_an_unknown_type_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(UnknownType, match=r"nonesuch \(installed: chroot, .*, ssh, .*\)"):
         Registry.load().get("nonesuch")
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with one sound plugin, every broken one, and two rivals."""
+    """A directory with one valid plugin, every broken one, and two rivals."""
     site = tmp_path_factory.mktemp("crowded")
     install(site, SOUND.replace("NAME", "sound"), "connmgr-sound")
     for number, (source, _) in enumerate(BROKEN.values()):
@@ -293,7 +293,7 @@ def connmgr_connection_types():
 """
 
 
-def test_what_plugins_print_is_kept_from_stdout_and_an_exit_from_the_daemon(
+def test_output_of_plugins_stays_off_stdout_and_their_exit_does_not_end_the_daemon(
     tmp_path: Path, start_daemon: StartDaemon
 ) -> None:
     install(tmp_path / "site", SOUND + LOUD, "connmgr-loud")
@@ -314,16 +314,14 @@ def test_a_plugin_s_interrupt_does_not_end_the_daemon(tmp_path: Path, start_daem
     assert [problem["reason"] for problem in answer["problems"]] == ["KeyboardInterrupt: "]
 
 
-def test_a_person_s_interrupt_ends_a_command_that_loads_plugins(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_s_interrupt_ends_a_command_that_loads_plugins(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     install(site, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)", "connmgr-slow", entry="slow")
     with pytest.raises(KeyboardInterrupt):
         Registry.load()
     assert "Interrupted while the plugin slow of connmgr-slow was loaded." in caplog.messages
 
 
-def test_a_plugin_that_takes_long_is_named_meanwhile(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_plugin_is_named_while_it_loads(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = tmp_path / "said"
     waiting = f"""
 import pathlib, time
@@ -344,7 +342,7 @@ while not pathlib.Path({str(said)!r}).exists():
     assert said.read_text() == "Plugin slow of connmgr-slow: loading it takes more than 0.01 s."
 
 
-def test_a_connection_whose_plugin_was_removed_stays_and_says_what_it_lacks(
+def test_a_connection_whose_plugin_was_removed_stays_and_names_the_missing_type(
     crowded: Path, start_daemon: StartDaemon
 ) -> None:
     before = start_daemon(environment={"PYTHONPATH": str(crowded)})

@@ -1,4 +1,4 @@
-"""docs/RIGHTS.md, held against a real daemon to the letter."""
+"""docs/RIGHTS.md, verbatim, against a real daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTS = ("web1", "web2", "db")
 VARIABLE = {
     r"\b[0-9a-f]{8}\b(-[0-9a-f-]{27})?": "ID",
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|\+\d{2}:\d{2})?": "TIME",
-    # The vault learns of uses every 30 seconds.
+    # Uses are stored in the vault every 30 seconds.
     r"\bTIME +(TIME|-) ": "TIME USED ",
     r"\b\d+ entries, 1 to \d+": "N entries",
     r"\d+(\.\d+)? ?(s|m|ms) ago": "AGO",
@@ -44,6 +44,6 @@ def test_the_page_is_what_a_terminal_shows(
         assert _comparable(typed(text, tmp_path)) == _comparable(text)
 
 
-def test_the_page_tells_of_every_scope() -> None:
+def test_the_page_names_every_scope() -> None:
     page = PAGE.read_text()
     assert [scope for scope in SCOPES if f"| `{scope}` |" not in page] == []

@@ -1,4 +1,4 @@
-"""docs/TOOLS.md, held against a real daemon and the programs that it names, to the letter."""
+"""docs/TOOLS.md, verbatim, against a real daemon and the programs that it names."""
 
 from __future__ import annotations
 

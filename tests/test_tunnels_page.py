@@ -1,4 +1,4 @@
-"""docs/TUNNELS.md, held against a real daemon, an sshd and a web server to the letter."""
+"""docs/TUNNELS.md, verbatim, against a real daemon, an sshd and a web server."""
 
 from __future__ import annotations
 

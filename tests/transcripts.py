@@ -1,4 +1,4 @@
-"""What the pages show of a terminal, typed into a real one."""
+"""Types the commands of the pages' transcripts into a real terminal."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def transcripts(page: str) -> list[str]:
-    """Return what ``page`` of the documentation shows of a terminal; there is at least one block."""
+    """Return the transcripts of the documentation's ``page``, at least one."""
     blocks = TRANSCRIPT.findall((DOCS / page).read_text())
     assert blocks, page
     return blocks
 
 
 def sit_down(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have :func:`typed` type as the user who has started ``daemon``."""
+    """Let :func:`typed` type as the user of ``daemon``."""
     for name, value in CommandLine(daemon).environment.items():
         monkeypatch.setenv(name, value)
 
 
 def typed(text: str, directory: Path) -> str:
-    """Return what a terminal shows when the commands of ``text`` are typed into bash, one after the other."""
+    """Type the commands of ``text`` into bash one after the other, and return what the terminal shows."""
     commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)
     script = "".join(f"echo {shlex.quote(chr(36) + chr(32) + command)}\n{command}\n" for command in commands)
     finished = subprocess.run(
@@ -54,7 +54,7 @@ def typed(text: str, directory: Path) -> str:
 
 @contextmanager
 def home_with_hosts(home: Path, config: str = "", hosts: str = "*") -> Iterator[Path]:
-    """Make ``home`` a home directory for whom ``hosts`` are this machine, unless the SSH ``config`` says otherwise."""
+    """Create a home directory in which ``hosts`` are this machine, unless the SSH ``config`` says otherwise."""
     user = users.create() if os.geteuid() == 0 else None
     (home / ".ssh").mkdir(mode=0o700, parents=True)
     with privilege_separation():
