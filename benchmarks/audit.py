@@ -1,7 +1,6 @@
-"""What the audit trail costs a command: the daemon as it is beside one that does without a part of it.
+"""The cost of the audit trail for a command: the daemon with the whole trail, and without one part of it.
 
-Run it with ``python -m benchmarks.audit``. Each daemon that does without is the same program, in which one function was
-replaced before it began.
+Run it with ``python -m benchmarks.audit``. A daemon without a part is the same program with one function replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line as whole processes: its start, and ``connmgr exec`` beside ssh over a connection that is open.
+"""Processes of the command line: their start, and ``connmgr exec`` beside ssh over an open connection.
 
 Run it with ``python -m benchmarks.cli``.
 """
@@ -21,11 +21,11 @@ from tests.plugins.sshd import Sshd, privilege_separation
 REPEAT = "python -m benchmarks.cli"
 CONNMGR = str(DIRECTORY / "connmgr")
 START_GOAL = 120.0
-"""Milliseconds within which a command is to start that is not ``serve``."""
+"""Goal in milliseconds for the start of every command but ``serve``."""
 
 
 def main() -> None:
-    """Measure the program's start and imports, then a command over ssh through it and through ControlMaster."""
+    """Measure the program's start and imports, then a command over SSH through it and through ControlMaster."""
     with temporary_daemon() as daemon, privilege_separation():
         connmgr, server = CommandLine(daemon), Sshd()
         try:
@@ -52,7 +52,7 @@ def _start(connmgr: CommandLine) -> None:
 
 
 def _imports(connmgr: CommandLine) -> None:
-    """Print what the imports of ``connmgr exec`` take, of themselves and with what they import."""
+    """Print the time of each import of ``connmgr exec``, alone and with its own imports."""
     argv = [sys.executable, "-X", "importtime", CONNMGR, "exec", "--help"]
     done = subprocess.run(argv, env=connmgr.environment, capture_output=True, text=True, check=True)
     rows = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \|\s+(\S+)$", done.stderr, re.MULTILINE)

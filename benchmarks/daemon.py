@@ -10,12 +10,12 @@ from pathlib import Path
 from tests.daemon import Daemon
 
 LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-"""The connection that every vault has."""
+"""The id of the connection that every vault has."""
 
 
 @contextmanager
 def temporary_daemon(*options: str, program: Sequence[str] | None = None) -> Iterator[Daemon]:
-    """A daemon on a vault of its own, stopped and removed afterwards.
+    """A daemon with its own vault, which is stopped and removed afterwards.
 
     ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not connmgr itself.
     """

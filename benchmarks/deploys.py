@@ -1,7 +1,7 @@
-"""A playbook of Ansible and a deploy of pyinfra on five hosts, over connmgr beside their own ssh with its defaults.
+"""An Ansible playbook and a pyinfra deploy on five hosts, over connmgr and over their own SSH with its defaults.
 
-Run it with ``python -m benchmarks.deploys``, one of them with its name after it. Hosts, daemon and tool share this
-machine: what runs on the hosts, which is the same either way, takes most of Ansible's time.
+Run it with ``python -m benchmarks.deploys [ansible | pyinfra]``. Hosts, daemon and tool share this machine: most of
+Ansible's time is spent in the modules on the hosts, which is the same either way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OVER_SSH = "over ssh"
 
 
 def main() -> None:
-    """Measure whole runs, each on hosts that have nothing of an earlier one."""
+    """Measure whole runs, each on hosts without files of an earlier run."""
     subjects: dict[str, tuple[ModuleType, list[str | Path], str | Path]] = {
         "ansible": (ansible, ["ansible-playbook", "-i"], ansible.SITE),
         "pyinfra": (pyinfra, [pyinfra.PYINFRA, "-y"], pyinfra.DEPLOY),

@@ -1,4 +1,4 @@
-"""One command on an open local shell, beside a bare request to the same daemon and what a script would use instead.
+"""One command on an open local shell, beside a bare request to the same daemon and alternatives for scripts.
 
 Run it with ``python -m benchmarks.exec``.
 """
@@ -19,7 +19,7 @@ BARE = "bare request"
 
 
 def main() -> None:
-    """Measure ``true`` on bash and dash through the daemon, and its rivals."""
+    """Measure ``true`` on bash and dash through the daemon, and the alternatives."""
     with temporary_daemon() as daemon, _repl(0.05) as repl, _repl(None) as eager_repl:
         client = daemon.client
         bash, dash = (local_connection(daemon, shell) for shell in ("bash", "dash"))
@@ -39,7 +39,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _repl(delay: float | None) -> Iterator[replwrap.REPLWrapper]:
-    """pexpect's wrapper as ``replwrap.bash`` makes it, but without the user's rc files; 0.05 s is its default delay."""
+    """pexpect's wrapper as in ``replwrap.bash``, but without the user's rc files; its default delay is 0.05 s."""
     child = pexpect.spawn("bash", ["--norc", "--noprofile"], env={"PS1": "$"}, echo=False, encoding="utf-8")
     child.delaybeforesend = delay
     yield replwrap.REPLWrapper(child, r"\$", "PS1='{0}' PS2='{1}' PROMPT_COMMAND=''")

@@ -1,7 +1,7 @@
-"""100 MB and 1 KB written and read through the daemon, over SSH and locally, beside what a user would pick instead.
+"""100 MB and 1 KB written and read through the daemon, over SSH and locally, beside the alternatives.
 
-Run it with ``python -m benchmarks.files``. The daemon writes in one pass, or in two requests: the upload of a blob and
-its way to the file, whose costs are measured apart. Unlike its rivals' both end with a checksum, and the file on disk.
+Run it with ``python -m benchmarks.files``. The daemon writes in one request, or in two: the upload of a blob and
+the write from it, measured separately. Unlike the alternatives, both verify a checksum and sync the file to disk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 class Files:
-    """Files of one connection, through the daemon, on one TCP connection."""
+    """Files of one connection, by requests on one TCP connection to the daemon."""
 
     def __init__(self, daemon: Daemon, connection: str) -> None:
         self._connection = connection
@@ -64,15 +64,15 @@ class Files:
         return str(json.loads(self._answer())["blob"])
 
     def write(self, blob: str, target: Path) -> None:
-        """Write a blob into a file."""
+        """Write a file from a blob."""
         self._json("/fs/write", {"connection": self._connection, "blob": blob, "path": str(target)}, self._headers)
 
     def stat(self, path: Path) -> None:
-        """Ask what is known of a file."""
+        """Request ``/fs/stat`` of a file."""
         self._json("/fs/stat", {"connection": self._connection, "path": str(path)}, self._headers)
 
     def put(self, source: Path, target: Path) -> None:
-        """Upload a file and write it."""
+        """Upload a file as a blob and write it."""
         begun = time.perf_counter()
         blob = self.upload(source)
         self.uploads.append(time.perf_counter() - begun)
@@ -80,7 +80,7 @@ class Files:
         self.writes.append(time.perf_counter() - begun - self.uploads[-1])
 
     def send(self, source: Path, target: Path) -> None:
-        """Write a file while it is uploaded."""
+        """Write a file in one request."""
         query = urlencode({"connection": self._connection, "path": str(target)})
         length = {"Content-Length": str(source.stat().st_size)}
         with source.open("rb") as file:
@@ -88,7 +88,7 @@ class Files:
         self._answer()
 
     def get(self, source: Path, target: Path) -> None:
-        """Read a file into one of ours."""
+        """Read a file into a local one."""
         body = json.dumps({"connection": self._connection, "path": str(source)})
         self._http.request("POST", "/fs/read", body, {**self._headers, "Content-Type": "application/json"})
         response = self._http.getresponse()
@@ -231,7 +231,7 @@ def _paramiko(server: Sshd) -> Iterator[paramiko.SFTPClient]:
 
 @contextlib.contextmanager
 def _asyncssh(server: Sshd) -> Iterator[Callable[[str, Path, Path], None]]:
-    """asyncssh's SFTP client on an open connection: a function that calls one of its methods."""
+    """Yield a function that calls a method of asyncssh's SFTP client on an open connection."""
     loop = asyncio.new_event_loop()
     connection = loop.run_until_complete(
         asyncssh.connect(

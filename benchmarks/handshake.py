@@ -1,4 +1,4 @@
-"""Handshakes while as many commands block as the daemon has threads for, beside an idle daemon.
+"""Handshakes while a blocked command occupies each of the daemon's threads, beside an idle daemon.
 
 Run it with ``python -m benchmarks.handshake``.
 """
@@ -25,7 +25,7 @@ START_SECONDS = 60
 
 
 def main() -> None:
-    """Measure handshakes on an idle daemon, then with 64 sessions in the middle of a command."""
+    """Measure handshakes on an idle daemon, then during 64 running commands."""
     with temporary_daemon("--threads", str(BLOCKED)) as daemon, ThreadPoolExecutor(BLOCKED) as pool:
         gates = [daemon.home / f"gate{number}" for number in range(BLOCKED)]
         connections = [_start_shell(daemon, number) for number in range(BLOCKED)]
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _start_shell(daemon: Daemon, number: int) -> str:
-    # An equivalent connection would not be added again: the initial command makes each another one.
+    # The init command differs, because an equal connection would not be added again.
     data = {"type": "shellEnvironment", "host": LOCAL_MACHINE, "shell": "dash", "commands": [f"NUMBER={number}"]}
     added = daemon.client.post("/connection/add", name=f"blocked {number}", data=data, validate=False)
     daemon.client.post("/shell/start", connection=added["connection"])

@@ -1,7 +1,7 @@
-"""A bare request to the daemon beside the least Flask application under waitress, which answers the same body.
+"""A bare request to the daemon beside a minimal Flask application under waitress with the same answer.
 
-Run it with ``python -m benchmarks.http``. CPU is that of the server's process alone, in user and system mode. The two
-take turns of a few milliseconds, and each ratio is the median over all turns: what else the machine does meets both.
+Run it with ``python -m benchmarks.http``. CPU is the server process's user and system time. The two take turns of a
+few milliseconds, and each ratio is the median over all turns, so that other load affects both.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ server.run()
 
 
 class Server(NamedTuple):
-    """A process that answers, and a request to it."""
+    """A server's process, and a request to it."""
 
     pid: int
     call: Callable[[], object]
 
     def cpu(self) -> float:
-        """Return the seconds of CPU that the process has taken."""
-        # The clock of clock_getcpuclockid(3), which Python does not have: CPUCLOCK_SCHED of the process.
+        """Return the process's CPU seconds."""
+        # The result of clock_getcpuclockid(3), which Python lacks: CPUCLOCK_SCHED of the process.
         return time.clock_gettime(~self.pid << 3 | 2)
 
 
@@ -95,9 +95,9 @@ def ratio(taken: Mapping[str, list[Turn]], name: str, base: str, what: str) -> f
 
 
 def turns(servers: Mapping[str, Server], rounds: int) -> dict[str, list[Turn]]:
-    """Send each server :data:`CALLS` requests a turn, ``rounds`` times in turns, and return its turns."""
+    """Send :data:`CALLS` requests to each server in turn, ``rounds`` times, and return their turns."""
     walls: dict[str, list[float]] = {name: [] for name in servers}
-    # From the beginning of a turn to that of the next: some work follows the answer.
+    # CPU up to the beginning of the next turn, since some work follows the answer.
     clocks: dict[str, list[float]] = {name: [] for name in servers}
     for _ in range(rounds + 1):
         for name, server in servers.items():

@@ -1,6 +1,6 @@
-"""Jobs: their start beside an exec, a poll without news beside a bare request, 500 clients that wait, 200 jobs at once.
+"""Jobs: start beside an exec, poll without news beside a bare request, 480 waiting clients, 200 simultaneous jobs.
 
-Run it with ``python -m benchmarks.jobs``. The server is an sshd of its own on loopback.
+Run it with ``python -m benchmarks.jobs``. The server is a temporary sshd on loopback.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.daemon import Daemon
 
 REPEAT = "python -m benchmarks.jobs"
 WAITING = 480
-"""Clients that wait: the daemon takes 512 at once, and the measurement needs some itself."""
+"""Waiting clients: the daemon accepts 512, and the measurement needs some."""
 
 AT_ONCE = 200
 READY_SECONDS = 60
 
 
 def main() -> None:
-    """Measure starts, polls, clients that wait, and many jobs on one link."""
+    """Measure starts, polls, waiting clients, and many jobs on one link."""
     with server() as sshd, temporary_daemon("--max-connection-jobs", "100000", "--max-jobs", "100000") as daemon:
         over_ssh = add(daemon, sshd)
         daemon.client.post("/shell/start", connection=over_ssh)

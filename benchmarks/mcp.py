@@ -1,4 +1,4 @@
-"""The MCP server: from its start to an answered ``initialize``, and a tool call beside the HTTP calls that it makes.
+"""The MCP server: from its start to an answered ``initialize``, and a tool call beside its HTTP calls.
 
 Run it with ``python -m benchmarks.mcp``.
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 class _Stdio:
-    """A server on standard input and output, initialized; each call is a line there and lines back."""
+    """An initialized server on standard input and output; each call is a line."""
 
     def __init__(self, connmgr: CommandLine, holder: wire.Holder) -> None:
         self._process = subprocess.Popen(
@@ -60,7 +60,7 @@ class _Stdio:
         self._process.communicate(timeout=60)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the server."""
         self._process.kill()
         self._process.communicate()
 
@@ -83,7 +83,7 @@ class _Stdio:
 
 
 class _Http:
-    """A session with a server by HTTP over one connection."""
+    """A session with a server over one HTTP connection."""
 
     def __init__(self, bridge: HttpBridge, holder: wire.Holder) -> None:
         parts = urlsplit(bridge.url)

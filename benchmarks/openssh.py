@@ -1,4 +1,4 @@
-"""A server of OpenSSH as benchmarks use it: by the daemon, and by OpenSSH's own client."""
+"""Connections to an OpenSSH server: the daemon's, and OpenSSH's own client's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ssh_connection(daemon: Daemon, server: Sshd) -> str:
 
 @contextlib.contextmanager
 def master(server: Sshd) -> Iterator[list[str]]:
-    """An open connection of OpenSSH's own client; yields the options that use it."""
+    """Open a connection of OpenSSH's own client; yield the options that use it."""
     control = server.directory / "control"
     known = server.directory / "known_hosts"
     known.write_text(server.known_hosts())

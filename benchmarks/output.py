@@ -1,7 +1,7 @@
-"""100 MB of a command's standard output: how long it takes, and by how much the daemon's memory grows.
+"""100 MB of a command's standard output: the time, and the growth of the daemon's memory.
 
-Run it with ``python -m benchmarks.output``. At the default limit of output the daemon drops most of it;
-with a higher one it keeps and answers all.
+Run it with ``python -m benchmarks.output``. At the default limit the daemon drops most of the output;
+with a higher limit it answers all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLES_PER_SECOND = 200
 
 
 class PeakMemory:
-    """The most resident memory of a process while the ``with`` block runs, over what it was before; in bytes."""
+    """The peak of a process's resident memory during the block, in bytes above the value before it."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -49,7 +49,7 @@ class PeakMemory:
 
 
 def main() -> None:
-    """Measure the same command with output dropped at the default limit, kept whole, and outside of the daemon."""
+    """Measure one command with dropped output, with whole output, and without the daemon."""
     rows = [_daemon("default limit"), _daemon("all of it kept", "--max-output", str(128 * 1024 * 1024)), _subprocess()]
     heads = ("", "received MB", "seconds", "MB/s", "daemon grew MiB", "after MiB")
     print_table("100 MB of standard output, local bash", heads, rows, repeat="python -m benchmarks.output")

@@ -1,7 +1,7 @@
-"""What each use of a library's private parts is worth: the daemon as it is beside one that does without.
+"""The gain from each use of a library's private parts: the daemon with all uses, and without one of them.
 
-Run it with ``python -m benchmarks.private_parts``. Each daemon that does without is the same program, in which one
-function was replaced before it began.
+Run it with ``python -m benchmarks.private_parts``. A daemon without a use is the same program with one function
+replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WITHOUT = {
 
 
 def main() -> None:
-    """Measure a bare request, a command over ssh, and a large file over ssh, with and without each part."""
+    """Measure a bare request, a command over SSH, and a large file over SSH, with and without each use."""
     with ExitStack() as stack:
         sshd = stack.enter_context(server())
         daemons = {AS_IT_IS: stack.enter_context(temporary_daemon())}
@@ -60,7 +60,7 @@ def main() -> None:
         )
         clients = {name: _requests_a_second(daemon) for name, daemon in daemons.items()}
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # The server's user is another one.
+        # The server's user differs from this one.
         directory.chmod(0o777)
         files = _write_and_read(daemons, connections, directory)
     rows = [
@@ -89,7 +89,7 @@ def _beside(taken: Mapping[str, list[Turn]], name: str) -> Iterator[str]:
 def _write_and_read(
     daemons: Mapping[str, Daemon], connections: Mapping[str, str], directory: Path
 ) -> dict[str, tuple[float, float]]:
-    """Return how many MB a second of a large file each daemon writes over ssh, its upload aside, and reads."""
+    """Return each daemon's MB/s for a large file over SSH: writing from a blob, and reading."""
     source, target, back = directory / "source", directory / "target", directory / "back"
     source.write_bytes(os.urandom(SIZE))
     files = {name: Files(daemon, connections[name]) for name, daemon in daemons.items()}
@@ -112,7 +112,7 @@ def _true(daemon: Daemon, connection: str) -> Callable[[], object]:
 
 
 def _requests_a_second(daemon: Daemon) -> float:
-    """Return how many bare requests a second sixteen clients are answered together."""
+    """Return the bare requests a second of sixteen clients together."""
     clients = [Client(daemon.url, auth_file=daemon.auth_file) for _ in range(16)]
 
     def repeat(client: Client) -> None:

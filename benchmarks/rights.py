@@ -1,4 +1,4 @@
-"""What a token with 50 rules costs a request, beside the owner's.
+"""The cost of 50 rules: requests of a token beside the owner's.
 
 Run it with ``python -m benchmarks.rights``.
 """
@@ -28,7 +28,7 @@ REPEAT = "python -m benchmarks.rights"
 
 
 def main() -> None:
-    """Measure requests of the owner and of a token, one after the other."""
+    """Measure requests of the owner and of a token in turns."""
     with temporary_daemon() as daemon, ExitStack() as stack:
         connection = local_connection(daemon, "dash")
         holder = stack.enter_context(Client(daemon.url, daemon.auth_file, _token(daemon)))

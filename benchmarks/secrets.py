@@ -23,7 +23,7 @@ REPEAT = "python -m benchmarks.secrets"
 
 
 def main() -> None:
-    """Measure all three."""
+    """Run all three measurements."""
     _in_process()
     _over_http()
     _unlock()

@@ -1,7 +1,7 @@
-"""SSH through the daemon, beside what a user would pick instead: ssh with a master, paramiko, fabric and asyncssh.
+"""SSH through the daemon beside the alternatives: ssh with ControlMaster, paramiko, fabric and asyncssh.
 
-Run it with ``python -m benchmarks.ssh``. The server is an sshd of its own on loopback; as root it is logged in to as a
-throw-away user, whose shell has no start-up files.
+Run it with ``python -m benchmarks.ssh``. The server is a temporary sshd on loopback. When root runs the benchmark, the
+login is a temporary user without start-up files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
 
 @contextmanager
 def server(options: Mapping[str, str] | None = None) -> Iterator[Sshd]:
-    """An sshd with ``options`` of its own, and somebody to log in as."""
+    """Start an sshd with ``options``, and create a user if needed."""
     with ExitStack() as stack:
         stack.enter_context(privilege_separation())
         user = None
@@ -66,7 +66,7 @@ def server(options: Mapping[str, str] | None = None) -> Iterator[Sshd]:
 
 
 def add(daemon: Daemon, sshd: Sshd, number: int = 0) -> str:
-    """Add a connection to the server, which differs from those with another number, and return its uuid."""
+    """Add a connection to the server, distinct for each ``number``, and return its uuid."""
     data = {
         "type": "ssh",
         "host": "127.0.0.1",
@@ -81,7 +81,7 @@ def add(daemon: Daemon, sshd: Sshd, number: int = 0) -> str:
 
 
 def ssh(sshd: Sshd, *options: str) -> list[str]:
-    """Return the argv of an ssh to the server, up to the command."""
+    """Return the argv of ssh to the server, up to the command."""
     known = sshd.directory / "known_hosts"
     known.write_text(sshd.known_hosts())
     argv = ["ssh", "-F", "none", "-i", str(sshd.client_key), "-o", f"UserKnownHostsFile={known}"]
@@ -121,7 +121,7 @@ def _commands(daemon: Daemon, sshd: Sshd) -> None:
 
 @contextmanager
 def master(sshd: Sshd) -> Iterator[list[str]]:
-    """An ssh that keeps a connection open; the argv of one that uses it, up to the command."""
+    """Run an ssh that keeps a connection open; yield the argv of an ssh over it, up to the command."""
     with tempfile.TemporaryDirectory() as directory:
         socket = Path(directory) / "master"
         argv = ssh(sshd, "-S", str(socket))
@@ -244,7 +244,7 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
 
 
 def _rate(work: Callable[[int], None]) -> float:
-    """Return how often a second ``work`` is done by as many threads as there are sessions."""
+    """Return the calls of ``work`` a second in one thread for each session."""
 
     def repeat(number: int) -> None:
         for _ in range(COMMANDS_EACH):
@@ -260,7 +260,7 @@ def _rate(work: Callable[[int], None]) -> float:
 
 
 def _broadcast_rate(client: Client, connections: list[str]) -> float:
-    """Return how many commands a second one client has run that sends them to all sessions by one request each."""
+    """Return the commands a second of one client whose requests each reach all sessions."""
     begun = time.perf_counter()
     for _ in range(COMMANDS_EACH):
         outcomes = list(client.shell.broadcast("true", connections, parallel=len(connections)))

@@ -1,4 +1,4 @@
-"""From the start of the program to its first answer, beside a bare Python and the command line's help.
+"""The daemon's start up to its ready line, beside a bare Python and the command line's help.
 
 Run it with ``python -m benchmarks.start``.
 """
@@ -18,7 +18,7 @@ PYTHON = "python -c pass"
 
 
 def main() -> None:
-    """Measure a start on a new vault and on an existing one, up to the ready line."""
+    """Measure a start on a new vault and on an existing one."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         starts: dict[str, list[float]] = {"serve, new vault": [], "serve, existing vault": []}

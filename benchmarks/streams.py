@@ -1,7 +1,7 @@
-"""Output as it is printed: how long a line takes to its reader, and what a slow reader costs the daemon.
+"""Live output: the delay of a line, and the cost of a slow reader for the daemon.
 
-Run it with ``python -m benchmarks.streams [MEGABYTES]``, the amount that the slow reader is sent. The server is an sshd
-of its own on loopback, so that both ends have one clock.
+Run it with ``python -m benchmarks.streams [MEGABYTES]``, the amount sent to the slow reader. The server is a temporary
+sshd on loopback, so that both ends have one clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.plugins.sshd import Sshd
 
 REPEAT = "python -m benchmarks.streams"
 INTERVALS_MS = (30, 5)
-"""Time between two lines; what comes within 20 ms is joined, which delays it."""
+"""Time between two lines; output within 20 ms is joined, which delays it."""
 
 LINES = 100
 ROUNDS = 3
@@ -33,13 +33,13 @@ ROUNDS = 3
 DEFAULT_MEGABYTES = 500
 PAUSE_SECONDS = 0.05
 PAUSE_BYTES = 8 * MEGABYTE
-"""The slow reader pauses so long after each so many bytes."""
+"""The slow reader pauses for :data:`PAUSE_SECONDS` after each so many bytes."""
 
 LinesOf = Callable[[str], Iterator[bytes]]
 
 
 def main(megabytes: int = DEFAULT_MEGABYTES) -> None:
-    """Measure latency over ssh, and memory over ssh and locally."""
+    """Measure latency over SSH, and memory over SSH and locally."""
     with server() as sshd, temporary_daemon() as daemon:
         connection = add(daemon, sshd)
         daemon.client.shell.start(connection)
@@ -96,7 +96,7 @@ def _shown(seconds: list[float]) -> tuple[str, str, str]:
 def _flow(name: str, daemon: Daemon, connection: str, megabytes: int) -> tuple[str, ...]:
     """Stream zeros to a reader that pauses."""
     process = psutil.Process(daemon.pid)
-    # What the first stream of all makes, the next ones use.
+    # The first stream allocates what later ones reuse.
     _read(daemon.client, connection, 20 * MEGABYTE)
     before = process.memory_info().rss
     with PeakMemory(daemon.pid) as memory:

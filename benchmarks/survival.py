@@ -1,7 +1,7 @@
-"""Jobs while everything between breaks: each byte of their output comes once, the result is right, nothing is left.
+"""Jobs during failures of client, daemon and link: output is complete, results are right, and nothing is left behind.
 
-Run it with ``python -m benchmarks.survival --cycles 300``. The server is an sshd of its own on loopback behind a relay;
-where the machine allows, jobs also run as root by sudo.
+Run it with ``python -m benchmarks.survival --cycles 300``. The server is a temporary sshd on loopback behind a relay;
+if the machine allows it, jobs also run as root by sudo.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMAND_SECONDS, CLIENT_SECONDS = 6.0, 4.0
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Run cycles, and exit with 1 if one of them fails."""
+    """Run cycles, and exit with 1 if one fails."""
     parser = argparse.ArgumentParser(prog=REPEAT)
     parser.add_argument("--cycles", type=int, default=CYCLES, help="how many jobs are started")
     parser.add_argument("--seed", type=int, default=SEED, help="what chooses faults, moments and output")
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def print_outcomes(outcomes: Sequence[Outcome], long: Sequence[Outcome], repeat: str) -> None:
-    """Print what broke, how often, what was refused meanwhile, and how many cycles failed."""
+    """Print cycles, refusals and failed cycles for each kind of failure."""
     by_fault: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_fault[outcome.plan.fault].append(outcome)

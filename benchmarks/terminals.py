@@ -1,4 +1,4 @@
-"""What terminals cost a daemon while nobody looks: many that are idle, and one that prints as fast as it can.
+"""The cost of unwatched terminals for a daemon: many idle ones, and one that prints as fast as it can.
 
 Run it with ``python -m benchmarks.terminals``.
 """
@@ -20,17 +20,17 @@ COUNT = 200
 IDLE_SECONDS = 10.0
 FLOOD_BYTES = 100 * MEGABYTE
 FLOOD = f"yes | head -c {FLOOD_BYTES // 3 * 2}; echo the end; exec sleep 600"
-"""A terminal makes three bytes of the two of a line."""
+"""A terminal turns the two bytes of each line into three."""
 
 LONG_OUTPUT = 1 << 52
-"""An offset that no output reaches: who asks for it is told where the output ends."""
+"""An offset beyond every output; the answer has the offset of its end."""
 
 WAIT_SECONDS = 20
 LOOKS = 5
 
 
 def main() -> None:
-    """Measure memory and processor time of the daemon."""
+    """Measure memory and CPU time of the daemon."""
     with temporary_daemon("--max-connection-terminals", str(COUNT + 1)) as daemon:
         process = psutil.Process(daemon.pid)
         _idle(daemon.client, process)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _idle(client: Client, process: psutil.Process) -> None:
-    # What the first one loads is not theirs.
+    # The first terminal loads modules, which are not counted.
     _shown(client, _open(client, "echo ready; cat"), "ready")
     before, threads, began = process.memory_info().rss, process.num_threads(), time.perf_counter()
     terminals = [_open(client, "echo ready; exec cat") for _ in range(COUNT)]

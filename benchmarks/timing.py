@@ -1,4 +1,4 @@
-"""Timing of several things in turns, and a table of the outcome."""
+"""Timing of several subjects in turns, and tables of the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 def interleaved(subjects: Mapping[str, Callable[[], object]], *, calls: int, rounds: int = 5) -> dict[str, list[float]]:
     """Call each subject ``calls`` times a round, round by round in turns, and return the seconds of each call.
 
-    Taking turns spreads the machine's slow moments over all subjects. One call of each is made beforehand, unmeasured.
+    Turns spread the machine's slow moments over all subjects. The first call of each is not measured.
     """
     taken: dict[str, list[float]] = {name: [] for name in subjects}
     for call in subjects.values():
@@ -26,7 +26,7 @@ def interleaved(subjects: Mapping[str, Callable[[], object]], *, calls: int, rou
 
 
 def percentile(seconds: Sequence[float], percent: float) -> float:
-    """Return the smallest measured value that at least ``percent`` of all do not exceed."""
+    """Return the smallest of ``seconds`` that at least ``percent`` of them do not exceed."""
     return sorted(seconds)[max(0, math.ceil(len(seconds) * percent / 100) - 1)]
 
 
@@ -47,7 +47,7 @@ def print_timings(title: str, taken: Mapping[str, Sequence[float]], *, base: str
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, repeat: str) -> None:
-    """Print rows under heads, only the first column to the left, and the command that repeats the measurement."""
+    """Print a table, only its first column left-aligned, and the command that repeats the measurement."""
     table = [heads, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(heads))]
     print(f"\n{title}")

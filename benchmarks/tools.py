@@ -1,6 +1,6 @@
 """``connmgr ssh`` beside ``ssh`` over a ControlMaster: its start, rsync, git, and the echo of a key.
 
-Run it with ``python -m benchmarks.tools``. The link of both is open before.
+Run it with ``python -m benchmarks.tools``. Both links are open beforehand.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SECONDS = 300
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Run all measurements."""
     with contextlib.ExitStack() as opened:
         directory = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         daemon = opened.enter_context(temporary_daemon())
         home = directory / "home"
         home.mkdir()
-        # What start-up files of the user take is not measured.
+        # The user's start-up files are not measured.
         server = opened.enter_context(ssh_server(home))
         options = opened.enter_context(master(server))
         connection = ssh_connection(daemon, server)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Subject:
-    """An ssh, and what it calls the machine."""
+    """An ssh command, and its name for the machine."""
 
     def __init__(self, name: str, words: list[str], host: str, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -64,13 +64,13 @@ class Subject:
         self.environment = {**environment, "GIT_SSH_COMMAND": shlex.join(words), "GIT_SSH_VARIANT": "ssh"}
 
     def run(self, *argv: str) -> None:
-        """Run a program that may start it."""
+        """Run a program that may start this ssh."""
         subprocess.run(
             argv, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True, timeout=SECONDS
         )
 
     def rsync(self, *argv: str) -> None:
-        """Copy by rsync over it."""
+        """Copy by rsync over this ssh."""
         self.run("rsync", "-a", "-e", shlex.join(self.words), *argv)
 
 
@@ -86,7 +86,7 @@ def _starts(subjects: list[Subject]) -> None:
 
 @contextlib.contextmanager
 def _typing(words: list[str], environment: Mapping[str, str]) -> Iterator[pexpect.spawn]:
-    """A program on a terminal, whose far side echoes keys."""
+    """Start a program on a terminal whose far side echoes keys."""
     terminal = pexpect.spawn(words[0], words[1:], env=dict(environment), timeout=20)
     terminal.delaybeforesend = None
     try:
@@ -97,7 +97,7 @@ def _typing(words: list[str], environment: Mapping[str, str]) -> Iterator[pexpec
 
 
 def _echo(subjects: list[Subject]) -> None:
-    """Print how long a key takes until it is shown."""
+    """Print the time until a key is echoed."""
     command = "stty -icanon; echo rea''dy; exec cat >/dev/null"
     taken: dict[str, list[float]] = {}
     with contextlib.ExitStack() as opened:

@@ -1,6 +1,6 @@
 """3,000 small files over SSH, up and down, by ``connmgr cp -r`` beside ``scp -r`` and rsync over a ControlMaster.
 
-Run it with ``python -m benchmarks.trees``. Each target is new, so that nothing is there already.
+Run it with ``python -m benchmarks.trees``. Each target is a new directory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _measure(daemon: Daemon, server: Sshd, directory: Path, options: list[str]) 
 
         return call
 
-    # What removes the copies is the same for all.
+    # The copies are removed in the same way for all.
     calls = {
         "up: scp -r": fresh(lambda to: _run("scp", "-qr", *options, str(tree), f"{host}:{to}")),
         "up: connmgr cp -r": fresh(lambda to: _cp(daemon, str(tree), f"{connection}:{to}")),

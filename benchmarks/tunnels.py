@@ -1,7 +1,7 @@
-"""Tunnels beside ``ssh -L``: throughput and latency; what idle ones cost; and a way that is lost 500 times.
+"""Tunnels beside ``ssh -L``: throughput, latency, the cost of idle ones, and a link that is lost 500 times.
 
-Run it with ``python -m benchmarks.tunnels [MEGABYTES [INTERRUPTIONS]]``. The server is an sshd of its own on loopback,
-the service behind it a process of its own, and each way goes to the same service in turns.
+Run it with ``python -m benchmarks.tunnels [MEGABYTES [INTERRUPTIONS]]``. The server is a temporary sshd on
+loopback, and all ways lead to the same service, which is a separate process.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ print(listening.getsockname()[1], flush=True)
 while True:
     threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 """
-"""Echoes after ``e``, sends so many bytes after ``d``, and reads so many after ``u``."""
+"""Echoes after ``e``, sends the given number of bytes after ``d``, and reads as many after ``u``."""
 
 
 def main(megabytes: int = DEFAULT_MEGABYTES, interruptions: int = DEFAULT_INTERRUPTIONS) -> None:
-    """Measure all of it."""
+    """Run all measurements."""
     with privilege_separation(), contextlib.closing(Sshd()) as sshd, _service() as service:
         with temporary_daemon() as daemon:
             connection = ssh_connection(daemon, sshd)
@@ -86,7 +86,7 @@ def _service() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _forwarded(sshd: Sshd, service: int) -> Iterator[int]:
-    """A port of OpenSSH's own client."""
+    """Yield a port forwarded by OpenSSH's own client."""
     known = sshd.directory / "known_hosts"
     known.write_text(sshd.known_hosts())
     with reserved_port() as port:
@@ -102,7 +102,7 @@ def _forwarded(sshd: Sshd, service: int) -> Iterator[int]:
 
 def _opened(daemon: Daemon, connection: str, name: str, service: int) -> int:
     data = {"type": "customService", "host": connection, "remotePort": service, "address": "127.0.0.1"}
-    # Equal data would be the same connection.
+    # Connections with equal data would be one.
     data |= {"serviceProtocolType": {"type": "custom", "commandTemplate": name}}
     id = daemon.client.connection.add(name, data)
     daemon.client.connection.toggle(id, True)
@@ -206,7 +206,7 @@ def _idle(sshd: Sshd, service: int) -> None:
 
 
 def _interrupted(sshd: Sshd, service: int, interruptions: int) -> None:
-    """Have the way lost in the middle of a stream, again and again; each time a new client is served."""
+    """Lose the link in the middle of a stream, again and again; each time a new client must be served."""
     with temporary_daemon() as daemon:
         process = psutil.Process(daemon.pid)
         port = _opened(daemon, ssh_connection(daemon, sshd), "interrupted", service)

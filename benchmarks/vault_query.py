@@ -1,4 +1,4 @@
-"""Looking connections up and searching them among 100,000, on SQLite and, where it is installed, on PostgreSQL.
+"""Looking up and searching connections among 100,000, on SQLite and, if installed, on PostgreSQL.
 
 Run it with ``python -m benchmarks.vault_query``.
 """
@@ -54,7 +54,7 @@ def main() -> None:
             url = server.dsn(server.create())
             driver = stack.enter_context(psycopg.connect(url, autocommit=True))
             subjects |= _subjects(stack, "PostgreSQL", url, driver, "SELECT * FROM connection WHERE id = %s")
-            # As the server does by itself within a minute of many changes.
+            # The server does this by itself within a minute of many changes.
             driver.execute("VACUUM ANALYZE connection")
         order = sorted(subjects, key=lambda name: list(subjects).index(name) % (len(QUERIES) + 2))
         taken = interleaved({name: subjects[name] for name in order}, calls=5)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _subjects(stack: ExitStack, name: str, url: str, driver: Any, sql: str) -> dict[str, Callable[[], object]]:
-    """Fill a new vault, which ``stack`` closes, and return what is measured of it."""
+    """Fill a new vault, which ``stack`` closes, and return the calls to measure."""
     key = VaultKey(b"b" * 32)
     database = open_database(url)
     vault = stack.enter_context(closing(Vault(database, key)))
@@ -83,7 +83,7 @@ def _subjects(stack: ExitStack, name: str, url: str, driver: Any, sql: str) -> d
 
 
 def _connections(key: VaultKey, categories: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield whole rows: four of five are hosts, each fourth of which has a wrapper below it."""
+    """Yield the rows of connections: every fourth host has a wrapper below it."""
     count = 0
     while count < COUNT:
         data = {"host": f"host-{count}.example", "port": 22, "user": "admin", "connectTimeout": 10, "keepAlive": 15}
