@@ -1,4 +1,4 @@
-"""A job that is started, read by offsets and perhaps killed while something between breaks, and what must hold then."""
+"""Cycles: a job is started, read by offsets and perhaps killed while something between breaks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 from connmgr.client import ClientError
 from tests.jobs.world import World, marked, new_mark
 
-PATIENCE_SECONDS = 120.0
-"""A cycle that takes longer has failed."""
+CYCLE_SECONDS = 120.0
+"""Longest cycle."""
 
 POLL_SECONDS = 5
 AGAIN_SECONDS = 0.05
@@ -37,12 +37,12 @@ PASSING = {
     "transfer_failed",
     "unreachable",
 }
-"""The codes of refusals that may come while something breaks, and pass: a login that breaks off may seem refused."""
+"""Codes of temporary refusals while something is broken; a login that breaks off may look refused."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A cycle; ``break_at`` and ``kill_at`` are seconds after the start was first asked for."""
+    """A cycle; ``break_at`` and ``kill_at`` are seconds after the first request to start."""
 
     number: int
     fault: str
@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What became of a plan: what is wrong, and the refusals on the way by their codes."""
+    """The outcome of a plan: faults, and the refusals met by code."""
 
     plan: Plan
     wrong: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class FailedError(Exception):
 
 
 def plans(world: World, dialects: list[str], cycles: int, seed: int) -> list[Plan]:
-    """Return as many plans, each fault in turn and every third with a kill; the same ones for the same arguments."""
+    """Return ``cycles`` plans, each fault in turn and every third with a kill; equal arguments give equal plans."""
     chance = random.Random(seed)
     faults = list(world.faults)
     found = []
@@ -85,7 +85,7 @@ def plans(world: World, dialects: list[str], cycles: int, seed: int) -> list[Pla
                 dialect=dialects[(number // len(faults)) % len(dialects)],
                 lines=lines,
                 exit_code=chance.randrange(0, 120),
-                # Every other one while the job is being started, or just afterwards.
+                # About half of them while the job starts, or just afterwards.
                 break_at=chance.uniform(0, chance.choice([0.4, seconds])),
                 # Each fault meets killed jobs too: six and three have a common divisor.
                 kill_at=chance.uniform(0, seconds) if (number + number // len(faults)) % 3 == 2 else None,
@@ -95,7 +95,7 @@ def plans(world: World, dialects: list[str], cycles: int, seed: int) -> list[Pla
 
 
 def text_of(plan: Plan, mark: str) -> tuple[str, bytes, bytes]:
-    """Return the command of a plan in words that all dialects share, and what it prints on both streams."""
+    """Return a plan's command, which all dialects understand, and its output on both streams."""
     chance = random.Random(plan.number)
     out = [f"out {line} {chance.randbytes(chance.randrange(1, 60)).hex()}" for line in range(plan.lines)]
     err = [f"err {line} {chance.randbytes(chance.randrange(1, 60)).hex()}" for line in range(plan.lines)]
@@ -121,14 +121,14 @@ class Cycle:
         self._kept = [bytearray(), bytearray()]
 
     def run(self) -> Outcome:
-        """Run it, and return what became of it."""
+        """Run the cycle, and return its outcome."""
         with ThreadPoolExecutor(1) as pool, closing(self._client):
             breaking = pool.submit(self._break)
             try:
                 self._check()
             except (FailedError, ClientError) as error:
                 self._outcome.wrong.append(str(error))
-            breaking.result(PATIENCE_SECONDS)
+            breaking.result(CYCLE_SECONDS)
         self._outcome.seconds = time.monotonic() - self._begun
         return self._outcome
 
@@ -218,7 +218,7 @@ class Cycle:
 
     @property
     def _over(self) -> bool:
-        return time.monotonic() > self._begun + PATIENCE_SECONDS
+        return time.monotonic() > self._begun + CYCLE_SECONDS
 
     def _break(self) -> None:
         time.sleep(max(0.0, self._begun + self._plan.break_at - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Whatever breaks between a job and its reader, each byte comes once, the result is right, and nothing is left."""
+"""Whatever breaks between a job and its reader: output is complete, the result right, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.cycles import Cycle, plans
-from tests.jobs.patience import patience
+from tests.jobs.gives_up import gives_up
 from tests.jobs.world import LOCAL, World, dialects, world
 
 pytestmark = [pytest.mark.needs("sshd", "linux"), pytest.mark.slow]
@@ -27,5 +27,5 @@ def test_each_thing_that_can_break(there: World) -> None:
 
 
 def test_a_client_that_gives_up_before_the_end(there: World, tmp_path: Path) -> None:
-    outcome = patience(there, there.connection(LOCAL, dialects()[0]), tmp_path / "gate", given_up_after=0.5)
+    outcome = gives_up(there, there.connection(LOCAL, dialects()[0]), tmp_path / "gate", given_up_after=0.5)
     assert not outcome.wrong, outcome.wrong

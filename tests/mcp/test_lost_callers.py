@@ -20,7 +20,7 @@ from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
 from tests.mcp.agent import MODES, agent, run
 from tests.mcp.bridge import INITIALIZE
-from tests.mcp.patience import ended, job_of, outlasted
+from tests.mcp.long_command import ended, job_of, outlasted
 from tests.rights import wire
 from tests.rights.wire import Holder
 from tests.spawner import PROGRAM
@@ -54,7 +54,7 @@ def test_a_command_ends_with_its_exit_code_after_its_client_has_given_up(
     daemon: Daemon, worker: Holder, mode: str
 ) -> None:
     async def work() -> None:
-        told = await outlasted(daemon, worker, mode, 4.0, patience=2.0)
+        told = await outlasted(daemon, worker, mode, 4.0, timeout=2.0)
         assert (told["state"], told["exitCode"], told["stdout"]) == ("exited", 7, f"{mode}\n")
 
     run(work)

@@ -1,4 +1,4 @@
-"""A client that gives up before its job ends, and another one that finds it."""
+"""A client that gives up before its job ends, and another client that finds the job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 
 from connmgr.client import ClientError
-from tests.jobs.cycles import PATIENCE_SECONDS, Outcome, Plan
+from tests.jobs.cycles import CYCLE_SECONDS, Outcome, Plan
 from tests.jobs.world import World, new_mark
 
 
-def patience(world: World, connection: str, gate: Path, given_up_after: float) -> Outcome:
-    """Run a command longer than its client waits; another client finds the job, and its result whole.
+def gives_up(world: World, connection: str, gate: Path, given_up_after: float) -> Outcome:
+    """Run a command longer than its client waits; another client must find the job and its whole result.
 
-    The command waits for the pipe ``gate``, which is made, until its client has given up.
+    The command waits at the pipe ``gate``, which is created here, until its client has given up.
     """
     lines, name = 20, new_mark()
     os.mkfifo(gate)
@@ -34,7 +34,7 @@ def patience(world: World, connection: str, gate: Path, given_up_after: float) -
         if [one["job"] for one in found] != [started]:
             outcome.wrong.append(f"the job is not found again: {found}")
         state = "running"
-        while state in ("starting", "running") and time.monotonic() < begun + PATIENCE_SECONDS:
+        while state in ("starting", "running") and time.monotonic() < begun + CYCLE_SECONDS:
             state = client.post("/job/wait", job=started, wait=25)["state"]
         last = client.post("/job/output", job=started)
         client.post("/job/remove", job=started, force=True)
@@ -46,7 +46,7 @@ def patience(world: World, connection: str, gate: Path, given_up_after: float) -
 
 
 def _waits(world: World, job: str, seconds: float) -> bool:
-    """Wait for the end of a job as a client does that gives up after ``seconds``; return whether it came."""
+    """Wait for the end of a job up to ``seconds``, and return whether it has ended."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         with world.client(timeout=left) as client:

@@ -1,4 +1,4 @@
-"""A command that takes longer than the client that asked for it waits."""
+"""A command that runs longer than its client waits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.rights.wire import Holder
 SPARE_SECONDS = 60.0
 
 
-async def outlasted(daemon: Daemon, holder: Holder, mode: str, seconds: float, patience: float) -> dict[str, Any]:
-    """Return how a command of ``seconds`` ends, whose call gives up after ``patience``: as read_job tells.
+async def outlasted(daemon: Daemon, holder: Holder, mode: str, seconds: float, timeout: float) -> dict[str, Any]:
+    """Run a command of ``seconds`` by a call that gives up after ``timeout``; return read_job's answer at its end.
 
-    It ends with 7 and prints ``mode``. The call asks for as long a wait as there is.
+    The command prints ``mode`` and exits with 7. The call requests the longest wait.
     """
     command = f"sleep {seconds:g}; echo {mode}; exit 7"
     async with agent(daemon, holder, mode=mode, seconds=seconds + SPARE_SECONDS) as client:
         with suppress(MCPError):
             arguments = {"system": "local", "command": command, "wait": 45}
-            await client.call_tool("run_command", arguments, read_timeout_seconds=patience)
+            await client.call_tool("run_command", arguments, read_timeout_seconds=timeout)
         return await ended(client, await job_of(client, command))
 
 
@@ -36,7 +36,7 @@ async def job_of(client: Client, command: str) -> str:
 
 
 async def ended(client: Client, job: str) -> dict[str, Any]:
-    """Return how a job is at its end."""
+    """Wait for the end of a job, and return read_job's answer."""
     while True:
         told = content(await client.call_tool("read_job", {"job": job, "wait": 45}))
         if told["state"] != "running":
