@@ -147,7 +147,7 @@ def wait(name: str) -> None:
     found = find_job(connect(), name)
     one = found.info()
     if one.ended is None:
-        one = found.wait(patience=math.inf, silence=_tell)
+        one = found.wait(retry_timeout=math.inf, on_retry=_tell)
     if one.state == "timed_out":
         raise click.exceptions.Exit(TIMED_OUT)
     if one.exit_code is None:
@@ -168,9 +168,9 @@ def input(name: str, *, no_eof: bool) -> None:
 
     found = find_job(connect(), name)
     while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
-        found.input(piece, patience=math.inf, silence=_tell)
+        found.input(piece, retry_timeout=math.inf, on_retry=_tell)
     if not no_eof:
-        found.input(b"", eof=True, patience=math.inf, silence=_tell)
+        found.input(b"", eof=True, retry_timeout=math.inf, on_retry=_tell)
 
 
 @job.command(name="kill")
@@ -219,7 +219,7 @@ def _so_far(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
 def _followed(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
     # A job or daemon that is not there now is not waited for.
     found.info()
-    return found.stream(stdout, stderr, patience=math.inf, silence=_tell)
+    return found.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
 
 
 def _tell(error: ClientError) -> None:

@@ -54,7 +54,7 @@ class HttpSession:
         self.foreign = foreign
         self.remedy: Remedy | None = None
         self.deadline: float | None = None
-        self._patience = timeout
+        self._answer_timeout = timeout
         self._connection = connection_to(base_url, timeout, None if foreign else auth_file)
 
     def close(self) -> None:
@@ -68,11 +68,11 @@ class HttpSession:
     @contextmanager
     def answered_within(self, seconds: float) -> Iterator[None]:
         """Wait at most ``seconds`` for each part of an answer, or the session's ``timeout`` if that is shorter."""
-        self._patience = min(seconds, self.timeout)
+        self._answer_timeout = min(seconds, self.timeout)
         try:
             yield
         finally:
-            self._patience = self.timeout
+            self._answer_timeout = self.timeout
 
     def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
         """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
@@ -209,7 +209,7 @@ class HttpSession:
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
         if left <= 0:
             raise Unreachable(f"No time is left to ask the daemon at {self.base_url}.", sent=False)
-        self._connection.limit(min(self._patience, left))
+        self._connection.limit(min(self._answer_timeout, left))
         try:
             self._connection.close_if_stale()
             if self._connection.sock is not None:

@@ -20,7 +20,7 @@ from connmgr.client.endpoints import Group, Post, given, what_runs
 from connmgr.client.errors import Unreachable
 from connmgr.client.http import HttpSession
 from connmgr.client.job_results import JobInfo, JobOutput, Orphan
-from connmgr.client.patience import RETRY_SECONDS, Patience, Silence, has_done_nothing, may_pass
+from connmgr.client.retry import RETRY_SECONDS, OnRetry, Retry, has_done_nothing, may_pass
 
 __all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
 
@@ -30,8 +30,8 @@ WAIT_SECONDS = 25.0
 ANSWER_SECONDS = 120.0
 """Seconds for an answer, in addition to the request's own wait: the daemon may have to open a link first."""
 
-SILENCE_SECONDS = 60.0
-"""Default limit for silence; a restart of the daemon is shorter."""
+RETRY_TIMEOUT = 60.0
+"""Default of ``retry_timeout`` in seconds; a restart of the daemon is shorter."""
 
 PIECE_BYTES = 1 << 20
 
@@ -121,8 +121,8 @@ class Job:
     """A job, wherever it was started; for the thread of its client.
 
     If this client started it, ``warning`` says what may end it early. Methods that wait tolerate a broken connection, a
-    restart of the daemon and an unreachable machine, for up to ``patience`` seconds of silence; ``silence`` is called
-    when a silence begins.
+    restart of the daemon and an unreachable machine: they retry for up to ``retry_timeout`` seconds, and call
+    ``on_retry`` with the error when retries begin.
     """
 
     def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
@@ -155,64 +155,64 @@ class Job:
         return JobOutput.read(self._post("/job/output", wait, wait=wait, until=until, **fields))
 
     def stream(
-        self, stdout: int = 0, stderr: int = 0, *, patience: float = SILENCE_SECONDS, silence: Silence | None = None
+        self, stdout: int = 0, stderr: int = 0, *, retry_timeout: float = RETRY_TIMEOUT, on_retry: OnRetry | None = None
     ) -> Iterator[JobOutput]:
         """Yield the output from two offsets on as it comes, until the end; nothing is lost or repeated.
 
-        :raises ClientError: the output was removed, or the silence lasted longer than ``patience``.
+        :raises ClientError: the output was removed, or no attempt succeeded for ``retry_timeout`` seconds.
         """
-        bearing = Patience(patience, silence, may_pass)
+        retry = Retry(retry_timeout, on_retry, may_pass)
         while True:
             began = time.monotonic()
-            piece = bearing.ask(partial(self.output, stdout, stderr, wait=WAIT_SECONDS))
+            piece = retry.call(partial(self.output, stdout, stderr, wait=WAIT_SECONDS))
             if piece.stdout or piece.stderr or piece.ended:
                 yield piece
             if piece.ended:
                 return
             stdout, stderr = piece.next_stdout, piece.next_stderr
             if piece.stale:
-                bearing.bear(self._unreachable())
+                retry.pause(self._unreachable())
                 continue
-            bearing.heard()
+            retry.succeeded()
             if not (piece.stdout or piece.stderr) and time.monotonic() < began + RETRY_SECONDS:
                 # A daemon that is stopping ends all waits at once.
                 time.sleep(RETRY_SECONDS)
 
     def wait(
-        self, timeout: float | None = None, *, patience: float = SILENCE_SECONDS, silence: Silence | None = None
+        self, timeout: float | None = None, *, retry_timeout: float = RETRY_TIMEOUT, on_retry: OnRetry | None = None
     ) -> JobInfo:
         """Wait for the end, at most ``timeout`` seconds, and describe the job."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        bearing = Patience(min(patience, end - time.monotonic()), silence, may_pass)
+        retry = Retry(min(retry_timeout, end - time.monotonic()), on_retry, may_pass)
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), WAIT_SECONDS)
-            info = JobInfo.read(bearing.ask(partial(self._post, "/job/wait", wait, wait=wait)))
+            info = JobInfo.read(retry.call(partial(self._post, "/job/wait", wait, wait=wait)))
             if info.ended is not None or time.monotonic() >= end:
                 return info
             if info.stale:
-                bearing.bear(self._unreachable())
+                retry.pause(self._unreachable())
                 continue
-            bearing.heard()
+            retry.succeeded()
             if time.monotonic() < began + RETRY_SECONDS:
                 time.sleep(min(RETRY_SECONDS, max(end - time.monotonic(), 0.0)))
 
     def input(
-        self, data: str | bytes, *, eof: bool = False, patience: float = 0.0, silence: Silence | None = None
+        self, data: str | bytes, *, eof: bool = False, retry_timeout: float = 0.0, on_retry: OnRetry | None = None
     ) -> None:
         """Send more input to a job that was started with :data:`OPEN`; with ``eof`` end its input.
 
         Return when the far side has stored the input, read or not. If there is no room because the job has not read
-        earlier input, try again for ``patience`` seconds.
+        earlier input, try again for ``retry_timeout`` seconds.
         """
         content = data.encode() if isinstance(data, str) else data
-        bearing = Patience(patience, silence, has_done_nothing)
+        retry = Retry(retry_timeout, on_retry, has_done_nothing)
         # Empty input counts as one piece too, because it may carry eof.
         for start in range(0, len(content) or 1, PIECE_BYTES):
             fields = _encoded(data=content[start : start + PIECE_BYTES])
             fields["eof"] = eof and start + PIECE_BYTES >= len(content)
-            bearing.ask(partial(self._post, "/job/input", **fields))
-            bearing.heard()
+            retry.call(partial(self._post, "/job/input", **fields))
+            retry.succeeded()
 
     def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
         """Send a signal to all processes; after TERM, INT, HUP or QUIT, those left after ``grace`` seconds get KILL."""

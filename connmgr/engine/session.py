@@ -155,18 +155,18 @@ class Session:
         timeout: float,
         abandoned: Callable[[], bool] = lambda: False,
         *,
-        patience: float | None = None,
+        turn_timeout: float | None = None,
     ) -> Iterator[Running]:
         """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, as long as ``abandoned``, called about once a second, returns False. If it
         still runs when the block ends, it is killed.
-        :raises ShellBusy: earlier commands took ``patience`` seconds, by default ``timeout``.
+        :raises ShellBusy: earlier commands took ``turn_timeout`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; if the error is ``sent``, it is unknown whether the command ran.
         """
         with (
-            self._turn(timeout if patience is None else patience),
+            self._turn(timeout if turn_timeout is None else turn_timeout),
             self._input_beside(command) as prepared,
         ):
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"

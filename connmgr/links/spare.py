@@ -87,11 +87,11 @@ class SpareTransport(Transport):
         open_channel: Callable[..., Channel],
         argv: Sequence[str],
         pty: Pty | None,
-        patience: float,
+        timeout: float,
         deadline: Deadline,
     ) -> Channel:
-        """Start ``argv`` on a chain whose last channel may take up to ``patience`` seconds to end."""
-        until = deadline.within(patience)
+        """Start ``argv`` on a chain whose last channel may take up to ``timeout`` seconds to end."""
+        until = deadline.within(timeout)
         while True:
             try:
                 return open_channel(argv, pty=pty, timeout=deadline.left(LEAST_SECONDS))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Job, JobOutput
-from connmgr.client.patience import RETRY_SECONDS, may_pass
+from connmgr.client.retry import RETRY_SECONDS, may_pass
 from connmgr.mcp.call import Call
 from connmgr.mcp.shown import last_line, text_of, whole_end, whole_start
 from connmgr.printable import visible

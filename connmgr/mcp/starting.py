@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.jobs import Job
-from connmgr.client.patience import RETRY_SECONDS, has_done_nothing, may_pass
+from connmgr.client.retry import RETRY_SECONDS, has_done_nothing, may_pass
 from connmgr.mcp.bridge import Bridge, Place
 from connmgr.mcp.call import Call
 

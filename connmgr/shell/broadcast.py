@@ -156,7 +156,7 @@ class Broadcast:
         try:
             with contextlib.ExitStack() as held:
                 session = held.enter_context(self._shells.using(connection, self._access, order.session))
-                begin = session.begin(order.command, order.timeout, self._cancelled.is_set, patience=0.0)
+                begin = session.begin(order.command, order.timeout, self._cancelled.is_set, turn_timeout=0.0)
                 begun = _Begun(connection, at, held.enter_context(begin), held.pop_all())
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))

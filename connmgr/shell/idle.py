@@ -46,6 +46,6 @@ class IdleCloser:
                     logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
 
     def _end_if_idle(self, name: ShellName) -> None:
-        with self._table.holding(name, patience=0.0) as entry:
+        with self._table.holding(name, timeout=0.0) as entry:
             if entry.shell is not None and entry.shell.session.idle_seconds > self._timeout:
                 self._end(entry)

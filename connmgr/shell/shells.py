@@ -59,7 +59,7 @@ class Shells:
         self._links = links
         self._opener = Opener(vault, registry, links, timeout=start_timeout, max_output=max_output, orphans=orphans)
         self._start_timeout = start_timeout
-        self._table = ShellTable(patience=start_timeout)
+        self._table = ShellTable(timeout=start_timeout)
         self._describing = threading.Lock()
         self._idle_closer = IdleCloser(self._table, self._opener.empty, idle_timeout)
 

@@ -41,23 +41,23 @@ class Entry:
 class ShellTable:
     """An entry for each shell that runs or is being started. Safe to use from several threads.
 
-    ``patience`` is the longest wait in seconds for an entry that another thread holds.
+    ``timeout`` is the longest wait in seconds for an entry that another thread holds.
     """
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._lock = threading.Lock()
         self._entries: dict[str, dict[str | None, Entry]] = {}
 
     @contextlib.contextmanager
-    def holding(self, name: ShellName, patience: float | None = None, *, make: bool = False) -> Iterator[Entry]:
+    def holding(self, name: ShellName, timeout: float | None = None, *, make: bool = False) -> Iterator[Entry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
         If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
-        :raises ShellBusy: another thread holds it for longer than ``patience`` seconds, by default the table's.
+        :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
         :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
         """
-        deadline = Deadline(self._patience if patience is None else patience)
+        deadline = Deadline(self._timeout if timeout is None else timeout)
         while True:
             entry = self._made(name) if make else self._entry(name)
             if entry is None:

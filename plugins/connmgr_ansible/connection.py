@@ -16,7 +16,7 @@ from ansible.plugins.connection import ConnectionBase
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.kept_session import KeptSession, connect
 from connmgr.client.names import only
-from connmgr.client.patience import Patience
+from connmgr.client.retry import Retry
 from connmgr.client.slots import Slot, is_slot
 
 PROGRAM = "ansible"
@@ -86,8 +86,8 @@ class Connection(ConnectionBase):
     def _run(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
         options: dict[str, Any] = {"stdin": stdin or None, "session": self._slot.session, "timeout": COMMAND_SECONDS}
         # Status 503 means that the daemon is at a limit and has not begun the command.
-        patience = Patience(self._play_context.timeout, None, lambda error: error.status == 503)
-        stream = patience.ask(lambda: self._client.shell.stream(self._id, command, start=True, **options))
+        retry = Retry(self._play_context.timeout, None, lambda error: error.status == 503)
+        stream = retry.call(lambda: self._client.shell.stream(self._id, command, start=True, **options))
         stdout, stderr = list[bytes](), list[bytes]()
         with stream:
             for piece in stream:

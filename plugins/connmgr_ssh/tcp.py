@@ -41,7 +41,7 @@ class TcpStream(Stream):
     def _next(self, size: int) -> bytes:
         # A caller that polls the descriptor leaves the reading to the link's own thread.
         waits = self._readiness is None or self._timeout != 0
-        came = waits and self._wait(lambda: self._arrived[STDOUT] or self._ended, self._patience())
+        came = waits and self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
         with self._lock:
             data = self._taken(STDOUT, size)
             if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):
@@ -69,7 +69,7 @@ class TcpStream(Stream):
         """Write some of ``data`` and return the number of bytes, or raise TimeoutError, at once if the timeout is 0."""
         if self._timeout == 0:
             return self.send_now(data)
-        return self._write(memoryview(data), Deadline(self._patience()))
+        return self._write(memoryview(data), Deadline(self._longest_wait()))
 
     def send_now(self, data: bytes | memoryview) -> int:
         """Write some of ``data`` without waiting; return the number of bytes, or raise TimeoutError if there is none.
@@ -91,9 +91,9 @@ class TcpStream(Stream):
         return size
 
     def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
-        super().sendall(data, self._patience() if timeout is None else timeout)
+        super().sendall(data, self._longest_wait() if timeout is None else timeout)
 
-    def _patience(self) -> float:
+    def _longest_wait(self) -> float:
         return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
 
     def shutdown(self, how: int) -> None:

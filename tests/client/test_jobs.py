@@ -118,7 +118,7 @@ def read_again(job: Job) -> None:
     """Read the job's output until that fails: what was read a moment ago serves others for as long."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        list(job.stream(patience=math.inf))
+        list(job.stream(retry_timeout=math.inf))
 
 
 class TestStart:
@@ -202,11 +202,11 @@ class TestInput:
                 gate.write_bytes(b"go\n")
             reasons.append(error.code)
 
-        job.input(sent, eof=True, patience=60, silence=open_gate)
+        job.input(sent, eof=True, retry_timeout=60, on_retry=open_gate)
         assert reasons[0] == "no_space"
         assert read_all(job)[0].split()[0].decode() == hashlib.sha256(sent).hexdigest()
 
-    def test_without_patience_it_is_refused(self, client: Client) -> None:
+    def test_without_retries_it_is_refused(self, client: Client) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "sleep 600", stdin=OPEN)
         with pytest.raises(ClientError) as full:
             job.input(bytes(12 << 20))
@@ -238,7 +238,7 @@ class TestEnds:
         assert unknown.value.code == "unknown_job"
 
 
-class TestPatience:
+class TestRetries:
     @pytest.mark.parametrize("waits", ["stream", "wait"])
     def test_a_killed_daemon_that_starts_again_is_waited_for(
         self, port: str, start_daemon: StartDaemon, gate: Path, waits: str
@@ -247,7 +247,7 @@ class TestPatience:
         with Client(first.url, auth_file=first.auth_file) as client:
             client.shell.start(LOCAL_MACHINE)
             job = client.jobs.start(LOCAL_MACHINE, f"printf 'one\\000'; cat {gate}; exit 3")
-            pieces = job.stream(patience=60, silence=lambda error: again(error))
+            pieces = job.stream(retry_timeout=60, on_retry=lambda error: again(error))
             assert next(pieces).stdout == b"one\0"
             said: list[ClientError] = []
 
@@ -259,21 +259,21 @@ class TestPatience:
             first.kill()
             if waits == "stream":
                 assert b"".join(piece.stdout for piece in pieces) == b"two\n"
-            assert job.wait(patience=60, silence=again).exit_code == 3
+            assert job.wait(retry_timeout=60, on_retry=again).exit_code == 3
             assert [type(error) for error in said] == [Unreachable]
 
-    def test_it_ends(self, port: str, start_daemon: StartDaemon) -> None:
+    def test_retries_end(self, port: str, start_daemon: StartDaemon) -> None:
         gone = start_daemon("--port", port)
         with Client(gone.url, auth_file=gone.auth_file) as client:
             client.shell.start(LOCAL_MACHINE)
             job = client.jobs.start(LOCAL_MACHINE, "echo one; sleep 600")
-            pieces = job.stream(patience=0.2)
+            pieces = job.stream(retry_timeout=0.2)
             next(pieces)
             gone.stop()
             with pytest.raises(Unreachable):
                 next(pieces)
             with pytest.raises(Unreachable):
-                job.wait(timeout=0.2, patience=math.inf)
+                job.wait(timeout=0.2, retry_timeout=math.inf)
             again = start_daemon("--port", port, home=gone.home)
             again.client.jobs.get(job.id).remove(force=True)
 
@@ -293,7 +293,7 @@ class TestPatience:
                 server.start()
                 gate.write_bytes(b"two\n")
 
-            pieces = job.stream(patience=120, silence=back)
+            pieces = job.stream(retry_timeout=120, on_retry=back)
             assert next(pieces).stdout == b"one\n"
             _vanish(server)
             assert b"".join(piece.stdout for piece in pieces) == b"two\n"

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, Unreachable
-from connmgr.client.patience import may_pass
+from connmgr.client.retry import may_pass
 from connmgr.mcp.bridge import Place
 from connmgr.mcp.shown import whole_end, whole_start
 from connmgr.mcp.starting import in_shell, path_in, persist

@@ -13,7 +13,7 @@ from connmgr.client import ClientError
 from connmgr.client.job_results import JobInfo
 from connmgr.client.jobs import Job
 from connmgr.client.names import escape
-from connmgr.client.patience import may_pass
+from connmgr.client.retry import may_pass
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.following import LOOK_SECONDS, MIN_BYTES, Following, Ran, Streams
 from connmgr.mcp.shown import text_of, whole_end

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import UNKNOWN, escape
-from connmgr.client.patience import may_pass
+from connmgr.client.retry import may_pass
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tool import System as Named

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError
-from connmgr.client.patience import may_pass
+from connmgr.client.retry import may_pass
 from connmgr.mcp.keys import NAMES, sent
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, System, tool

@@ -1,4 +1,4 @@
-"""Repeats requests that get no answer, up to a limit."""
+"""Repeats failed requests, up to a time limit."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ RETRY_SECONDS = 0.25
 
 Answer = TypeVar("Answer")
 
-Silence = Callable[[ClientError], None]
-"""Called with the error when a silence begins."""
+OnRetry = Callable[[ClientError], None]
+"""Called with the error when retries begin."""
 
 
-class Patience:
-    """Repeats a request until it is answered, or the silence lasts longer than ``seconds``.
+class Retry:
+    """Repeats a request until it succeeds, or has failed for ``timeout`` seconds.
 
-    ``passing`` returns whether an error counts as silence; any other is raised at once.
+    ``passing`` returns whether an error is worth a retry; any other is raised at once.
     """
 
-    def __init__(self, seconds: float, silence: Silence | None, passing: Callable[[ClientError], bool]) -> None:
-        self._seconds = seconds
-        self._silence = silence
+    def __init__(self, timeout: float, on_retry: OnRetry | None, passing: Callable[[ClientError], bool]) -> None:
+        self._timeout = timeout
+        self._on_retry = on_retry
         self._passing = passing
         self._since: float | None = None
 
-    def ask(self, request: Callable[[], Answer]) -> Answer:
-        """Return the result of ``request``, which is called again during a silence.
+    def call(self, request: Callable[[], Answer]) -> Answer:
+        """Return the result of ``request``, which may be called several times.
 
         :raises ClientError: the last one.
         """
@@ -40,22 +40,22 @@ class Patience:
             except ClientError as error:
                 if not self._passing(error):
                     raise
-                self.bear(error)
+                self.pause(error)
 
-    def bear(self, error: ClientError) -> None:
-        """Wait a moment after ``error``, or raise it if the silence has lasted too long."""
+    def pause(self, error: ClientError) -> None:
+        """Wait before the next attempt, or raise ``error`` if the time is over."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            if self._silence is not None:
-                self._silence(error)
-        left = self._since + self._seconds - now
+            if self._on_retry is not None:
+                self._on_retry(error)
+        left = self._since + self._timeout - now
         if left <= 0:
             raise error
         time.sleep(min(error.retry_after or RETRY_SECONDS, left))
 
-    def heard(self) -> None:
-        """Note an answer, which ends the silence."""
+    def succeeded(self) -> None:
+        """Start the time limit again at the next error."""
         self._since = None
 
 
