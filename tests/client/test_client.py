@@ -338,7 +338,7 @@ class TestFaults:
             began = time.monotonic()
             client.answer_by(began + 0.5)
             with pytest.raises(Unreachable) as slow:
-                job.wait(20, patience=0)
+                job.wait(20, retry_timeout=0)
             assert slow.value.sent
             assert 0.5 <= time.monotonic() - began < 10
             with pytest.raises(Unreachable, match="No time is left") as late:
