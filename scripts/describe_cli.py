@@ -26,16 +26,16 @@ WIDTH = 130
 
 SECTIONS = {
     "Naming connections": """
-        `web` is a connection, `web/root` one that runs in it. These are the paths that `connmgr ls` shows; they name
-        a CONNECTION. So do the end of a path (`root`) and any part that reaches into its last name (`we`, `oo`,
-        `we/ro`), if only one connection has it. A part of `web` alone never means `web/root`. If several have it,
-        connmgr lists them and does nothing. A category may stand before the path (`customers/web`). The uuid always
-        works. Letter case makes no difference.
+        A CONNECTION is named by its path, as `connmgr ls` shows it: `web`, or `web/root` for a connection that runs
+        in it. The end of a path (`root`), or any part that reaches into its last name (`we`, `oo`, `we/ro`), suffices
+        if only one connection has it. A part of `web` alone never means `web/root`. If several have it, connmgr lists
+        them and does nothing. A category may stand before the path (`customers/web`). The uuid always works. Letter
+        case makes no difference.
 
-        `exec`, `shell`, `cp`, `info`, `disconnect` and `trust` also take the address of a machine to which no
-        connection is stored: `deploy@web.example` or `ssh://deploy@web.example:2222`, for `cp` with `:path` behind it.
-        The daemon keeps a connection to it in its memory, until a minute after its shell has ended. This connection
-        works like a stored one, host key checks included, but has no jobs. `connmgr exec --store` stores it.
+        `exec`, `shell`, `cp`, `info`, `disconnect` and `trust` also take the address of a machine without a stored
+        connection: `deploy@web.example` or `ssh://deploy@web.example:2222`, for `cp` with `:path` behind it. The daemon
+        keeps this connection in memory until a minute after its shell has ended. It works like a stored one, host key
+        checks included, but has no jobs. `connmgr exec --store` stores it.
 
         A GLOB matches whole names, with the category or without it: `web*` and `customers/web*` match
         `customers/web1`. `*` stands for any characters within one segment, and `**` for any across segments:
@@ -65,13 +65,12 @@ SECTIONS = {
 
         `--session NAME` uses another shell of the connection, with a directory, variables and a queue of its own, until
         `connmgr disconnect` or `idle-timeout`. `export CONNMGR_SESSION=$$` gives each of your terminals its own.
-        `--fresh` runs a command in a new shell, which is stopped afterwards: it finds nothing of earlier commands, and
-        leaves neither directory nor variables.
+        `--fresh` runs a command in a new shell, which is stopped afterwards: it sees no directory
+        or variables of earlier commands, and leaves none.
 
-        `connmgr exec web -- 'cd /srv && ls *.log'` quotes what your own shell is to leave alone. Blanks join the
-        words after `--`, as with ssh, into one command of the far shell's language: quote a word that it is to see
-        as one. With `--argv` no shell reads the words: `connmgr exec web --argv -- rm 'a file' '*'` removes two files,
-        whatever their names hold.
+        `connmgr exec web -- 'cd /srv && ls *.log'` quotes the command against your own shell. As with ssh, blanks join
+        the words after `--` into one command for the far shell: quote a word with blanks for that shell too. With
+        `--argv` no shell reads the words: `connmgr exec web --argv -- rm 'a file' '*'` removes exactly these two files.
 
         Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
         other end of `connmgr exec`, kills the command with all that it started.
@@ -86,22 +85,22 @@ SECTIONS = {
         standard error.
         """,
     "Jobs": """
-        `connmgr exec --detach --name nightly web -- make -j4 all` begins a command that lives on its machine by itself,
-        in the directory and with the variables of the connection's shell, and prints its uuid. Neither the end of this
-        program nor of the shell, the link or the daemon ends it. docs/LONG_COMMANDS.md tells more.
+        `connmgr exec --detach --name nightly web -- make -j4 all` starts a command as a job,
+        in the directory and with the variables of the connection's shell, and prints its uuid. The job runs on after
+        the end of this program, the shell, the link and the daemon. docs/LONG_COMMANDS.md has the details.
 
         A JOB is named by its `--name`, by its uuid, or by the beginning of that. If several jobs have the name, connmgr
         lists them and does nothing.
 
-        `connmgr job logs -f nightly` prints what it has printed and goes on until its end. `connmgr job wait nightly`
-        exits with its exit code. Both go on when the daemon is gone for a time.
+        `connmgr job logs -f nightly` prints its output until its end. `connmgr job wait nightly` exits with its exit
+        code. Both wait while the daemon is gone.
         """,
     "Importing and applying": """
         `connmgr import-ssh-config` and `connmgr import-ansible-inventory hosts.ini` show which hosts would become
         connections; `--apply` adds them. `connmgr export > vault.yaml` writes all connections into a file, and
-        `connmgr apply -f vault.yaml` makes the vault what the file says. Each of them stores all of it in one step, or
-        nothing, and says of every connection what it does: `new`, `changes`, `goes`, `there already`, `name taken` or
-        `left out`, and afterwards `added`, `changed`, `removed`. docs/OPERATIONS.md describes the file.
+        `connmgr apply -f vault.yaml` makes the vault match the file. Each stores everything in one step, or nothing,
+        and reports for every connection: `new`, `changes`, `goes`, `there already`, `name taken` or `left out`, and
+        afterwards `added`, `changed`, `removed`. docs/OPERATIONS.md describes the file.
         """,
     "JSON": """
         With `--json` a command prints the daemon's answer, as docs/API.md describes it. Messages for people go to
@@ -110,11 +109,11 @@ SECTIONS = {
 }
 
 ENVIRONMENT = {
-    "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` says it. Without both, the daemon tells by "
-    "the file `daemon.json` beside the auth file. Without that file, config.toml tells.",
+    "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` says it. Without both, the file "
+    "`daemon.json` beside the auth file says it; without that file, config.toml.",
     "CONNMGR_AUTH_FILE": "The file that authenticates local clients, if it is not in its usual place.",
     "CONNMGR_SESSION": "The shell that `exec`, `cp` and `shell` use where no `--session` names one.",
-    "CONNMGR_CONFIG": "Another file than config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
+    "CONNMGR_CONFIG": "A file to use instead of config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
 }
 
 

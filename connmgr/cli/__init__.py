@@ -151,8 +151,8 @@ def _told(error: click.ClickException) -> int:
 def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
-    Name a CONNECTION by its path (web/root), by the end of the path, or by its uuid. A part of its last name (ro) will
-    do if no other connection has it there. A category may stand before the path.
+    Name a CONNECTION by its path (web/root), by the end of the path, or by its uuid. A part of its last name (ro)
+    suffices if only one connection has it. A category may stand before the path.
 
     Each option below may stand before the command or after it.
     """

@@ -16,7 +16,7 @@ _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be rea
 @click.argument("file", type=click.Path(path_type=Path))
 @setting_options("data_dir", "database_url")
 def backup(file: Path, **given: Any) -> None:
-    """Write the vault into the new FILE, which only you can read. Daemons on the vault go on.
+    """Write the vault into the new FILE, which only you can read. Daemons on the vault keep running.
 
     FILE has everything except the vault's key.
     """

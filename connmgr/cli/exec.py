@@ -158,14 +158,15 @@ def exec(
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
-    As with ssh, the words after -- are joined by blanks into one command of that shell's language: quote a word that
-    the far shell shall see as one. With --argv no shell reads them: the first word is the program, each other one an
+    As with ssh, the words after -- are joined by blanks into one command of that shell's language: quote a word
+    with blanks for that shell too. With --argv no shell reads them: the first word is the program, each other one an
     argument, whatever characters it contains. --saved runs a command of `connmgr command save`. Output appears as it is
     printed, byte by byte and without a limit, and the exit code is the command's. The command is killed after
     --timeout, by Ctrl-C, and when it prints after the reader of its output has ended.
 
-    CONNECTION may be an address too, USER@HOST or ssh://[USER@]HOST[:PORT], to which no connection is stored: it is
-    dialled as ~/.ssh/config of the daemon's user says, and forgotten a minute after its shell has ended.
+    CONNECTION may also be the address of a machine without a stored connection, USER@HOST or
+    ssh://[USER@]HOST[:PORT]: ~/.ssh/config of the daemon's user applies to it, and it is forgotten a minute after its
+    shell has ended.
 
     With --all it runs on all connections that match one of the GLOBs, and -- must precede the command. Each connection
     gets one line when it finishes; then comes a summary. The exit code is 1 if any failed. With --json there is one
@@ -173,7 +174,7 @@ def exec(
     and repeats the command where it failed. --category, --type, --failed and --limit go with --all.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
-    `connmgr job` looks after it.
+    See `connmgr job`.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
     if as_argv and saved is not None:

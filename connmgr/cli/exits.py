@@ -31,7 +31,7 @@ MEANINGS = {
     NOT_FOUND: "no connection, category or job has that name, or several do",
     TIMED_OUT: "`exec`, `job wait`: the command ran longer than `--timeout` and was killed",
     NOT_RUN: "`exec`, `job wait`: connmgr itself failed, for any of the reasons above; "
-    "the command did not run, did not end, or lost output, or nobody knows how it ended",
+    "the command did not run, did not end, or lost output, or its end is unknown",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
 """The meaning of each exit code; any other comes from the command that ran, 128 + N for signal N."""

@@ -81,7 +81,7 @@ def install(
 ) -> None:
     """Create a token for an agent, and print the configuration of its client.
 
-    --only or --category must say which connections the agent sees: --only '*' are all. Without a scope or rule it may
+    --only or --category must say which connections the agent sees: --only '*' means all. Without a scope or rule it may
     run anything on them, and read and write files. Repeat the command for a new token; the old one is revoked.
     """
     if not (given["only"] or given["category"]):

@@ -46,7 +46,8 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
         return click.option(name, is_flag=True, default=None, help=text)
     choices = option.metadata["choices"]
     # Values from every source are checked in one place, connmgr/settings.py.
-    return click.option(name, metavar="|".join(choices) if choices else _METAVARS[str(option.type)], help=text)
+    metavar = "|".join(choices) or ("DAYS" if option.name.endswith("_days") else _METAVARS[str(option.type)])
+    return click.option(name, metavar=metavar, help=text)
 
 
 def _shown(value: object) -> str:

@@ -13,10 +13,11 @@ from connmgr.cli.options import read_settings, setting_options
 @click.command()
 @setting_options()
 def serve(**given: Any) -> None:
-    """Run the daemon until something stops it.
+    """Run the daemon until it is stopped.
 
-    A signal, `connmgr stop` and POST /daemon/stop do. It prints one line when it is ready. Each option is also the
-    environment variable CONNMGR_<OPTION> and a key of config.toml. An option on the command line wins.
+    SIGTERM, Ctrl-C, `connmgr stop` and POST /daemon/stop stop it. It prints one line when it is ready.
+    Each option is also the environment variable CONNMGR_<OPTION> and a key of config.toml. An option on the command
+    line wins.
     """
     settings = read_settings(given)
     # Garbage collection takes a third of the time of the imports.
