@@ -12,8 +12,7 @@ from connmgr.errors import ChannelRefused, ConnectTimeout, ShellLost
 from connmgr.links.chain import Chain
 from connmgr.links.spare import SpareTransport
 from connmgr.plugin import Channel, Pty, Transport
-
-WAIT = 20.0
+from tests.deadlines import DEADLINE_SECONDS
 
 
 class Link(Transport):
@@ -66,9 +65,9 @@ def full() -> Link:
 def test_it_is_opened_once_and_closed_with_the_session(full: Link) -> None:
     others = Links(lambda argv: argv)
     spare = SpareTransport(full, others)
-    assert [spare.open_channel([word], timeout=WAIT) for word in "ab"] == [["a"], ["b"]]
+    assert [spare.open_channel([word], timeout=DEADLINE_SECONDS) for word in "ab"] == [["a"], ["b"]]
     assert len(others.asked) == 1
-    assert others.asked[0] <= WAIT, "it may take longer than whoever waits"
+    assert others.asked[0] <= DEADLINE_SECONDS, "it may take longer than whoever waits"
     spare.close()
     assert others.links[0].closed
 
@@ -86,14 +85,14 @@ def test_a_session_that_was_stopped_meanwhile_gets_no_link(full: Link) -> None:
 
     def operate() -> None:
         with pytest.raises(ShellLost) as caught:
-            spare.open_channel(["sh"], timeout=WAIT)
+            spare.open_channel(["sh"], timeout=DEADLINE_SECONDS)
         outcome.append(caught.value)
 
     operation = threading.Thread(target=operate)
     operation.start()
-    assert begun.wait(WAIT)
+    assert begun.wait(DEADLINE_SECONDS)
     spare.close()
-    operation.join(WAIT)
+    operation.join(DEADLINE_SECONDS)
     assert outcome
     assert len(others.asked) == 1
     assert others.links[0].closed
@@ -108,7 +107,7 @@ def test_a_link_that_is_opened_while_the_session_is_stopped_is_closed(full: Link
 
     spare = SpareTransport(full, open_and_stop)
     with pytest.raises(ShellLost):
-        spare.open_channel(["sh"], timeout=WAIT)
+        spare.open_channel(["sh"], timeout=DEADLINE_SECONDS)
     assert others.links[0].closed
 
 
@@ -125,14 +124,14 @@ class Overtaking:
         taken = self._lock.acquire(blocking, timeout)
         if taken and threading.current_thread() is self._waiter:
             self._has_it.set()
-            assert self.go_on.wait(WAIT)
+            assert self.go_on.wait(DEADLINE_SECONDS)
         return taken
 
     def release(self) -> None:
         self._lock.release()
         if threading.current_thread() is not self._waiter:
             self._waiter.start()
-            assert self._has_it.wait(WAIT)
+            assert self._has_it.wait(DEADLINE_SECONDS)
             self._then()
 
 
@@ -143,7 +142,7 @@ def test_a_waiter_for_a_link_of_a_session_that_is_stopped_closes_it(full: Link) 
 
     def operate() -> None:
         with pytest.raises(ShellLost) as caught:
-            spare.open_channel(["sh"], timeout=WAIT)
+            spare.open_channel(["sh"], timeout=DEADLINE_SECONDS)
         refused.append(caught.value)
 
     waiter = threading.Thread(target=operate)
@@ -151,7 +150,7 @@ def test_a_waiter_for_a_link_of_a_session_that_is_stopped_closes_it(full: Link) 
     spare._lock = lock  # type: ignore[assignment]
     operate()
     lock.go_on.set()
-    waiter.join(WAIT)
+    waiter.join(DEADLINE_SECONDS)
     assert len(refused) == 2
     assert others.links[0].closed, "nobody has closed the second link of a session that was stopped"
 
@@ -160,20 +159,20 @@ def test_a_lost_second_link_is_replaced_once_for_all_threads(full: Link) -> None
     together = threading.Barrier(2)
 
     def lose_together(argv: Sequence[str]) -> object:
-        together.wait(WAIT)
+        together.wait(DEADLINE_SECONDS)
         return lose(argv)
 
     others = Links(lose_together, lambda argv: argv)
     spare = SpareTransport(full, others)
     opened: list[object] = []
     threads = [
-        threading.Thread(target=lambda word=word: opened.append(spare.open_channel([word], timeout=WAIT)))  # type: ignore[misc]
+        threading.Thread(target=lambda word=word: opened.append(spare.open_channel([word], timeout=DEADLINE_SECONDS)))  # type: ignore[misc]
         for word in "ab"
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert sorted(opened) == [["a"], ["b"]]  # type: ignore[type-var]
     assert [link.closed for link in others.links] == [True, False]
 
@@ -186,8 +185,8 @@ def test_an_idle_channel_is_closed_first_and_the_login_has_the_whole_timeout() -
 
     first = Link(once_spared)
     spare = SpareTransport(first, Links(), lambda: not spared.append("helper"))  # type: ignore[func-returns-value]
-    assert spare.open_channel(["sh"], timeout=WAIT) == ["sh"]
-    assert first.timeouts[1] > WAIT / 2
+    assert spare.open_channel(["sh"], timeout=DEADLINE_SECONDS) == ["sh"]
+    assert first.timeouts[1] > DEADLINE_SECONDS / 2
 
 
 def test_a_thread_that_waits_for_another_to_open_the_second_link_keeps_its_timeout(full: Link) -> None:
@@ -195,18 +194,18 @@ def test_a_thread_that_waits_for_another_to_open_the_second_link_keeps_its_timeo
 
     def slowly(seconds: float) -> Chain:
         begun.set()
-        assert gate.wait(WAIT)
+        assert gate.wait(DEADLINE_SECONDS)
         return others(seconds)
 
     others = Links(lambda argv: argv)
     spare = SpareTransport(full, slowly)
-    opening = threading.Thread(target=spare.open_channel, args=(["sh"],), kwargs={"timeout": WAIT})
+    opening = threading.Thread(target=spare.open_channel, args=(["sh"],), kwargs={"timeout": DEADLINE_SECONDS})
     opening.start()
-    assert begun.wait(WAIT)
+    assert begun.wait(DEADLINE_SECONDS)
     with pytest.raises(ConnectTimeout):
         spare.open_channel(["sh"], timeout=0.2)
     gate.set()
-    opening.join(WAIT)
+    opening.join(DEADLINE_SECONDS)
     spare.close()
     assert others.links[0].closed
 
@@ -226,4 +225,4 @@ def test_a_channel_that_becomes_idle_later_is_closed_then(full: Link) -> None:
         return given_up
 
     spare = SpareTransport(full, Links(taken), give_up)
-    assert spare.open_channel(["sh"], timeout=WAIT) == ["sh"]
+    assert spare.open_channel(["sh"], timeout=DEADLINE_SECONDS) == ["sh"]

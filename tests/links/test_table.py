@@ -18,8 +18,8 @@ from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
+from tests.deadlines import DEADLINE_SECONDS
 
-WAIT = 30.0
 ANYONE = Access()
 
 
@@ -97,7 +97,7 @@ def connection(vault: Vault) -> str:
 
 
 def test_leases_share_one_link_which_closes_after_the_last(table: LinkTable, ways: Ways, connection: str) -> None:
-    leases = [table.lease(connection, ANYONE, WAIT) for _ in range(3)]
+    leases = [table.lease(connection, ANYONE, DEADLINE_SECONDS) for _ in range(3)]
     (way,) = ways.opened
     assert {lease.link for lease in leases} == {leases[0].link}
     assert [lease.opener for lease in leases] == [True, False, False]
@@ -108,14 +108,14 @@ def test_leases_share_one_link_which_closes_after_the_last(table: LinkTable, way
     leases[2].release()
     assert way.closed.is_set()
     assert table.peek(connection) is None
-    table.lease(connection, ANYONE, WAIT).release()
+    table.lease(connection, ANYONE, DEADLINE_SECONDS).release()
     assert len(ways.opened) == 2
 
 
 def test_peek_leases_an_open_link_and_opens_none(table: LinkTable, ways: Ways, connection: str) -> None:
     assert table.peek(connection) is None
     assert not ways.opened
-    lease = table.lease(connection, ANYONE, WAIT)
+    lease = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     found = table.peek(connection)
     assert found is not None
     lease.release()
@@ -126,16 +126,16 @@ def test_peek_leases_an_open_link_and_opens_none(table: LinkTable, ways: Ways, c
 
 def test_each_connection_has_its_own_link(table: LinkTable, ways: Ways, vault: Vault, connection: str) -> None:
     other = added(vault, to="there")
-    leases = [table.lease(one, ANYONE, WAIT) for one in (connection, other)]
+    leases = [table.lease(one, ANYONE, DEADLINE_SECONDS) for one in (connection, other)]
     assert [lease.link.target.data["to"] for lease in leases] == ["here", "there"]
     assert len(ways.opened) == 2
 
 
 def test_a_lost_link_is_not_leased(table: LinkTable, ways: Ways, connection: str) -> None:
-    old = table.lease(connection, ANYONE, WAIT)
+    old = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     ways.opened[0].lost = True
     assert table.peek(connection) is None
-    new = table.lease(connection, ANYONE, WAIT)
+    new = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     assert new.link is not old.link
     assert not ways.opened[0].closed.is_set()
     old.release()
@@ -146,10 +146,10 @@ def test_a_lost_link_is_not_leased(table: LinkTable, ways: Ways, connection: str
 
 
 def test_an_excluded_link_is_not_leased(table: LinkTable, ways: Ways, connection: str) -> None:
-    first = table.lease(connection, ANYONE, WAIT)
-    second = table.lease(connection, ANYONE, WAIT, [first.link])
+    first = table.lease(connection, ANYONE, DEADLINE_SECONDS)
+    second = table.lease(connection, ANYONE, DEADLINE_SECONDS, [first.link])
     assert len(ways.opened) == 2
-    third = table.lease(connection, ANYONE, WAIT, [second.link])
+    third = table.lease(connection, ANYONE, DEADLINE_SECONDS, [second.link])
     assert third.link is first.link
 
 
@@ -157,11 +157,11 @@ def test_an_excluded_link_is_not_leased(table: LinkTable, ways: Ways, connection
 def test_a_link_by_old_data_of_a_connection_is_not_leased(
     table: LinkTable, ways: Ways, vault: Vault, connection: str, *, told: bool
 ) -> None:
-    old = table.lease(connection, ANYONE, WAIT)
+    old = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     changed(vault, connection, "there")
     if told:
         table.forget([connection])
-    new = table.lease(connection, ANYONE, WAIT)
+    new = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     assert new.link.target.data["to"] == "there"
     assert new.link is not old.link
     old.release()
@@ -177,7 +177,7 @@ def test_a_link_whose_connection_changes_while_it_opens_is_opened_again(
         table.forget([connection])
 
     ways.meanwhile = change_once
-    lease = table.lease(connection, ANYONE, WAIT)
+    lease = table.lease(connection, ANYONE, DEADLINE_SECONDS)
     assert lease.link.target.data["to"] == "there"
     assert [way.closed.is_set() for way in ways.opened] == [True, False]
 
@@ -189,7 +189,7 @@ def test_no_link_of_a_removed_connection_is_leased(table: LinkTable, ways: Ways,
 
     ways.meanwhile = remove
     with pytest.raises(UnknownConnection):
-        table.lease(connection, ANYONE, WAIT)
+        table.lease(connection, ANYONE, DEADLINE_SECONDS)
     assert [way.closed.is_set() for way in ways.opened] == [True]
     assert table.peek(connection) is None
 
@@ -201,9 +201,9 @@ def test_a_link_is_shared_only_with_callers_who_may_open_its_secrets(
     vault.principals.add_user(alice, "alice", "a long passphrase")
     vault.principals.unlock(alice, "alice", "a long passphrase")
     connection = added(vault, to="here", password=vault.principals.seal("secret", alice))
-    lease = table.lease(connection, alice, WAIT)
+    lease = table.lease(connection, alice, DEADLINE_SECONDS)
     with pytest.raises(SecretLocked):
-        table.lease(connection, ANYONE, WAIT)
+        table.lease(connection, ANYONE, DEADLINE_SECONDS)
     assert lease.link.lessees == 1, "who was refused keeps the link open"
     assert ways.opened[0].data["password"] == "secret"
     lease.release()
@@ -215,19 +215,19 @@ def at_once(number: int, act: Callable[[], Lease]) -> list[Lease]:
     ready, leases = threading.Barrier(number), list[Lease]()
 
     def run() -> None:
-        ready.wait(WAIT)
+        ready.wait(DEADLINE_SECONDS)
         leases.append(act())
 
     threads = [threading.Thread(target=run) for _ in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     return leases
 
 
 def test_simultaneous_leases_open_one_link(table: LinkTable, ways: Ways, connection: str) -> None:
-    leases = at_once(16, lambda: table.lease(connection, ANYONE, WAIT))
+    leases = at_once(16, lambda: table.lease(connection, ANYONE, DEADLINE_SECONDS))
     assert len(leases) == 16
     assert len(ways.opened) == 1
     for lease in leases:
@@ -242,18 +242,18 @@ def test_a_thread_that_waits_for_another_to_open_the_link_keeps_its_timeout(
 
     def wait() -> None:
         begun.set()
-        assert go_on.wait(WAIT)
+        assert go_on.wait(DEADLINE_SECONDS)
 
     ways.meanwhile = wait
-    opener = threading.Thread(target=lambda: leases.append(table.lease(connection, ANYONE, WAIT)))
+    opener = threading.Thread(target=lambda: leases.append(table.lease(connection, ANYONE, DEADLINE_SECONDS)))
     opener.start()
-    assert begun.wait(WAIT)
+    assert begun.wait(DEADLINE_SECONDS)
     with pytest.raises(ConnectTimeout, match="still being opened"):
         table.lease(connection, ANYONE, 0.1)
     go_on.set()
-    opener.join(WAIT)
+    opener.join(DEADLINE_SECONDS)
     assert len(leases) == 1
-    assert table.lease(connection, ANYONE, WAIT).link is leases[0].link
+    assert table.lease(connection, ANYONE, DEADLINE_SECONDS).link is leases[0].link
 
 
 def test_after_a_failure_the_next_lease_tries_again(table: LinkTable, ways: Ways, connection: str) -> None:
@@ -262,9 +262,9 @@ def test_after_a_failure_the_next_lease_tries_again(table: LinkTable, ways: Ways
 
     ways.meanwhile = fail
     with pytest.raises(HostRefused):
-        table.lease(connection, ANYONE, WAIT)
+        table.lease(connection, ANYONE, DEADLINE_SECONDS)
     ways.meanwhile = lambda: None
-    assert table.lease(connection, ANYONE, WAIT).opener
+    assert table.lease(connection, ANYONE, DEADLINE_SECONDS).opener
 
 
 def test_links_are_closed_only_after_their_last_lease(table: LinkTable, ways: Ways, connection: str) -> None:
@@ -272,7 +272,7 @@ def test_links_are_closed_only_after_their_last_lease(table: LinkTable, ways: Wa
 
     def use() -> None:
         for _ in range(50):
-            lease = table.lease(connection, ANYONE, WAIT)
+            lease = table.lease(connection, ANYONE, DEADLINE_SECONDS)
             if not lease.link.alive:
                 wrong.append("a lessee has a link that was closed")
             lease.release()
@@ -281,7 +281,7 @@ def test_links_are_closed_only_after_their_last_lease(table: LinkTable, ways: Wa
     for user in users:
         user.start()
     for user in users:
-        user.join(WAIT)
+        user.join(DEADLINE_SECONDS)
     assert not wrong
     assert all(way.closed.is_set() for way in ways.opened)
     assert table._places == {}, "closed links are kept"

@@ -11,8 +11,7 @@ from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.daemon.threads import Threads
 from tests.conftest import StartDaemon
-
-TIMEOUT = 25
+from tests.deadlines import DEADLINE_SECONDS
 
 
 class Request:
@@ -23,7 +22,7 @@ class Request:
 
     def service(self) -> None:
         self.begun.set()
-        assert self.let_go.wait(TIMEOUT)
+        assert self.let_go.wait(DEADLINE_SECONDS)
 
     def cancel(self) -> None:
         self.let_go.set()
@@ -33,7 +32,7 @@ class Request:
 def threads() -> Iterator[Threads]:
     threads = Threads(3)
     yield threads
-    threads.shutdown(timeout=TIMEOUT)
+    threads.shutdown(timeout=DEADLINE_SECONDS)
     assert not threads.threads
 
 
@@ -42,11 +41,11 @@ def test_each_request_has_a_thread_until_there_are_enough(threads: Threads) -> N
     requests = [Request() for _ in range(4)]
     for request in requests:
         threads.add_task(request)
-    assert all(request.begun.wait(TIMEOUT) for request in requests[:3])
+    assert all(request.begun.wait(DEADLINE_SECONDS) for request in requests[:3])
     assert len(threads.threads) == 3
     assert not requests[3].begun.is_set()
     requests[0].let_go.set()
-    assert requests[3].begun.wait(TIMEOUT), "the fourth waits for a thread in vain"
+    assert requests[3].begun.wait(DEADLINE_SECONDS), "the fourth waits for a thread in vain"
     for request in requests:
         request.let_go.set()
 
@@ -54,7 +53,7 @@ def test_each_request_has_a_thread_until_there_are_enough(threads: Threads) -> N
 def test_a_request_waits_where_the_system_allows_no_thread(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Request(), Request()
     threads.add_task(first)
-    assert first.begun.wait(TIMEOUT)
+    assert first.begun.wait(DEADLINE_SECONDS)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -63,7 +62,7 @@ def test_a_request_waits_where_the_system_allows_no_thread(threads: Threads, mon
     threads.add_task(second)
     assert (len(threads.threads), threads.active_count) == (1, 1)
     first.let_go.set()
-    assert second.begun.wait(TIMEOUT), "the second waits for a thread that does not exist"
+    assert second.begun.wait(DEADLINE_SECONDS), "the second waits for a thread that does not exist"
     second.let_go.set()
 
 

@@ -24,8 +24,7 @@ from wsproto.events import (
 )
 
 from tests.api.wire import Answer, address
-
-WAIT = 20.0
+from tests.deadlines import DEADLINE_SECONDS
 
 
 class NotUpgradedError(Exception):
@@ -66,7 +65,7 @@ class Stream:
     ) -> None:
         host, port = address(url)
         self.acknowledges = acknowledges
-        self.socket = socket.create_connection((host, port), WAIT)
+        self.socket = socket.create_connection((host, port), DEADLINE_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connection = WSConnection(ConnectionType.CLIENT)
         given = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
@@ -187,7 +186,7 @@ class Stream:
 
     def until(self, text: bytes) -> bytes:
         """Wait until the output contains ``text``, and return it all."""
-        end = time.monotonic() + WAIT
+        end = time.monotonic() + DEADLINE_SECONDS
         while text not in self.ended.stdout:
             assert time.monotonic() < end, f"{text!r} did not come, but {self.ended}"
             assert self.frames(), f"{text!r} did not come, but {self.ended}"

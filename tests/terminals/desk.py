@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.wire import Answer, send
+from tests.deadlines import DEADLINE_SECONDS
 from tests.streams.wire import Stream
 
 ENTER = "\r"
-WAIT = 20.0
-PATIENCE = 60.0
+POLL_SECONDS = 20.0
 
 
 class RefusedError(Exception):
@@ -42,8 +42,8 @@ class Opened:
     def screen(self, contains: str | None = None, **request: Any) -> dict[str, Any]:
         """Wait until the screen shows ``contains``, and return it."""
         if contains is not None:
-            request |= {"contains": contains, "wait": WAIT}
-        until = time.monotonic() + PATIENCE
+            request |= {"contains": contains, "wait": POLL_SECONDS}
+        until = time.monotonic() + DEADLINE_SECONDS
         while True:
             shown: dict[str, Any] = self.ask("screen", **request)
             if contains is None or any(contains in line + " " for line in shown["lines"]):
@@ -64,9 +64,9 @@ class Opened:
 
     def until_ended(self) -> dict[str, Any]:
         """Wait for the end of its program, and return :attr:`info`."""
-        offset, state, until = 0, "running", time.monotonic() + PATIENCE
+        offset, state, until = 0, "running", time.monotonic() + DEADLINE_SECONDS
         while state == "running":
-            answer = self.ask("output", offset=offset, wait=WAIT)
+            answer = self.ask("output", offset=offset, wait=POLL_SECONDS)
             assert time.monotonic() < until, f"it runs on: {answer}"
             offset, state = answer["next"], answer["state"]
         return self.info

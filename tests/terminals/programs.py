@@ -20,7 +20,7 @@ from pathlib import Path
 
 COLUMNS, ROWS = 80, 24
 QUIET_SECONDS = 0.4
-PATIENCE = 20.0
+OUTPUT_SECONDS = 20.0
 
 
 def recorded(argv: Sequence[str], keys: Iterable[bytes], home: Path) -> bytes:
@@ -48,8 +48,10 @@ def recorded(argv: Sequence[str], keys: Iterable[bytes], home: Path) -> bytes:
 
 
 def _until_silent(terminal: int) -> bytes:
-    output, until = b"", time.monotonic() + PATIENCE
-    while time.monotonic() < until and select.select([terminal], [], [], QUIET_SECONDS if output else PATIENCE)[0]:
+    output, until = b"", time.monotonic() + OUTPUT_SECONDS
+    while time.monotonic() < until:
+        if not select.select([terminal], [], [], QUIET_SECONDS if output else OUTPUT_SECONDS)[0]:
+            break
         try:
             output += os.read(terminal, 65536)
         except OSError:
@@ -86,7 +88,7 @@ class Tmux:
         self._run("new-session", "-d", "-s", session, *size, command)
         self._run("set-option", "-t", session, "status", "off")
         self._run("resize-window", "-t", session, *size)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + OUTPUT_SECONDS
         while not done.exists():
             assert time.monotonic() < until, "tmux does not show what it is given"
             time.sleep(0.02)
@@ -111,7 +113,12 @@ class Tmux:
 
     def _run(self, *words: str) -> str:
         done = subprocess.run(
-            self._argv(*words), env=self._environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            self._argv(*words),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=OUTPUT_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, f"tmux {words}: {done.stderr}"
         return done.stdout

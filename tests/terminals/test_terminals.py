@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.world import LOCAL, SSH, World, dialects
-from tests.terminals.desk import ENTER, WAIT, Desk, RefusedError
+from tests.terminals.desk import ENTER, POLL_SECONDS, Desk, RefusedError
 
 ESC = "\x1b"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
@@ -44,7 +44,7 @@ def test_less_pages(place: str, desk: Desk) -> None:
 def test_top_refreshes(place: str, desk: Desk) -> None:
     terminal = desk.open(place, "top -d 0.3", columns=100)
     first = terminal.screen("PID")
-    again = terminal.screen(since=first["offset"], wait=WAIT)
+    again = terminal.screen(since=first["offset"], wait=POLL_SECONDS)
     assert again["offset"] > first["offset"]
     assert any("PID" in line for line in again["lines"])
     terminal.type("q")
@@ -179,15 +179,15 @@ def test_secrets_of_a_session_appear_in_no_argv(desk: Desk, running_world: World
 
 def test_output_by_offsets(place: str, desk: Desk) -> None:
     terminal = desk.open(place, "printf 'äöü'; read x; printf 'more'; exit 3")
-    first = terminal.ask("output", wait=WAIT)
+    first = terminal.ask("output", wait=POLL_SECONDS)
     while len(first["data"]) < 3:
-        first = terminal.ask("output", wait=WAIT)
+        first = terminal.ask("output", wait=POLL_SECONDS)
     assert (first["data"], first["offset"], first["next"], first["eof"]) == ("äöü", 0, 6, False)
     assert terminal.ask("output", offset=2, encoding="base64")["data"] == "w7bDvA=="
     assert terminal.ask("output", offset=6, wait=0)["data"] == ""
     terminal.type(ENTER)
     assert terminal.until_ended()["exitCode"] == 3
-    last = terminal.ask("output", offset=6, wait=WAIT)
+    last = terminal.ask("output", offset=6, wait=POLL_SECONDS)
     assert (last["data"].strip(), last["eof"], last["state"], last["exitCode"]) == ("more", True, "exited", 3)
 
 

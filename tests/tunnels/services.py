@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.daemon import Daemon
-
-WAIT_SECONDS = 20.0
+from tests.deadlines import DEADLINE_SECONDS
 
 
 class Service:
@@ -78,7 +77,7 @@ def first_word(connected: socket.socket) -> None:
         pass
 
 
-def client(port: int, timeout: float = WAIT_SECONDS, host: str = "127.0.0.1") -> socket.socket:
+def client(port: int, timeout: float = DEADLINE_SECONDS, host: str = "127.0.0.1") -> socket.socket:
     """Connect to the local ``port``."""
     connected = socket.create_connection((host, port), timeout)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -135,7 +134,9 @@ class Tunnels:
         """Return the port where a tunnel listens."""
         return int(self.state(id)["address"].rpartition(":")[2])
 
-    def until(self, id: str, said: Callable[[dict[str, Any]], object], seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+    def until(
+        self, id: str, said: Callable[[dict[str, Any]], object], seconds: float = DEADLINE_SECONDS
+    ) -> dict[str, Any]:
         """Wait until a tunnel's state is as ``said``, and return it."""
         end = time.monotonic() + seconds
         while not said(told := self.state(id)):

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.deadlines import DEADLINE_SECONDS
 from tests.tunnels.services import Tunnels
 from tests.vault.conftest import postgres as postgres
 from tests.vault.postgres import Postgres
-
-SECONDS = 60
 
 
 @pytest.mark.needs("postgres")
@@ -36,7 +35,7 @@ def test_a_database_answers_through_a_tunnel(tunnels: Tunnels, far: str, postgre
         "--command",
         "SELECT sum(n) FROM generate_series(1, 5000) AS n",
     ]
-    told = subprocess.run([*psql, moved], capture_output=True, text=True, timeout=SECONDS, check=True)
+    told = subprocess.run([*psql, moved], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
     assert told.stdout == "12502500\n"
     assert tunnels.until(id, lambda told: not told["streams"])["bytesIn"] > 5_000_000
     tunnels.remove(id)
@@ -72,7 +71,7 @@ def test_curl_reaches_pages_by_socks(tunnels: Tunnels, far: str, web: int, schem
     id, port = tunnels.open("sshDynamicTunnel", far)
     urls = [f"http://localhost:{web}/{number}" for number in range(20)]
     argv = ["curl", "-sS", "--fail", "--proxy", f"{scheme}://127.0.0.1:{port}", *urls]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "".join(f"localhost:{web} /{number}" for number in range(20))
     tunnels.remove(id)
@@ -90,6 +89,6 @@ def test_many_requests_at_once_as_a_browser_sends_them(tunnels: Tunnels, far: st
         "with f.ThreadPoolExecutor(12) as pool: print(sum(pool.map(page, range(12))))\n"
     )
     argv = [sys.executable, "-c", script, str(port)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     assert (done.stdout, done.stderr) == ("240\n", "")
     tunnels.remove(id)

@@ -14,7 +14,8 @@ from connmgr.plugin import Channel, Deadline
 from connmgr.tunnels.relay import PROGRAMS, Relay, find_relay
 from connmgr_local.transport import LocalTransport
 from tests.components import program
-from tests.tunnels.services import WAIT_SECONDS, Service, echo, last_word
+from tests.deadlines import DEADLINE_SECONDS
+from tests.tunnels.services import Service, echo, last_word
 
 HERE = [name for name in PROGRAMS if program(name)]
 Open = Callable[[int], Channel]
@@ -28,7 +29,7 @@ def local() -> Iterator[LocalTransport]:
 
 def _read(channel: Channel) -> bytes:
     """Return all output to the end."""
-    told, deadline = b"", Deadline(WAIT_SECONDS)
+    told, deadline = b"", Deadline(DEADLINE_SECONDS)
     with suppress(EOFError):
         while not deadline.passed:
             told += channel.recv(deadline.left())[0]
@@ -40,11 +41,11 @@ def _read(channel: Channel) -> bytes:
 def test_every_byte_goes_both_ways_and_the_end_too(local: LocalTransport, name: str) -> None:
     data = os.urandom(200_000)
     with closing(Service(echo)) as service:
-        channel = Relay(name).dial(local, "127.0.0.1", service.port, WAIT_SECONDS)
-        channel.sendall(data, WAIT_SECONDS)
+        channel = Relay(name).dial(local, "127.0.0.1", service.port, DEADLINE_SECONDS)
+        channel.sendall(data, DEADLINE_SECONDS)
         came = b""
         while len(came) < len(data):
-            came += channel.recv(WAIT_SECONDS)[0]
+            came += channel.recv(DEADLINE_SECONDS)[0]
         assert came == data
         if name != "nc":
             service.hang_up()
@@ -55,24 +56,24 @@ def test_every_byte_goes_both_ways_and_the_end_too(local: LocalTransport, name: 
 @pytest.mark.parametrize("name", [name for name in HERE if name != "bash"])
 def test_the_end_of_what_is_sent_is_passed_on(local: LocalTransport, name: str) -> None:
     with closing(Service(last_word)) as service:
-        channel = Relay(name).dial(local, "localhost", service.port, WAIT_SECONDS)
-        channel.sendall(b"x" * 1000, WAIT_SECONDS)
+        channel = Relay(name).dial(local, "localhost", service.port, DEADLINE_SECONDS)
+        channel.sendall(b"x" * 1000, DEADLINE_SECONDS)
         channel.shutdown_write()
         assert _read(channel) == b"1000 bytes"
-        assert channel.exit_status(WAIT_SECONDS) == 0
+        assert channel.exit_status(DEADLINE_SECONDS) == 0
         channel.close()
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_an_unreachable_address_is_an_exit_status(local: LocalTransport, name: str, closed_port: int) -> None:
-    channel = Relay(name).dial(local, "127.0.0.1", closed_port, WAIT_SECONDS)
+    channel = Relay(name).dial(local, "127.0.0.1", closed_port, DEADLINE_SECONDS)
     assert _read(channel) == b""
-    assert channel.exit_status(WAIT_SECONDS) != 0
+    assert channel.exit_status(DEADLINE_SECONDS) != 0
     channel.close()
 
 
 def test_the_first_installed_program_is_used(local: LocalTransport) -> None:
-    assert find_relay(local, WAIT_SECONDS).program == HERE[0]
+    assert find_relay(local, DEADLINE_SECONDS).program == HERE[0]
 
 
 def test_a_machine_without_any_program_reports_which_it_needs(
@@ -80,15 +81,15 @@ def test_a_machine_without_any_program_reports_which_it_needs(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(TransportUnsupported, match="python3, bash, socat, nc"):
-        find_relay(local, WAIT_SECONDS)
+        find_relay(local, DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_a_host_name_is_not_interpreted_by_a_shell(local: LocalTransport, tmp_path: Path, name: str) -> None:
     host = f"$(touch${{IFS}}{tmp_path}/made)"
     with suppress(HostRefused):
-        channel = Relay(name).dial(local, host, 1, WAIT_SECONDS)
+        channel = Relay(name).dial(local, host, 1, DEADLINE_SECONDS)
         assert _read(channel) == b""
-        assert channel.exit_status(WAIT_SECONDS) != 0
+        assert channel.exit_status(DEADLINE_SECONDS) != 0
         channel.close()
     assert not list(tmp_path.iterdir())
