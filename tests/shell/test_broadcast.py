@@ -18,8 +18,8 @@ from connmgr.client import LOCAL_MACHINE, ClientError, Outcome, RawResult, Resul
 from tests.api.wire import NOBODY, address, client_of, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
-WAIT = 60.0
 HOSTS = 20
 
 
@@ -57,7 +57,7 @@ def code_of(outcome: Outcome) -> str:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -147,7 +147,7 @@ def _sent(daemon: Daemon, path: str, body: dict[str, Any], receive_buffer: int |
         f"Authorization: Bearer {token_of(daemon)}\r\nContent-Length: {len(sent)}\r\n\r\n"
     )
     connection = socket.socket()
-    connection.settimeout(WAIT)
+    connection.settimeout(DEADLINE_SECONDS)
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     connection.connect(address(daemon.url))
@@ -328,7 +328,7 @@ def test_a_daemon_that_stops_ends_it_with_an_answer_for_each(start_daemon: Start
     with _sent(hosts.daemon, "/shell/broadcast", body) as connection:
         until(lambda: len(lines_of(log)) == 4, "the first commands begin")
         hosts.daemon.process.send_signal(signal.SIGTERM)
-        hosts.daemon.process.wait(WAIT)
+        hosts.daemon.process.wait(DEADLINE_SECONDS)
         received = connection.makefile("rb").read().decode()
     codes = set(re.findall(r'"code":"(\w+)"', received))
     assert codes <= {"shell_stopped", "stopping", "no_shell"}, received

@@ -11,11 +11,10 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import LOCAL, await_true, gone
 
 pytestmark = pytest.mark.needs("bash")
-
-WAIT = 30.0
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_one_whose_client_leaves_is_killed_with_its_shell(client: Client, tmp_pa
     await_true(mark.exists, "the command has not begun")
     assert len(shells(client)) == 2
     other._session._connection.sock.shutdown(2)  # type: ignore[union-attr]
-    worker.join(WAIT)
+    worker.join(DEADLINE_SECONDS)
     await_true(lambda: shells(client) == [(None, "/usr")], "a shell of its own outlives its client")
     await_true(lambda: gone(int(mark.read_text())), "the command outlives its client")
 

@@ -17,14 +17,14 @@ from tests.fs.wire import Caller
 from tests.shell import hostile_shell
 from tests.shell.test_shells import LOCAL, add_local
 
-LATEST = 0.1
-"""Seconds in which 99 of 100 answers must come to a client that has nothing to do with the far side."""
+ANSWER_SECONDS = 0.1
+"""Time within which 99 of 100 answers must reach a client of another connection."""
 
 MOST_MEMORY = 32 << 20
 LEAST_ANSWERS = 30
 SECONDS_BETWEEN_ANSWERS = 0.01
 LISTED_FILES = 110_000
-"""More than fit into MOST_MEMORY, if the descriptions of all were kept."""
+"""Descriptions of so many files would not fit into MOST_MEMORY."""
 
 
 TALKATIVE = f"""#!{sys.executable}
@@ -127,7 +127,7 @@ def unimpressed(hostile: Daemon, idle: Daemon, flood: Callable[[], None]) -> Non
         assert grown < MOST_MEMORY, f"the daemon grew by {grown >> 20} MB"
         seen.append(f"{flooded:.3f} s, and {quiet:.3f} s at an idle daemon")
         # A machine that is loaded by others answers late without any flood too.
-        if flooded < max(LATEST, 4 * quiet):
+        if flooded < max(ANSWER_SECONDS, 4 * quiet):
             print(f"p99 {seen[-1]}; memory +{grown >> 20} MB")
             return
     pytest.fail(f"others waited each time, p99: {'; '.join(seen)}")

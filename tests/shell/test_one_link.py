@@ -12,6 +12,7 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
@@ -19,7 +20,6 @@ from tests.shell.test_shells import await_true
 
 pytestmark = pytest.mark.needs("sshd")
 
-WAIT = 60.0
 NAMES = [f"s{number}" for number in range(16)]
 
 
@@ -53,7 +53,7 @@ def at_once(daemon: Daemon, names: list[str], act: Callable[[Client, str], objec
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert not wrong
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
@@ -22,7 +23,6 @@ from tests.shell.test_shells import LOCAL, await_true
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
-WAIT = 30.0
 numbers = itertools.count(20)
 
 
@@ -117,7 +117,7 @@ def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Ss
     worker.start()
     await_true(counter.exists, "the command has not begun")
     server.kill_sessions()
-    worker.join(WAIT)
+    worker.join(DEADLINE_SECONDS)
     assert caught[0].code == "shell_lost", caught[0].message
     next_one = run(client, far, f"cat {counter}", start=True)
     assert next_one["stdout"] == "once", "the command ran twice"
@@ -147,7 +147,7 @@ def test_a_command_that_waited_for_one_that_lost_the_shell_runs_in_a_new_one(
     await_true(lambda: client.shell.list(far)[0].status.waiting == 1, "the second command does not wait")
     server.kill_sessions()
     for worker in workers:
-        worker.join(WAIT)
+        worker.join(DEADLINE_SECONDS)
     assert outcomes["first"] == "shell_lost"
     assert outcomes["second"]["exitCode"] == 0
     assert outcomes["second"].get("restarted")
@@ -180,7 +180,7 @@ def test_lines_begin_with_it(client: Client, server: Sshd, far: str, restarting:
             "Authorization": f"Bearer {client.session_token}",
         },
     )
-    with urllib.request.urlopen(request, timeout=WAIT) as response:
+    with urllib.request.urlopen(request, timeout=DEADLINE_SECONDS) as response:
         lines = [json.loads(line) for line in response]
     assert lines == [{"restarted": True}, {"stdout": "out\n"}, {"exitCode": 3}]
 
@@ -223,10 +223,10 @@ def test_a_start_tells_it_when_asked(client: Client, server: Sshd, far: str) -> 
 
 
 def test_a_command_that_may_become_a_job_starts_its_shell(client: Client, server: Sshd, far: str) -> None:
-    assert failure(lambda: run(client, far, "true", detachAfter=WAIT)).code == "no_shell"
-    assert run(client, far, "echo hi", detachAfter=WAIT, start=True) == {"exitCode": 0, "stdout": "hi", "stderr": ""}
+    assert failure(lambda: run(client, far, "true", detachAfter=30)).code == "no_shell"
+    assert run(client, far, "echo hi", detachAfter=30, start=True) == {"exitCode": 0, "stdout": "hi", "stderr": ""}
     lose(client, server, far)
-    assert run(client, far, "echo hi", detachAfter=WAIT, start=True).get("restarted")
+    assert run(client, far, "echo hi", detachAfter=30, start=True).get("restarted")
     lose(client, server, far)
     job = run(client, far, "sleep 100", detachAfter=0, start=True)
     assert (set(job), job.get("restarted")) == ({"job", "stdout", "stderr", "restarted"}, True)

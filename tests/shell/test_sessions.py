@@ -17,9 +17,8 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import LOCAL, add_local, await_true, exec_text, gone
-
-WAIT = 30.0
 
 
 def start(client: Client, *names: str | None, connection: str = LOCAL) -> None:
@@ -54,7 +53,7 @@ def at_work(daemon: Daemon, command: str, **options: Any) -> Iterator[list[Any]]
     try:
         yield outcome
     finally:
-        worker.join(WAIT)
+        worker.join(DEADLINE_SECONDS)
     assert outcome
 
 
@@ -189,7 +188,7 @@ def test_a_connection_has_sixteen_at_most(clean_daemon: Daemon) -> None:
     for starter in starters:
         starter.start()
     for starter in starters:
-        starter.join(WAIT)
+        starter.join(DEADLINE_SECONDS)
     assert len(done) == 16
     assert refusal(lambda: client.shell.start(LOCAL, session="more")) == (503, "session_limit")
     assert set(pids(client)) == set(names)

@@ -21,15 +21,15 @@ from connmgr.shell.shells import Shells
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
 from connmgr_ssh import SshSchema, wire
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
-WAIT = 30.0
-PATIENCE = 0.3
-"""Seconds for a sign of life."""
+PROBE_SECONDS = 0.3
+"""Longest wait for a sign of life."""
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 @pytest.fixture
 def shells(vault: Vault, tmp_path: Path) -> Iterator[Shells]:
     registry = Registry.load()
-    limits = {"max_output": 1 << 20, "idle_timeout": 0, "start_timeout": WAIT}
+    limits = {"max_output": 1 << 20, "idle_timeout": 0, "start_timeout": DEADLINE_SECONDS}
     made = Shells(vault, registry, LinkTable(vault, registry), orphans=tmp_path / "shells.json", **limits)  # type: ignore[arg-type]
     yield made
-    made.close(WAIT)
+    made.close(DEADLINE_SECONDS)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def far(vault: Vault, shells: Shells, server: Sshd) -> str:
 def run(shells: Shells, connection: str, command: str) -> tuple[str, bool]:
     """Return what a command prints, and whether its shell was started anew."""
     place = Place(connection, Access(), start=True)
-    with begun(shells, place, Command(command.encode()), WAIT, lambda: False) as (running, restarted):
+    with begun(shells, place, Command(command.encode()), DEADLINE_SECONDS, lambda: False) as (running, restarted):
         return bytes(running.result().stdout).decode().strip(), restarted
 
 
@@ -78,7 +78,7 @@ def sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
 def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop what serves the connections, and let the machine sleep meanwhile; the server takes new ones."""
     for name in (module, opener):
-        monkeypatch.setattr(name, "PROBE_SECONDS", PATIENCE)
+        monkeypatch.setattr(name, "PROBE_SECONDS", PROBE_SECONDS)
     for process in server.sessions():
         process.send_signal(signal.SIGSTOP)
     sleep_for_an_hour(monkeypatch)
@@ -115,6 +115,6 @@ def test_a_broadcast_leaves_it_too(
     assert shells.admitted(stored, Access()) == stored
     fall_silent(server, monkeypatch)
     assert shells.admitted(stored, Access()) == [], "a shell whose far side is silent counts as ready"
-    work = Broadcast(shells, Access(), Order(Command(b"pwd"), WAIT, 1, start=True), [], [far])
+    work = Broadcast(shells, Access(), Order(Command(b"pwd"), DEADLINE_SECONDS, 1, start=True), [], [far])
     (outcome,) = (one for some in work.outcomes(lambda: False) for one in some)
     assert outcome.restarted, outcome

@@ -24,17 +24,17 @@ from connmgr.shell.table import ShellTable
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import add_local, await_true, gone, supervisor
 
-WAIT = 30.0
-LITTLE = 0.05
-"""Seconds for which a change waits for whoever starts the shell."""
+LOCK_SECONDS = 0.05
+"""Longest wait of a change for a thread that starts the shell."""
 
 pytestmark = pytest.mark.needs("bash")
 
 
 class Held:
-    """Opens shells for real, and lets none go before it is told to; ``opened`` are their processes."""
+    """Opens real shells, and returns none before ``go_on`` is set; ``opened`` are their process ids."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[int] = []
@@ -46,7 +46,7 @@ class Held:
         shell = self._open(*arguments, **limits)
         self.opened.append(shell.session.pid)
         self.waits.set()
-        assert self.go_on.wait(WAIT)
+        assert self.go_on.wait(DEADLINE_SECONDS)
         return shell
 
 
@@ -59,7 +59,7 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 
 @pytest.fixture
 def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shells]:
-    monkeypatch.setattr(module, "ShellTable", lambda **_: ShellTable(LITTLE))
+    monkeypatch.setattr(module, "ShellTable", lambda **_: ShellTable(LOCK_SECONDS))
     registry = Registry.load()
     made = Shells(
         vault,
@@ -67,11 +67,11 @@ def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         LinkTable(vault, registry),
         max_output=1 << 20,
         idle_timeout=0,
-        start_timeout=WAIT,
+        start_timeout=DEADLINE_SECONDS,
         orphans=tmp_path / "shells.json",
     )
     yield made
-    made.close(WAIT)
+    made.close(DEADLINE_SECONDS)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def connection(vault: Vault) -> str:
 
 def run(shells: Shells, connection: str, command: bytes) -> bytes:
     with shells.using(connection, Access()) as session:
-        return bytes(session.exec(Command(command), WAIT).stdout)
+        return bytes(session.exec(Command(command), DEADLINE_SECONDS).stdout)
 
 
 def bash(shells: Shells, connection: str) -> bool:
@@ -101,12 +101,12 @@ def changed_while_started(shells: Shells, connection: str, held: Held, change: C
 
     starter = threading.Thread(target=start)
     starter.start()
-    assert held.waits.wait(WAIT)
+    assert held.waits.wait(DEADLINE_SECONDS)
     change()
     with pytest.raises(ShellBusy, match="is stored"):
         shells.forget([connection])
     held.go_on.set()
-    starter.join(WAIT)
+    starter.join(DEADLINE_SECONDS)
     return ends
 
 
@@ -151,13 +151,13 @@ def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
 
     def slowly(timeout: float) -> bool:
         asked.set()
-        assert go_on.wait(WAIT)
+        assert go_on.wait(DEADLINE_SECONDS)
         return probe(timeout)
 
     monkeypatch.setattr(shell.session, "probe", slowly)
     starter = threading.Thread(target=shells.start, args=(connection, Access()))
     starter.start()
-    assert asked.wait(WAIT)
+    assert asked.wait(DEADLINE_SECONDS)
     data = {"shell": "/bin/bash"}
     vault.connections.update(connection, data=data, fingerprint=fingerprint(data))
     with pytest.raises(ShellBusy):
@@ -165,7 +165,7 @@ def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
     with pytest.raises(NoShell):
         run(shells, connection, b"true")
     go_on.set()
-    starter.join(WAIT)
+    starter.join(DEADLINE_SECONDS)
     assert gone(pid)
     assert bash(shells, connection)
 
