@@ -31,8 +31,8 @@ from connmgr.plugin import (
 )
 from connmgr.testing import ConnectionConformance, WrapperConformance, channel, conformance, link, local
 
-IMPATIENCE = 1.0
-"""Seconds after which a fault that shows in nothing but silence is believed."""
+FAULT_SECONDS = 1.0
+"""Wait after which silence counts as a fault."""
 
 HOST = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
@@ -539,11 +539,11 @@ def _suite(fault: type[Any]) -> type[Any]:
     @pytest.fixture(autouse=True)
     def impatient(self: object, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (channel, conformance, link):
-            monkeypatch.setattr(module, "WAIT_SECONDS", IMPATIENCE)
+            monkeypatch.setattr(module, "WAIT_SECONDS", FAULT_SECONDS)
 
     base = WrapperConformance if issubclass(fault, SoundWrapper) else ConnectionConformance
-    patience = {"impatient": impatient} if hasattr(fault, "caught_by") else {}
-    return type(f"Test{fault.__name__}", (base,), {"kind": kind, **patience})
+    fixtures = {"impatient": impatient} if hasattr(fault, "caught_by") else {}
+    return type(f"Test{fault.__name__}", (base,), {"kind": kind, **fixtures})
 
 
 _FAULTY = _below(Delegate, Link, Sound, SoundWrapper)

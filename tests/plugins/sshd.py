@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from tests.components import program
+from tests.deadlines import DEADLINE_SECONDS
 from tests.ports import ReservedPort
 
-WAIT = 20.0
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
@@ -145,7 +145,7 @@ class Sshd:
 
     def _wait_until_listening(self, start: int) -> None:
         assert self._process
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while "Server listening" not in self.log()[start:]:
             assert self._process.poll() is None, f"sshd ended: {self.log()[start:]}"
             assert time.monotonic() < deadline, f"sshd does not listen: {self.log()[start:]}"
@@ -192,7 +192,7 @@ class Sshd:
         if self._process is not None:
             self.drop_sessions()
             self._process.kill()
-            self._process.wait(WAIT)
+            self._process.wait(DEADLINE_SECONDS)
             self._process = None
 
     def stop(self) -> None:
@@ -201,7 +201,7 @@ class Sshd:
             return
         doomed = self.sessions()
         self._process.kill()
-        self._process.wait(WAIT)
+        self._process.wait(DEADLINE_SECONDS)
         for process in doomed:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -260,7 +260,7 @@ class SshAgent:
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-agent-"))
         self.socket = self.directory / "agent"
         self.process = subprocess.Popen(["ssh-agent", "-D", "-a", str(self.socket)], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while not self.socket.exists():
             assert time.monotonic() < deadline, "ssh-agent does not start"
             time.sleep(0.01)
@@ -273,5 +273,5 @@ class SshAgent:
     def close(self) -> None:
         """Stop it."""
         self.process.kill()
-        self.process.wait(WAIT)
+        self.process.wait(DEADLINE_SECONDS)
         shutil.rmtree(self.directory)

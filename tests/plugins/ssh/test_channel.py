@@ -18,6 +18,7 @@ from connmgr.plugin import Channel, Pty
 from connmgr_ssh.stream import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins import users
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.sshd import Sshd
@@ -26,7 +27,6 @@ from tests.plugins.users import User
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
 MANY = 10_000_000
-WAIT = 30.0
 Result = TypeVar("Result")
 
 
@@ -39,11 +39,11 @@ def read(channel: Channel) -> tuple[bytes, bytes]:
     """Read both streams to their end."""
     out: list[bytes] = []
     err: list[bytes] = []
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     try:
         while True:
             assert time.monotonic() < deadline, "the streams do not end"
-            more_out, more_err = channel.recv(WAIT)
+            more_out, more_err = channel.recv(DEADLINE_SECONDS)
             out.append(more_out)
             err.append(more_err)
     except EOFError:
@@ -51,19 +51,19 @@ def read(channel: Channel) -> tuple[bytes, bytes]:
 
 
 def run(link: SshTransport, script: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-    channel = link.open_channel(["sh", "-c", script], timeout=WAIT)
+    channel = link.open_channel(["sh", "-c", script], timeout=DEADLINE_SECONDS)
     try:
-        channel.sendall(stdin, WAIT)
+        channel.sendall(stdin, DEADLINE_SECONDS)
         channel.shutdown_write()
         out, err = read(channel)
-        return channel.exit_status(WAIT), out, err
+        return channel.exit_status(DEADLINE_SECONDS), out, err
     finally:
         channel.close()
 
 
 def eventually(attempt: Callable[[], Result], refusal: type[Exception]) -> Result:
     """Return what ``attempt`` returns, once it no longer raises ``refusal``."""
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
             return attempt()
@@ -78,7 +78,7 @@ def test_a_command_runs_with_both_streams_apart(link: SshTransport) -> None:
 
 def test_an_argv_arrives_word_by_word(link: SshTransport) -> None:
     words = ["", "a b", "it's", '"', "$HOME", "*", "\\", "new\nline", "ä\udce4"]
-    channel = link.open_channel(["printf", "%s\\0", *words], timeout=WAIT)
+    channel = link.open_channel(["printf", "%s\\0", *words], timeout=DEADLINE_SECONDS)
     assert read(channel)[0] == b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
@@ -94,16 +94,16 @@ def test_a_signal_is_128_and_its_number(link: SshTransport, name: str) -> None:
 
 def test_stdin_arrives_whole(link: SshTransport) -> None:
     data = os.urandom(WINDOW_BYTES * 3)
-    channel = link.open_channel(["cat"], timeout=WAIT)
+    channel = link.open_channel(["cat"], timeout=DEADLINE_SECONDS)
 
     def write() -> None:
-        channel.sendall(data, WAIT)
+        channel.sendall(data, DEADLINE_SECONDS)
         channel.shutdown_write()
 
     writer = threading.Thread(target=write)
     writer.start()
     out, _ = read(channel)
-    writer.join(WAIT)
+    writer.join(DEADLINE_SECONDS)
     assert out == data
 
 
@@ -116,9 +116,9 @@ def test_ten_megabytes_on_both_streams_at_once(link: SshTransport) -> None:
 
 
 def test_an_unread_channel_holds_no_more_than_its_window_and_hinders_no_other(link: SshTransport) -> None:
-    lazy = link.open_channel(["sh", "-c", f"head -c {MANY} /dev/zero; echo done >&2"], timeout=WAIT)
+    lazy = link.open_channel(["sh", "-c", f"head -c {MANY} /dev/zero; echo done >&2"], timeout=DEADLINE_SECONDS)
     assert run(link, "echo lively") == (0, b"lively\n", b"")
-    out, err = lazy.recv(WAIT)
+    out, err = lazy.recv(DEADLINE_SECONDS)
     assert len(out) <= NARROW_WINDOW_BYTES
     rest, rest_err = read(lazy)
     assert len(out) + len(rest) == MANY
@@ -127,61 +127,61 @@ def test_an_unread_channel_holds_no_more_than_its_window_and_hinders_no_other(li
 
 def test_a_channel_takes_more_than_its_window_only_when_bulk_is_expected(link: SshTransport) -> None:
     size = WINDOW_BYTES - len("sent\n")
-    channel = link.open_channel(["sh", "-c", f"head -c {size} /dev/zero; echo sent >&2"], timeout=WAIT)
+    channel = link.open_channel(["sh", "-c", f"head -c {size} /dev/zero; echo sent >&2"], timeout=DEADLINE_SECONDS)
     assert channel._room_in <= NARROW_WINDOW_BYTES
     channel.expect_bulk()
     # Nobody reads, and yet all of it arrives.
-    assert channel._wait(lambda: channel._arrived[STDERR], WAIT)
+    assert channel._wait(lambda: channel._arrived[STDERR], DEADLINE_SECONDS)
     assert [len(stream) for stream in read(channel)] == [size, len("sent\n")]
 
 
 def test_recv_returns_nothing_after_its_timeout(link: SshTransport) -> None:
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     assert channel.recv(0.01) == (b"", b"")
     assert channel.recv(0) == (b"", b"")
     assert channel.recv(-1) == (b"", b"")
 
 
 def test_eof_is_repeated(link: SshTransport) -> None:
-    channel = link.open_channel(["true"], timeout=WAIT)
+    channel = link.open_channel(["true"], timeout=DEADLINE_SECONDS)
     assert read(channel) == (b"", b"")
     for _ in range(2):
         with pytest.raises(EOFError):
-            channel.recv(WAIT)
+            channel.recv(DEADLINE_SECONDS)
 
 
 def test_exit_status_times_out_while_the_process_runs(link: SshTransport) -> None:
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     with pytest.raises(TimeoutError):
         channel.exit_status(0.01)
 
 
 def test_the_exit_status_comes_although_a_background_job_holds_the_streams(link: SshTransport) -> None:
-    channel = link.open_channel(["sh", "-c", "sleep 60 & exit 4"], timeout=WAIT)
-    assert channel.exit_status(WAIT) == 4
+    channel = link.open_channel(["sh", "-c", "sleep 60 & exit 4"], timeout=DEADLINE_SECONDS)
+    assert channel.exit_status(DEADLINE_SECONDS) == 4
     assert channel.recv(0.01) == (b"", b"")
 
 
 def test_writing_times_out_when_the_process_does_not_read(link: SshTransport) -> None:
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     with pytest.raises(TimeoutError):
         channel.sendall(bytes(WINDOW_BYTES * 4), 0.5)
 
 
 def test_writing_to_a_process_that_has_ended_is_an_error(link: SshTransport) -> None:
-    channel = link.open_channel(["true"], timeout=WAIT)
+    channel = link.open_channel(["true"], timeout=DEADLINE_SECONDS)
     read(channel)
-    channel.exit_status(WAIT)
+    channel.exit_status(DEADLINE_SECONDS)
     with pytest.raises(OSError, match="closed"):
-        channel.sendall(bytes(WINDOW_BYTES * 4), WAIT)
+        channel.sendall(bytes(WINDOW_BYTES * 4), DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda channel: channel.recv(WAIT),
-        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), WAIT),
-        lambda channel: channel.exit_status(WAIT),
+        lambda channel: channel.recv(DEADLINE_SECONDS),
+        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), DEADLINE_SECONDS),
+        lambda channel: channel.exit_status(DEADLINE_SECONDS),
     ],
     ids=["recv", "sendall", "exit_status"],
 )
@@ -190,7 +190,7 @@ def test_closing_from_another_thread_ends_a_wait_at_once(
     sshd: Sshd, connect: Connect, wait: Callable[[Channel], object], closed: str
 ) -> None:
     link = connect(sshd)
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     outcome: list[BaseException] = []
     waiting = threading.Event()
 
@@ -203,40 +203,42 @@ def test_closing_from_another_thread_ends_a_wait_at_once(
 
     thread = threading.Thread(target=block)
     thread.start()
-    waiting.wait(WAIT)
+    waiting.wait(DEADLINE_SECONDS)
     start = time.monotonic()
     (channel if closed == "channel" else link).close()
-    thread.join(WAIT)
+    thread.join(DEADLINE_SECONDS)
     assert outcome
     assert not isinstance(outcome[0], TimeoutError)
-    assert time.monotonic() - start < WAIT / 2
+    assert time.monotonic() - start < DEADLINE_SECONDS / 2
 
 
 def test_closing_a_channel_hangs_up_its_process(link: SshTransport) -> None:
-    channel = link.open_channel(["sh", "-c", "echo $$; exec sleep 60"], timeout=WAIT)
-    pid = int(channel.recv(WAIT)[0])
+    channel = link.open_channel(["sh", "-c", "echo $$; exec sleep 60"], timeout=DEADLINE_SECONDS)
+    pid = int(channel.recv(DEADLINE_SECONDS)[0])
     channel.close()
     channel.close()
     assert run(link, f"while kill -0 {pid} 2>/dev/null; do sleep 0.01; done")[0] == 0
 
 
 def test_a_terminal_merges_the_streams_and_neither_echoes_nor_translates(link: SshTransport) -> None:
-    channel = link.open_channel(["sh", "-c", "tty; cat; echo err >&2"], pty=Pty(raw=True), timeout=WAIT)
-    assert channel.recv(WAIT)[0].startswith(b"/dev/")
-    channel.sendall(b"typed\n\x04", WAIT)
+    channel = link.open_channel(["sh", "-c", "tty; cat; echo err >&2"], pty=Pty(raw=True), timeout=DEADLINE_SECONDS)
+    assert channel.recv(DEADLINE_SECONDS)[0].startswith(b"/dev/")
+    channel.sendall(b"typed\n\x04", DEADLINE_SECONDS)
     out, err = read(channel)
     assert (out, err) == (b"typed\nerr\n", b"")
-    assert channel.exit_status(WAIT) == 0
+    assert channel.exit_status(DEADLINE_SECONDS) == 0
 
 
 def test_fifty_channels_share_a_link(link: SshTransport) -> None:
-    channels = [link.open_channel(["sh", "-c", f"cat; exit {number}"], timeout=WAIT) for number in range(50)]
+    channels = [
+        link.open_channel(["sh", "-c", f"cat; exit {number}"], timeout=DEADLINE_SECONDS) for number in range(50)
+    ]
     for number, channel in enumerate(channels):
-        channel.sendall(b"%d" % number, WAIT)
+        channel.sendall(b"%d" % number, DEADLINE_SECONDS)
         channel.shutdown_write()
     for number, channel in enumerate(channels):
         assert read(channel)[0] == b"%d" % number
-        assert channel.exit_status(WAIT) == number
+        assert channel.exit_status(DEADLINE_SECONDS) == number
 
 
 def test_threads_share_a_link(link: SshTransport) -> None:
@@ -252,7 +254,7 @@ def test_threads_share_a_link(link: SshTransport) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert not failures
 
 
@@ -260,11 +262,11 @@ def test_a_host_that_opens_no_further_session_says_so_and_the_others_go_on(
     start_sshd: StartSshd, connect: Connect
 ) -> None:
     link = connect(start_sshd({"MaxSessions": "1"}))
-    first = link.open_channel(["cat"], timeout=WAIT)
+    first = link.open_channel(["cat"], timeout=DEADLINE_SECONDS)
     with pytest.raises(ChannelRefused, match="MaxSessions"):
-        link.open_channel(["true"], timeout=WAIT)
-    first.sendall(b"still here", WAIT)
-    assert first.recv(WAIT)[0] == b"still here"
+        link.open_channel(["true"], timeout=DEADLINE_SECONDS)
+    first.sendall(b"still here", DEADLINE_SECONDS)
+    assert first.recv(DEADLINE_SECONDS)[0] == b"still here"
     first.close()
     # The server frees the place a moment later, when the process has ended.
     assert eventually(lambda: run(link, "echo again"), ChannelRefused) == (0, b"again\n", b"")
@@ -288,7 +290,7 @@ def login_shell(request: pytest.FixtureRequest) -> Iterator[User]:
 def test_an_argv_arrives_whatever_the_login_shell(sshd: Sshd, connect: Connect, login_shell: User) -> None:
     link = connect(sshd, user=login_shell.name)
     words = ["", "a b", "it's", '"', "$HOME", "*", "\\n", "{a,b}", "~", "(x)", "#", "ä"]
-    channel = link.open_channel(["printf", "%s\\0", *words], timeout=WAIT)
+    channel = link.open_channel(["printf", "%s\\0", *words], timeout=DEADLINE_SECONDS)
     assert read(channel)[0].decode() == "".join(word + "\0" for word in words)
     assert run(link, "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
 

@@ -26,13 +26,12 @@ from connmgr.plugin import Channel
 from connmgr_ssh import SshSchema, wire
 from connmgr_ssh.stream import WINDOW_BYTES
 from connmgr_ssh.wire import MAX_SILENCES
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read, run
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
-
-WAIT = 30.0
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def peer(serve: Callable[[socket.socket], object]) -> Iterator[int]:
         finally:
             stop.set()
             socket.create_connection(("127.0.0.1", port)).close()
-            thread.join(WAIT)
+            thread.join(DEADLINE_SECONDS)
 
 
 def until_closed(connection: socket.socket) -> None:
@@ -86,13 +85,13 @@ def reset(connection: socket.socket) -> None:
 
 
 def test_an_unknown_host(sshd: Sshd, connect: Connect) -> None:
-    with at_most(WAIT), pytest.raises(HostUnresolved, match=r"nothing\.invalid has no address"):
+    with at_most(DEADLINE_SECONDS), pytest.raises(HostUnresolved, match=r"nothing\.invalid has no address"):
         connect(sshd, host="nothing.invalid")
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "\u00e4" * 100])
 def test_a_host_name_that_cannot_be(sshd: Sshd, connect: Connect, host: str) -> None:
-    with at_most(WAIT), pytest.raises(HostUnresolved):
+    with at_most(DEADLINE_SECONDS), pytest.raises(HostUnresolved):
         connect(sshd, host=host)
 
 
@@ -109,7 +108,7 @@ def test_an_address_that_swallows_packets(sshd: Sshd, connect: Connect) -> None:
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(listener.getsockname())
-        with at_most(WAIT), pytest.raises(ConnectTimeout, match=r"within 0\.5 seconds, while connecting"):
+        with at_most(DEADLINE_SECONDS), pytest.raises(ConnectTimeout, match=r"within 0\.5 seconds, while connecting"):
             connect(sshd, port=listener.getsockname()[1], connectTimeout=0.5)
         for filler in fillers:
             filler.close()
@@ -122,7 +121,7 @@ def test_a_host_that_falls_silent(sshd: Sshd, connect: Connect, greeting: bytes,
         connection.sendall(greeting)
         until_closed(connection)
 
-    with peer(serve) as port, at_most(WAIT), pytest.raises(ConnectTimeout, match="while exchanging keys"):
+    with peer(serve) as port, at_most(DEADLINE_SECONDS), pytest.raises(ConnectTimeout, match="while exchanging keys"):
         connect(sshd, port=port, **timeouts)
 
 
@@ -131,14 +130,14 @@ def test_a_host_that_falls_silent(sshd: Sshd, connect: Connect, greeting: bytes,
     [b"", b"Exceeded MaxStartups\r\n", b"SSH-2.0-Short\r\n", b"SSH-1.5-Old\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"],
 )
 def test_a_host_that_hangs_up(sshd: Sshd, connect: Connect, greeting: bytes) -> None:
-    with peer(lambda connection: connection.sendall(greeting)) as port, at_most(WAIT):
+    with peer(lambda connection: connection.sendall(greeting)) as port, at_most(DEADLINE_SECONDS):
         with pytest.raises((HostRefused, TransportUnsupported)) as caught:
             connect(sshd, port=port)
         assert f"127.0.0.1:{port}" in caught.value.message
 
 
 def test_a_host_that_resets_the_connection(sshd: Sshd, connect: Connect) -> None:
-    with peer(reset) as port, at_most(WAIT), pytest.raises(HostRefused):
+    with peer(reset) as port, at_most(DEADLINE_SECONDS), pytest.raises(HostRefused):
         connect(sshd, port=port)
 
 
@@ -148,7 +147,7 @@ def test_a_host_that_talks_without_end(sshd: Sshd, connect: Connect, piece: byte
         while True:
             connection.sendall(piece)
 
-    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError):
+    with peer(serve) as port, at_most(DEADLINE_SECONDS), pytest.raises(OperationError):
         connect(sshd, port=port)
 
 
@@ -158,7 +157,7 @@ def test_a_host_that_announces_a_huge_packet(sshd: Sshd, connect: Connect) -> No
         while True:
             connection.sendall(bytes(65536))
 
-    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError, match="too large a packet"):
+    with peer(serve) as port, at_most(DEADLINE_SECONDS), pytest.raises(OperationError, match="too large a packet"):
         connect(sshd, port=port)
 
 
@@ -176,7 +175,7 @@ def test_a_host_that_sends_nonsense_in_packets(sshd: Sshd, connect: Connect, see
         connection.sendall(b"SSH-2.0-Nonsense\r\n" + b"".join(packet() for _ in range(20)))
         until_closed(connection)
 
-    with peer(serve) as port, at_most(WAIT), pytest.raises(OperationError) as caught:
+    with peer(serve) as port, at_most(DEADLINE_SECONDS), pytest.raises(OperationError) as caught:
         connect(sshd, port=port, connectTimeout=0.5)
     assert caught.value.message.isprintable()
 
@@ -185,7 +184,7 @@ def test_more_connections_than_the_host_admits(start_sshd: StartSshd, connect: C
     server = start_sshd({"MaxStartups": "1:100:1"})
     with socket.create_connection(("127.0.0.1", server.port)) as first:
         first.recv(100)
-        with at_most(WAIT), pytest.raises(HostRefused, match="MaxStartups"):
+        with at_most(DEADLINE_SECONDS), pytest.raises(HostRefused, match="MaxStartups"):
             connect(server)
 
 
@@ -195,14 +194,14 @@ def test_more_connections_than_the_host_admits(start_sshd: StartSshd, connect: C
 )
 def test_no_algorithm_in_common(start_sshd: StartSshd, connect: Connect, option: str, algorithm: str) -> None:
     server = start_sshd({option: algorithm})
-    with at_most(WAIT), pytest.raises(TransportUnsupported, match="no algorithm in common"):
+    with at_most(DEADLINE_SECONDS), pytest.raises(TransportUnsupported, match="no algorithm in common"):
         connect(server)
 
 
 def test_a_host_frozen_before_the_connection(start_sshd: StartSshd, connect: Connect) -> None:
     server = start_sshd()
     server.freeze()
-    with at_most(WAIT), pytest.raises(ConnectTimeout):
+    with at_most(DEADLINE_SECONDS), pytest.raises(ConnectTimeout):
         connect(server, connectTimeout=0.5)
     server.thaw()
     connect(server)
@@ -215,9 +214,9 @@ def test_by_default_a_frozen_host_is_noticed_within_45_seconds() -> None:
 @pytest.mark.parametrize(
     "wait",
     [
-        lambda channel: channel.recv(WAIT),
-        lambda channel: channel.exit_status(WAIT),
-        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), WAIT),
+        lambda channel: channel.recv(DEADLINE_SECONDS),
+        lambda channel: channel.exit_status(DEADLINE_SECONDS),
+        lambda channel: channel.sendall(bytes(WINDOW_BYTES * 4), DEADLINE_SECONDS),
     ],
     ids=["recv", "exit_status", "sendall"],
 )
@@ -226,13 +225,13 @@ def test_a_host_frozen_in_the_middle(
 ) -> None:
     server = start_sshd()
     link = connect(server, keepAlive=0.2)
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     server.freeze()
-    with at_most(WAIT / 2), pytest.raises((EOFError, OSError)) as caught:
+    with at_most(DEADLINE_SECONDS / 2), pytest.raises((EOFError, OSError)) as caught:
         wait(channel)
     assert not isinstance(caught.value, TimeoutError)
-    with at_most(WAIT / 2), pytest.raises(OperationError):
-        link.open_channel(["true"], timeout=WAIT)
+    with at_most(DEADLINE_SECONDS / 2), pytest.raises(OperationError):
+        link.open_channel(["true"], timeout=DEADLINE_SECONDS)
     server.thaw()
     assert run(connect(server), "echo again")[1] == b"again\n"
 
@@ -242,29 +241,29 @@ def test_a_host_frozen_while_much_is_written_to_it(start_sshd: StartSshd, connec
     """The socket fills up, and the reader must notice although a writer is stuck in it."""
     server = start_sshd({"Ciphers": cipher})
     link = connect(server, keepAlive=0.2)
-    channels = [link.open_channel(["sleep", "60"], timeout=WAIT) for _ in range(8)]
+    channels = [link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS) for _ in range(8)]
     server.freeze()
     ends: list[BaseException] = []
 
     def write(channel: Channel) -> None:
         try:
-            channel.sendall(bytes(WINDOW_BYTES * 2), WAIT)
+            channel.sendall(bytes(WINDOW_BYTES * 2), DEADLINE_SECONDS)
         except (OSError, EOFError) as error:
             ends.append(error)
 
     threads = [threading.Thread(target=write, args=[channel]) for channel in channels]
-    with at_most(WAIT / 2):
+    with at_most(DEADLINE_SECONDS / 2):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(WAIT)
+            thread.join(DEADLINE_SECONDS)
     assert len(ends) == len(channels)
     assert not any(isinstance(end, TimeoutError) for end in ends)
 
 
 def test_a_host_that_is_only_quiet_is_not_given_up(start_sshd: StartSshd, connect: Connect) -> None:
     link = connect(start_sshd(), keepAlive=0.1)
-    channel = link.open_channel(["sh", "-c", "sleep 1.5; echo still"], timeout=WAIT)
+    channel = link.open_channel(["sh", "-c", "sleep 1.5; echo still"], timeout=DEADLINE_SECONDS)
     assert read(channel)[0] == b"still\n"
 
 
@@ -278,17 +277,17 @@ def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
     server.freeze()
     assert link.answers(0.0), "a host is asked that was heard of a moment ago"
     _sleep_for_an_hour(monkeypatch)
-    with at_most(WAIT):
+    with at_most(DEADLINE_SECONDS):
         assert not link.answers(0.3), "a frozen host answers"
     assert link.alive, "it is given up, though it may wake up"
     server.thaw()
-    with at_most(WAIT / 2):
-        assert link.answers(WAIT), "a host that was thawed does not answer"
+    with at_most(DEADLINE_SECONDS / 2):
+        assert link.answers(DEADLINE_SECONDS), "a host that was thawed does not answer"
     _sleep_for_an_hour(monkeypatch)
     server.kill_sessions()
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     # What the host said before its end may come after the clock went on, and is a sign of life.
-    while link.answers(WAIT):
+    while link.answers(DEADLINE_SECONDS):
         assert time.monotonic() < deadline, "a host that is gone answers"
         time.sleep(0.01)
 
@@ -303,10 +302,10 @@ def test_a_frozen_gateway_is_noticed_through_it(start_sshd: StartSshd, connect: 
     middle, target = start_sshd(), start_sshd()
     gateway = connect(middle, keepAlive=0)
     link = connect(target, via=gateway, keepAlive=0.2)
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     middle.freeze()
-    with at_most(WAIT / 2), pytest.raises(EOFError):
-        channel.recv(WAIT)
+    with at_most(DEADLINE_SECONDS / 2), pytest.raises(EOFError):
+        channel.recv(DEADLINE_SECONDS)
     middle.thaw()
 
 
@@ -316,18 +315,18 @@ def test_a_host_killed_in_the_middle_and_restarted(
 ) -> None:
     server = start_sshd()
     link = connect(server)
-    channel = link.open_channel(["sh", "-c", "echo begun; sleep 60"], timeout=WAIT)
-    assert channel.recv(WAIT)[0] == b"begun\n"
+    channel = link.open_channel(["sh", "-c", "echo begun; sleep 60"], timeout=DEADLINE_SECONDS)
+    assert channel.recv(DEADLINE_SECONDS)[0] == b"begun\n"
     fault(server)
-    with at_most(WAIT / 2):
+    with at_most(DEADLINE_SECONDS / 2):
         with pytest.raises(EOFError):
             read_on(channel)
         with pytest.raises(EOFError):
-            channel.exit_status(WAIT)
+            channel.exit_status(DEADLINE_SECONDS)
         with pytest.raises(OSError, match="closed"):
-            channel.sendall(b"more", WAIT)
+            channel.sendall(b"more", DEADLINE_SECONDS)
         with pytest.raises(ShellLost, match="is gone"):
-            link.open_channel(["true"], timeout=WAIT)
+            link.open_channel(["true"], timeout=DEADLINE_SECONDS)
     channel.close()
     link.close()
     if fault is Sshd.stop:
@@ -339,22 +338,22 @@ def test_a_host_killed_in_the_middle_and_restarted(
 
 def read_on(channel: Channel) -> None:
     while True:
-        channel.recv(WAIT)
+        channel.recv(DEADLINE_SECONDS)
 
 
 @pytest.mark.slow
 def test_keys_exchanged_anew_during_a_hundred_megabytes(start_sshd: StartSshd, connect: Connect) -> None:
     server = start_sshd({"RekeyLimit": "8M", "LogLevel": "DEBUG1"})
     link = connect(server)
-    down = link.open_channel(["head", "-c", "100000000", "/dev/zero"], timeout=WAIT)
-    up = link.open_channel(["sha256sum"], timeout=WAIT)
+    down = link.open_channel(["head", "-c", "100000000", "/dev/zero"], timeout=DEADLINE_SECONDS)
+    up = link.open_channel(["sha256sum"], timeout=DEADLINE_SECONDS)
     sent = hashlib.sha256()
 
     def write() -> None:
         for _ in range(20):
             data = os.urandom(1_000_000)
             sent.update(data)
-            up.sendall(data, WAIT)
+            up.sendall(data, DEADLINE_SECONDS)
         up.shutdown_write()
 
     writer = threading.Thread(target=write)
@@ -362,12 +361,12 @@ def test_keys_exchanged_anew_during_a_hundred_megabytes(start_sshd: StartSshd, c
     received = 0
     try:
         while True:
-            out, _ = down.recv(WAIT)
+            out, _ = down.recv(DEADLINE_SECONDS)
             assert not out.strip(b"\0")
             received += len(out)
     except EOFError:
         pass
-    writer.join(WAIT)
+    writer.join(DEADLINE_SECONDS)
     assert received == 100_000_000
     assert read(up)[0].split()[0].decode() == sent.hexdigest()
     assert server.log().count("SSH2_MSG_NEWKEYS received") > 5
@@ -387,7 +386,7 @@ def test_channels_come_and_go_while_keys_are_exchanged_all_the_time(start_sshd: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     assert not failures
 
@@ -402,7 +401,7 @@ def test_rounds_leave_no_thread_and_no_descriptor(sshd: Sshd, connect: Connect) 
     for number in range(20):
         link = connect(sshd)
         if number % 4:
-            channel = link.open_channel(["cat"], timeout=WAIT)
+            channel = link.open_channel(["cat"], timeout=DEADLINE_SECONDS)
             if number % 4 == 1:
                 channel.close()
         link.close()

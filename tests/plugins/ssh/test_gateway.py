@@ -19,14 +19,13 @@ from connmgr.errors import (
 )
 from connmgr_ssh import Ssh
 from connmgr_ssh.transport import SshTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd, data_for
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.ssh.test_channel import run
 from tests.plugins.sshd import Sshd, keygen
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
-
-WAIT = 30.0
 
 
 def test_three_hosts_in_a_row(start_sshd: StartSshd, connect: Connect) -> None:
@@ -50,14 +49,14 @@ def test_two_links_share_a_gateway(start_sshd: StartSshd, connect: Connect) -> N
 def test_when_the_gateway_goes_everything_over_it_ends_at_once(start_sshd: StartSshd, connect: Connect) -> None:
     gateway = connect(start_sshd())
     link = connect(start_sshd(), via=gateway)
-    channel = link.open_channel(["sleep", "60"], timeout=WAIT)
+    channel = link.open_channel(["sleep", "60"], timeout=DEADLINE_SECONDS)
     threading.Timer(0.1, gateway.close).start()
     start = time.monotonic()
     with pytest.raises(EOFError):
-        channel.recv(WAIT)
-    assert time.monotonic() - start < WAIT / 2
+        channel.recv(DEADLINE_SECONDS)
+    assert time.monotonic() - start < DEADLINE_SECONDS / 2
     with pytest.raises(OperationError):
-        link.open_channel(["true"], timeout=WAIT)
+        link.open_channel(["true"], timeout=DEADLINE_SECONDS)
 
 
 def test_a_tcp_stream_carries_data_both_ways(sshd: Sshd, connect: Connect) -> None:
@@ -72,8 +71,8 @@ def test_a_tcp_stream_carries_data_both_ways(sshd: Sshd, connect: Connect) -> No
 
         thread = threading.Thread(target=echo)
         thread.start()
-        stream = connect(sshd).open_tcp("127.0.0.1", listener.getsockname()[1], timeout=WAIT)
-        stream.settimeout(WAIT)
+        stream = connect(sshd).open_tcp("127.0.0.1", listener.getsockname()[1], timeout=DEADLINE_SECONDS)
+        stream.settimeout(DEADLINE_SECONDS)
         writer = threading.Thread(target=stream.sendall, args=[data])
         writer.start()
         received = bytearray()
@@ -81,33 +80,33 @@ def test_a_tcp_stream_carries_data_both_ways(sshd: Sshd, connect: Connect) -> No
             piece = stream.recv(100_000)
             assert piece
             received += piece
-        writer.join(WAIT)
+        writer.join(DEADLINE_SECONDS)
         stream.close()
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert received == data
 
 
 def test_a_tcp_stream_times_out_and_ends_with_its_peer(sshd: Sshd, connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stream = connect(sshd).open_tcp("127.0.0.1", listener.getsockname()[1], timeout=WAIT)
+        stream = connect(sshd).open_tcp("127.0.0.1", listener.getsockname()[1], timeout=DEADLINE_SECONDS)
         peer, _ = listener.accept()
         stream.settimeout(0.01)
         with pytest.raises(TimeoutError):
             stream.recv(1)
         peer.close()
-        stream.settimeout(WAIT)
+        stream.settimeout(DEADLINE_SECONDS)
         assert stream.recv(1) == b""
         stream.close()
 
 
 def test_a_closed_port_behind_a_gateway(sshd: Sshd, connect: Connect, closed_port: int) -> None:
     with pytest.raises(HostRefused, match=f"could not connect to 127.0.0.1:{closed_port}"):
-        connect(sshd).open_tcp("127.0.0.1", closed_port, timeout=WAIT)
+        connect(sshd).open_tcp("127.0.0.1", closed_port, timeout=DEADLINE_SECONDS)
 
 
 def test_an_unknown_name_behind_a_gateway(sshd: Sshd, connect: Connect) -> None:
     with pytest.raises(HostUnresolved, match=r"could not connect to nothing\.invalid"):
-        connect(sshd).open_tcp("nothing.invalid", 22, timeout=WAIT)
+        connect(sshd).open_tcp("nothing.invalid", 22, timeout=DEADLINE_SECONDS)
 
 
 def test_a_gateway_that_forwards_nothing(start_sshd: StartSshd, connect: Connect, sshd: Sshd) -> None:
@@ -141,7 +140,7 @@ def through(home: Path, target: Sshd, jumps: str) -> None:
 
 
 def opened(ssh: Ssh, target: Sshd) -> SshTransport:
-    link = ssh.open(data_for(ssh, target, host="target", port=22), None, timeout=WAIT)
+    link = ssh.open(data_for(ssh, target, host="target", port=22), None, timeout=DEADLINE_SECONDS)
     assert isinstance(link, SshTransport)
     return link
 

@@ -15,9 +15,9 @@ from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL
 
 from connmgr.errors import AuthFailed, HostRefused
 from connmgr_ssh import Ssh
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.sshd import keygen
 
-WAIT = 20.0
 PASSWORD = "correct horse"
 
 Questions = list[tuple[str, bool]]
@@ -87,11 +87,11 @@ class Server:
         self._transport.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._thread.join(WAIT)
+        self._thread.join(DEADLINE_SECONDS)
         self._listener.close()
         if self._transport:
             self._transport.close()
-            self._transport.join(WAIT)
+            self._transport.join(DEADLINE_SECONDS)
 
 
 Serve = Callable[..., Server]
@@ -121,7 +121,7 @@ def log_in(ssh: Ssh, server: Server, **credentials: Any) -> None:
         }
     )
     assert isinstance(data, dict)
-    ssh.open(data, None, timeout=WAIT).close()
+    ssh.open(data, None, timeout=DEADLINE_SECONDS).close()
 
 
 @pytest.mark.parametrize(

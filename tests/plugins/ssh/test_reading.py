@@ -24,13 +24,13 @@ from connmgr_ssh.reading import TURN_SECONDS
 from connmgr_ssh.stream import STDOUT, Stream
 from connmgr_ssh.transport import SshTransport
 from connmgr_ssh.wire import Wire, awaits
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh")
 
-WAIT = 20.0
 MEGABYTE = 1_000_000
 
 
@@ -41,21 +41,21 @@ def link_of(transport: SshTransport) -> Link:
 def line(channel: Channel) -> bytes:
     output = b""
     while not output.endswith(b"\n"):
-        output += channel.recv(WAIT)[0]
+        output += channel.recv(DEADLINE_SECONDS)[0]
     return output
 
 
 @pytest.fixture
 def echo(sshd: Sshd, connect: Connect) -> Iterator[Channel]:
     """A process that returns what it is sent."""
-    channel = connect(sshd).open_channel(["cat"], timeout=WAIT)
+    channel = connect(sshd).open_channel(["cat"], timeout=DEADLINE_SECONDS)
     yield channel
     channel.close()
 
 
 def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
-    channel = transport.open_channel(["cat"], timeout=WAIT)
+    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
     readers = set()
     link = link_of(transport)
     deliver = link._packets.deliver
@@ -66,7 +66,7 @@ def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
 
     link._packets.deliver = note
     for _ in range(10):
-        channel.sendall(b"ping\n", WAIT)
+        channel.sendall(b"ping\n", DEADLINE_SECONDS)
         assert line(channel) == b"ping\n"
     assert threading.current_thread() in readers
 
@@ -74,26 +74,26 @@ def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
 def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -> None:
     def send() -> None:
         time.sleep(3 * TURN_SECONDS)
-        echo.sendall(b"late\n", WAIT)
+        echo.sendall(b"late\n", DEADLINE_SECONDS)
 
     sender = threading.Thread(target=send)
     sender.start()
     assert line(echo) == b"late\n"
-    sender.join(WAIT)
+    sender.join(DEADLINE_SECONDS)
 
 
 def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
     assert isinstance(echo, Stream)
     for _ in range(20):
         # Whoever has just read will not look again by itself for a while.
-        echo.sendall(b"first\n", WAIT)
+        echo.sendall(b"first\n", DEADLINE_SECONDS)
         assert line(echo) == b"first\n"
-        echo.sendall(b"second\n", WAIT)
+        echo.sendall(b"second\n", DEADLINE_SECONDS)
         arrived = select.poll()
         wire_socket = link_of_channel(echo).wire.socket
         assert wire_socket is not None
         arrived.register(wire_socket, select.POLLIN)
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while not (arrived.poll(10) or any(echo._arrived)):
             assert time.monotonic() < deadline, "nothing comes back"
         assert echo.recv(0)[0] == b"second\n"
@@ -101,32 +101,32 @@ def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
 
 def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
-    channels = [transport.open_channel(["cat"], timeout=WAIT) for _ in range(5)]
+    channels = [transport.open_channel(["cat"], timeout=DEADLINE_SECONDS) for _ in range(5)]
     failures: list[object] = []
 
     def converse(channel: Channel, number: int) -> None:
         for turn in range(100):
             sent = f"{number}.{turn}\n".encode()
-            channel.sendall(sent, WAIT)
+            channel.sendall(sent, DEADLINE_SECONDS)
             began = time.monotonic()
             received = line(channel)
-            if received != sent or time.monotonic() - began > WAIT / 2:
+            if received != sent or time.monotonic() - began > DEADLINE_SECONDS / 2:
                 failures.append((sent, received, time.monotonic() - began))
 
     threads = [threading.Thread(target=converse, args=pair) for pair in zip(channels, range(5), strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT)
+        thread.join(DEADLINE_SECONDS)
     assert not any(thread.is_alive() for thread in threads)
     assert not failures
 
 
 def test_what_nobody_waits_for_is_read_by_the_links_own_thread(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
-    channel = transport.open_channel(["sh", "-c", "read line; echo $line; exit 3"], timeout=WAIT)
-    channel.sendall(b"word\n", WAIT)
-    deadline = time.monotonic() + WAIT
+    channel = transport.open_channel(["sh", "-c", "read line; echo $line; exit 3"], timeout=DEADLINE_SECONDS)
+    channel.sendall(b"word\n", DEADLINE_SECONDS)
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while channel._status is None:
         assert time.monotonic() < deadline, "the exit status was not read"
         time.sleep(0.01)
@@ -135,8 +135,8 @@ def test_what_nobody_waits_for_is_read_by_the_links_own_thread(sshd: Sshd, conne
 
 def check_transfer(transport: SshTransport, size: int = MEGABYTE) -> None:
     content = os.urandom(size)
-    channel = transport.open_channel(["sha256sum"], timeout=WAIT)
-    channel.sendall(content, WAIT)
+    channel = transport.open_channel(["sha256sum"], timeout=DEADLINE_SECONDS)
+    channel.sendall(content, DEADLINE_SECONDS)
     channel.shutdown_write()
     assert read(channel)[0].split()[0].decode() == hashlib.sha256(content).hexdigest()
 
@@ -151,7 +151,7 @@ def test_keys_are_exchanged_anew_after_so_many_bytes_either_way(
     check_transfer(transport, 10 * MEGABYTE)
     after_sending = server.log().count("SSH2_MSG_NEWKEYS received")
     assert after_sending > 3
-    down = transport.open_channel(["head", "-c", str(10 * MEGABYTE), "/dev/zero"], timeout=WAIT)
+    down = transport.open_channel(["head", "-c", str(10 * MEGABYTE), "/dev/zero"], timeout=DEADLINE_SECONDS)
     assert read(down)[0] == bytes(10 * MEGABYTE)
     assert server.log().count("SSH2_MSG_NEWKEYS received") > after_sending + 3
 
@@ -163,7 +163,7 @@ def test_another_cipher_after_new_keys(
     transport = connect(start_sshd())
     for cipher in ("aes128-ctr", "aes256-gcm@openssh.com", "aes256-ctr"):
         monkeypatch.setattr(Link, "_preferred_ciphers", (cipher,))
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while link_of(transport).local_cipher != cipher or link_of(transport).in_kex:
             assert time.monotonic() < deadline, "no new keys were agreed on"
             check_transfer(transport)
@@ -180,10 +180,10 @@ def test_a_packet_that_was_tampered_with_ends_the_link(echo: Channel, monkeypatc
             wire._ahead = wire._ahead[:-1] + bytes([wire._ahead[-1] ^ 1])
 
     monkeypatch.setattr(wire, "fill", corrupt)
-    echo.sendall(b"anything\n", WAIT)
+    echo.sendall(b"anything\n", DEADLINE_SECONDS)
     with pytest.raises((EOFError, OSError)):
         line(echo)
-    link_of_channel(echo).join(WAIT)
+    link_of_channel(echo).join(DEADLINE_SECONDS)
     assert not link_of_channel(echo).is_alive()
 
 
@@ -196,8 +196,8 @@ def test_a_client_that_never_waits_does_not_hold_up_new_keys(
     sshd: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE)
-    channel = connect(sshd).open_channel(["head", "-c", str(5 * MEGABYTE), "/dev/zero"], timeout=WAIT)
-    received, deadline = 0, time.monotonic() + WAIT
+    channel = connect(sshd).open_channel(["head", "-c", str(5 * MEGABYTE), "/dev/zero"], timeout=DEADLINE_SECONDS)
+    received, deadline = 0, time.monotonic() + DEADLINE_SECONDS
     with contextlib.suppress(EOFError):
         while time.monotonic() < deadline:
             received += len(channel.recv(0)[0])
@@ -241,7 +241,7 @@ def test_any_number_of_pieces_is_sent_whole(pair: tuple[Wire, socket.socket], nu
     taker = threading.Thread(target=take)
     taker.start()
     wire.send_all(pieces)
-    taker.join(WAIT)
+    taker.join(DEADLINE_SECONDS)
     assert bytes(received) == b"".join(pieces)
 
 
@@ -254,8 +254,8 @@ def test_a_peer_that_takes_nothing_ends_the_link_for_all_who_write(echo: Channel
 
     link.wire.send_all = refuse  # type: ignore[method-assign]
     with pytest.raises(EOFError):
-        echo.sendall(b"x", WAIT)
-    link.join(WAIT)
+        echo.sendall(b"x", DEADLINE_SECONDS)
+    link.join(DEADLINE_SECONDS)
     assert not link.is_alive()
     assert packets.closed
 
@@ -293,7 +293,7 @@ def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(link_of_channel(echo), "post_all", late)
         with pytest.raises(TimeoutError):
-            echo.sendall(bytes(1000), WAIT)
+            echo.sendall(bytes(1000), DEADLINE_SECONDS)
     assert echo._room_out == room
 
 
@@ -309,9 +309,9 @@ def test_a_channel_that_is_opened_while_the_link_ends(echo: Channel, monkeypatch
 
     monkeypatch.setattr(echo, "_unlink", unlink_and_open)
     link.wire.close()
-    link.join(WAIT)
+    link.join(DEADLINE_SECONDS)
     with pytest.raises(EOFError):
-        late.wait_open(Deadline(WAIT))
+        late.wait_open(Deadline(DEADLINE_SECONDS))
 
 
 @pytest.mark.parametrize("padding", [0, 3, 31, 32, 255])
@@ -320,7 +320,7 @@ def test_a_packet_that_is_padding_alone_is_refused(pair: tuple[Wire, socket.sock
     cipher, first = AESGCM(bytes(16)), bytes(12)
     head = struct.pack(">I", 32)
     peer.sendall(head + cipher.encrypt(Nonces(first).next(), bytes([padding]) + bytes(31), head))
-    assert awaits(wire._stream, select.POLLIN, WAIT)  # type: ignore[arg-type]
+    assert awaits(wire._stream, select.POLLIN, DEADLINE_SECONDS)  # type: ignore[arg-type]
     wire.fill()
     packets = Packets(wire)
     with contextlib.closing(packets.reading), pytest.raises(SSHException, match="without content"):
