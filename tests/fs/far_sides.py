@@ -16,9 +16,9 @@ from connmgr.fs.files import Place, Reading
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import program
+from tests.deadlines import DEADLINE_SECONDS
 
 OWNER = object()
-PATIENCE = 60.0
 SHELLS = [
     pytest.param("dash", marks=pytest.mark.needs("dash")),
     pytest.param("bash", marks=pytest.mark.needs("bash")),
@@ -144,7 +144,7 @@ def litter(directory: Path) -> list[str]:
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
     """Wait until ``holds()`` does, or fail with ``what``."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE_SECONDS
     pause = 0.02
     while not holds():
         assert time.monotonic() < deadline, what

@@ -29,7 +29,7 @@ TIMES = 8
 TIMES_EACH = 3
 MOST = 20
 """How much more often, while it does not succeed."""
-TIMEOUT = 20
+OPERATION_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,23 @@ WRITING: dict[str, Work] = {
     "write": lambda place: receive(place, b"allowed/sub/new", iter([b"x"]), 1, Marks(0o600)),
     "write over": lambda place: receive(place, b"allowed/sub/file", iter([b"x"]), 1, Marks()),
     "write a file": lambda place: receive(place, b"allowed/file", iter([b"x"]), 1, Marks()),
-    "mkdir": lambda place: files.make_directory(place, b"allowed/sub/made", 0o700, parents=False, timeout=TIMEOUT),
-    "mkdir below": lambda place: files.make_directory(place, b"allowed/sub/made", None, parents=True, timeout=TIMEOUT),
-    "move in": lambda place: files.move(place, b"allowed/mine", b"allowed/sub/moved", overwrite=True, timeout=TIMEOUT),
-    "move out": lambda place: files.move(place, b"allowed/sub/file", b"allowed/mine", overwrite=True, timeout=TIMEOUT),
-    "move over": lambda place: files.move(place, b"allowed/mine", b"allowed/sub/file", overwrite=True, timeout=TIMEOUT),
-    "remove": lambda place: files.remove(place, b"allowed/sub/file", recursive=False, timeout=TIMEOUT),
-    "remove all": lambda place: files.remove(place, b"allowed/sub/deep", recursive=True, timeout=TIMEOUT),
+    "mkdir": lambda place: files.make_directory(
+        place, b"allowed/sub/made", 0o700, parents=False, timeout=OPERATION_SECONDS
+    ),
+    "mkdir below": lambda place: files.make_directory(
+        place, b"allowed/sub/made", None, parents=True, timeout=OPERATION_SECONDS
+    ),
+    "move in": lambda place: files.move(
+        place, b"allowed/mine", b"allowed/sub/moved", overwrite=True, timeout=OPERATION_SECONDS
+    ),
+    "move out": lambda place: files.move(
+        place, b"allowed/sub/file", b"allowed/mine", overwrite=True, timeout=OPERATION_SECONDS
+    ),
+    "move over": lambda place: files.move(
+        place, b"allowed/mine", b"allowed/sub/file", overwrite=True, timeout=OPERATION_SECONDS
+    ),
+    "remove": lambda place: files.remove(place, b"allowed/sub/file", recursive=False, timeout=OPERATION_SECONDS),
+    "remove all": lambda place: files.remove(place, b"allowed/sub/deep", recursive=True, timeout=OPERATION_SECONDS),
     "extract": lambda place: unpack(place, b"allowed/sub", archive_of(("new", {}))),
     "extract below": lambda place: unpack(place, b"allowed", archive_of(("sub/new", {}), ("sub/file", {}))),
 }

@@ -31,7 +31,7 @@ from tests.fs.far_sides import (
 from tests.fs.gates import REFUSAL, SECRET, Patterns, archived, plant_ways_out, sums
 from tests.fs.trees import archive_of, packed, unpack
 
-TIMEOUT = 20
+OPERATION_SECONDS = 20
 
 
 @pytest.fixture(params=SHELLS)
@@ -48,12 +48,12 @@ def test_files_come_and_go_as_for_the_owner(place: Place, write: Write, folder: 
         path = b"allowed/" + name
         write(place, path, name, 0o640)
         assert content_of(place, path) == name
-        files.move(place, path, b"to-allowed/sub/moved", overwrite=True, timeout=TIMEOUT)
+        files.move(place, path, b"to-allowed/sub/moved", overwrite=True, timeout=OPERATION_SECONDS)
         assert (folder / "allowed/sub/moved").read_bytes() == name
     write(place, b"allowed/sub/moved", b"over it")
     assert content_of(place, b"allowed/sub/moved") == b"over it"
     assert files.stat_file(place, b"allowed/sub/moved", follow=False).mode == 0o640
-    files.remove(place, b"allowed/sub/moved", recursive=False, timeout=TIMEOUT)
+    files.remove(place, b"allowed/sub/moved", recursive=False, timeout=OPERATION_SECONDS)
     assert receive(place, b"allowed/in", iter([b"x" * 300_000]), None, Marks())[0] == 300_000
     assert (folder / "allowed/sub/inner").read_bytes() == b"x" * 300_000, "the link was not followed"
     assert litter(folder / "allowed") == litter(folder / "allowed/sub") == []
@@ -72,31 +72,31 @@ def test_only_what_was_read_is_replaced(place: Place, write: Write, folder: Path
 
 def test_directories_are_made_with_their_modes_and_removed(place: Place, folder: Path) -> None:
     allowed = folder / "allowed"
-    files.make_directory(place, b"allowed/new", 0o2751, parents=False, timeout=TIMEOUT)
+    files.make_directory(place, b"allowed/new", 0o2751, parents=False, timeout=OPERATION_SECONDS)
     assert (allowed / "new").stat().st_mode & 0o7777 == 0o2751
-    files.make_directory(place, b"allowed/a//b/./c/", 0o700, parents=True, timeout=TIMEOUT)
-    files.make_directory(place, b"allowed/a/b/c", 0o755, parents=True, timeout=TIMEOUT)
+    files.make_directory(place, b"allowed/a//b/./c/", 0o700, parents=True, timeout=OPERATION_SECONDS)
+    files.make_directory(place, b"allowed/a/b/c", 0o755, parents=True, timeout=OPERATION_SECONDS)
     assert (allowed / "a/b/c").stat().st_mode & 0o7777 == 0o700
     with pytest.raises(errors.FileExists):
-        files.make_directory(place, b"allowed/new", None, parents=False, timeout=TIMEOUT)
+        files.make_directory(place, b"allowed/new", None, parents=False, timeout=OPERATION_SECONDS)
     with pytest.raises(errors.NoSuchDirectory):
-        files.make_directory(place, b"allowed/nowhere/new", None, parents=False, timeout=TIMEOUT)
+        files.make_directory(place, b"allowed/nowhere/new", None, parents=False, timeout=OPERATION_SECONDS)
     with pytest.raises(errors.DirectoryNotEmpty):
-        files.remove(place, b"allowed/a", recursive=False, timeout=TIMEOUT)
-    files.move(place, b"allowed/a/b", b"allowed/sub/b", overwrite=False, timeout=TIMEOUT)
-    files.remove(place, b"allowed/sub", recursive=True, timeout=TIMEOUT)
-    files.remove(place, b"allowed/a", recursive=False, timeout=TIMEOUT)
+        files.remove(place, b"allowed/a", recursive=False, timeout=OPERATION_SECONDS)
+    files.move(place, b"allowed/a/b", b"allowed/sub/b", overwrite=False, timeout=OPERATION_SECONDS)
+    files.remove(place, b"allowed/sub", recursive=True, timeout=OPERATION_SECONDS)
+    files.remove(place, b"allowed/a", recursive=False, timeout=OPERATION_SECONDS)
     assert not (allowed / "sub").exists()
     assert not (allowed / "a").exists()
 
 
 def test_links_themselves_are_removed_and_moved_and_nothing_that_they_lead_to(place: Place, folder: Path) -> None:
     for name in (b"to-file", b"to-dir", b"to-root", b"to-missing"):
-        files.move(place, b"allowed/" + name, b"allowed/moved", overwrite=False, timeout=TIMEOUT)
-        files.remove(place, b"allowed/moved/", recursive=True, timeout=TIMEOUT)
+        files.move(place, b"allowed/" + name, b"allowed/moved", overwrite=False, timeout=OPERATION_SECONDS)
+        files.remove(place, b"allowed/moved/", recursive=True, timeout=OPERATION_SECONDS)
     for name in (b"to-above", b"chain"):
-        files.move(place, b"allowed/file", b"allowed/" + name, overwrite=True, timeout=TIMEOUT)
-        files.move(place, b"allowed/" + name, b"allowed/file", overwrite=True, timeout=TIMEOUT)
+        files.move(place, b"allowed/file", b"allowed/" + name, overwrite=True, timeout=OPERATION_SECONDS)
+        files.move(place, b"allowed/" + name, b"allowed/file", overwrite=True, timeout=OPERATION_SECONDS)
     assert (folder / "secret/file").read_bytes() == SECRET
     assert names_in(folder) == ["allowed", "allowed-not", "secret", "to-allowed", "to-allowed-file"]
 
@@ -202,8 +202,8 @@ def test_a_whole_tree_is_not_touched_where_a_part_of_it_is_denied(place: Place, 
     gate = Patterns(allowed + b"/**", denied=(allowed + b"/sub/inner",))
     place = replace(place, gate=gate)
     for work in (
-        lambda: files.remove(place, b"allowed/sub", recursive=True, timeout=TIMEOUT),
-        lambda: files.move(place, b"allowed/sub", b"allowed/renamed", overwrite=False, timeout=TIMEOUT),
+        lambda: files.remove(place, b"allowed/sub", recursive=True, timeout=OPERATION_SECONDS),
+        lambda: files.move(place, b"allowed/sub", b"allowed/renamed", overwrite=False, timeout=OPERATION_SECONDS),
         lambda: archived(place, b"allowed"),
         lambda: sums(place, b"allowed/sub"),
         lambda: unpack(place, b"allowed/sub", archive_of(("inner", {}))),
@@ -222,8 +222,8 @@ def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: P
     place = replace(place, gate=WriteOnly())
     for name in (b"secret/file", b"secret"):
         with pytest.raises(errors.PolicyDenied):
-            files.move(place, name, b"allowed/moved", overwrite=False, timeout=TIMEOUT)
-    files.remove(place, b"secret/file", recursive=False, timeout=TIMEOUT)
+            files.move(place, name, b"allowed/moved", overwrite=False, timeout=OPERATION_SECONDS)
+    files.remove(place, b"secret/file", recursive=False, timeout=OPERATION_SECONDS)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
@@ -272,10 +272,10 @@ def test_tools_that_follow_what_they_should_not_are_not_used(tmp_path: Path, fol
     place = Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     write(place, b"allowed/file", b"new")
     assert content_of(place, b"allowed/file") == b"new"
-    files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=TIMEOUT)
+    files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=OPERATION_SECONDS)
     assert [entry.name for entry in files.list_directory(place, b"allowed/sub")] == [b"file", b"inner", b"up"]
     for work in (
-        lambda: files.remove(place, b"allowed/sub", recursive=True, timeout=TIMEOUT),
+        lambda: files.remove(place, b"allowed/sub", recursive=True, timeout=OPERATION_SECONDS),
         lambda: files.list_directory(place, b"allowed", recursive=True),
     ):
         with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
@@ -323,11 +323,11 @@ def test_without_proc_and_with_bsd_s_stat_files_are_read_made_and_removed(tmp_pa
     transport = Elsewhere(shell, str(tools), tmp_path)
     place = Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     assert content_of(place, b"to-allowed/in") == b"content"
-    files.make_directory(place, b"allowed/new", 0o750, parents=False, timeout=TIMEOUT)
-    files.move(place, b"allowed/new", b"allowed/newer", overwrite=False, timeout=TIMEOUT)
-    files.remove(place, b"allowed/newer", recursive=False, timeout=TIMEOUT)
+    files.make_directory(place, b"allowed/new", 0o750, parents=False, timeout=OPERATION_SECONDS)
+    files.move(place, b"allowed/new", b"allowed/newer", overwrite=False, timeout=OPERATION_SECONDS)
+    files.remove(place, b"allowed/newer", recursive=False, timeout=OPERATION_SECONDS)
     for refused in (
-        lambda: files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=TIMEOUT),
+        lambda: files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=OPERATION_SECONDS),
         lambda: receive(place, b"allowed/new", iter([b"x"]), 1, Marks()),
     ):
         with pytest.raises(errors.FileOperationFailed, match="rules over paths"):

@@ -21,12 +21,11 @@ from connmgr.fs import files, scripts
 from connmgr.fs.files import Place, Reading
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.shells import local_session
 from tests.fs.conftest import Write
 from tests.fs.far_sides import Elsewhere, content_of, eventually, names_in, shell_called_sh
 from tests.fs.test_write import Mount, mount  # noqa: F401
-
-WAIT = 20.0
 
 
 class Counting(LocalTransport):
@@ -61,12 +60,12 @@ def test_one_process_serves_all(here: Place, write: Write, counting: Counting) -
         assert content_of(here, b"file") == b"x" * size
         assert files.stat_file(here, b"file", follow=False).size == size
     assert len(files.list_directory(here, b".")) == 1
-    files.make_directory(here, b"folder", None, parents=False, timeout=WAIT)
+    files.make_directory(here, b"folder", None, parents=False, timeout=DEADLINE_SECONDS)
     with pytest.raises(errors.NoSuchFile):
         Reading(here, b"missing")
     with pytest.raises(errors.WrongFileType):
         write(here, b"folder", b"refused before anything is sent")
-    files.remove(here, b"folder", recursive=False, timeout=WAIT)
+    files.remove(here, b"folder", recursive=False, timeout=DEADLINE_SECONDS)
     assert counting.opened == 1
 
 
@@ -140,7 +139,7 @@ def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, fold
     transport = Elsewhere(shell_called_sh(tmp_path, "mksh"), os.environ["PATH"], tmp_path)
     place = Place(transport, bytes(folder))
     with pytest.raises(errors.TransferFailed, match="did not answer"):
-        files.remove(place, b"\x01" + b"'" * 32768, recursive=False, timeout=WAIT)
+        files.remove(place, b"\x01" + b"'" * 32768, recursive=False, timeout=DEADLINE_SECONDS)
     transport.close()
 
 
@@ -162,9 +161,9 @@ def test_the_rest_of_a_file_that_finds_no_space_is_not_run(
 
 
 def test_a_line_without_its_word_ends_it(counting: Counting, folder: Path) -> None:
-    helper = Helper.start(counting, scripts.STAT, WAIT)
-    helper.channel.sendall(f"touch {folder}/run\n".encode(), WAIT)
-    assert helper.channel.exit_status(WAIT) == 0
+    helper = Helper.start(counting, scripts.STAT, DEADLINE_SECONDS)
+    helper.channel.sendall(f"touch {folder}/run\n".encode(), DEADLINE_SECONDS)
+    assert helper.channel.exit_status(DEADLINE_SECONDS) == 0
     helper.channel.close()
     assert names_in(folder) == []
 
@@ -176,7 +175,7 @@ def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
         assert len(files.list_directory(place, b".")) == 0
         assert len(children() - before) == 2
     eventually(lambda: children() <= before, "it outlives its session")
-    session.helpers.leave(Helper.start(counting, scripts.STAT, WAIT))
+    session.helpers.leave(Helper.start(counting, scripts.STAT, DEADLINE_SECONDS))
     assert session.helpers.take() is None
     assert children() <= before
 
@@ -184,11 +183,11 @@ def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
 def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting) -> None:
     pool = Helpers()
     one, other = Helpers(pool), Helpers(pool)
-    at_work, for_other = (helpers.start(counting, scripts.STAT, WAIT) for helpers in (one, other))
+    at_work, for_other = (helpers.start(counting, scripts.STAT, DEADLINE_SECONDS) for helpers in (one, other))
     other.leave(for_other)
     one.close()
     with pytest.raises(EOFError):
-        at_work.channel.recv(WAIT)
+        at_work.channel.recv(DEADLINE_SECONDS)
     one.end(at_work)
     assert other.take() is for_other, "another's helper went along"
     other.leave(for_other)

@@ -16,10 +16,9 @@ from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Seen, Spool
 from connmgr.plugin import Transport
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.conftest import any_shell, posix, reused  # noqa: F401 - fixtures
 from tests.fs.far_sides import eventually
-
-WAIT = 30.0
 
 
 def new_id() -> str:
@@ -45,14 +44,14 @@ class Jobs:
 
     def start(self, launch: Launch) -> str:
         self._started.append(launch.id)
-        self.spool.start(launch, WAIT)
+        self.spool.start(launch, DEADLINE_SECONDS)
         return launch.id
 
     def look(self, id: str) -> Seen:
-        return self.spool.look([id], WAIT)[id]
+        return self.spool.look([id], DEADLINE_SECONDS)[id]
 
     def read(self, id: str, max_bytes: int = 4 << 20) -> Read:
-        return Read(*self.spool.read(id, 0, 0, max_bytes, WAIT))
+        return Read(*self.spool.read(id, 0, 0, max_bytes, DEADLINE_SECONDS))
 
     def await_that(self, id: str, holds: Callable[[Read], bool]) -> Read:
         """Wait until a job is as ``holds`` asks for, and return it."""
@@ -74,11 +73,11 @@ class Jobs:
 
     def close(self) -> None:
         """End and remove what the test has started."""
-        for id, seen in self.spool.look(self._started, WAIT).items():
+        for id, seen in self.spool.look(self._started, DEADLINE_SECONDS).items():
             if seen.state in ("running", "lost"):
                 with suppress(ConnmgrError):
-                    self.spool.kill(id, "KILL", None, WAIT)
-        self.spool.remove(self._started, WAIT)
+                    self.spool.kill(id, "KILL", None, DEADLINE_SECONDS)
+        self.spool.remove(self._started, DEADLINE_SECONDS)
         self.helpers.close()
         self.transport.close()
 

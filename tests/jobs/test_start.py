@@ -17,9 +17,10 @@ from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
 from connmgr.jobs.spool import Spool
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.shells import run
 from tests.fs.far_sides import eventually
-from tests.jobs.conftest import WAIT, Jobs, new_id
+from tests.jobs.conftest import Jobs, new_id
 
 SETTING = {
     "csh": "cd /usr; setenv FOO 'a b'; unsetenv DISPENSABLE",
@@ -102,7 +103,7 @@ def test_a_job_whose_input_does_not_arrive_whole_never_begins(jobs: Jobs, tmp_pa
     breaking = Breaking()
     launch = Launch(id, f"echo begun >{tmp_path}/begun; cat".encode(), stdin=data)
     with pytest.raises(errors.TransferFailed):
-        Spool(breaking, Helpers()).start(launch, WAIT)
+        Spool(breaking, Helpers()).start(launch, DEADLINE_SECONDS)
     spool = tmp_path / ".local/state/connmgr/jobs"
     eventually(lambda: not list(spool.iterdir()), "a part of the input stays on the disk")
     assert jobs.look(id).state == "gone"

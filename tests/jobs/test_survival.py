@@ -16,14 +16,15 @@ from connmgr.engine.session import Session
 from connmgr.errors import ConnmgrError
 from connmgr.jobs.launch import OPEN, Launch
 from tests.components import program
+from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.shells import local_session
 from tests.fs.far_sides import SHELLS, Elsewhere, eventually, shell_called_sh
-from tests.jobs.conftest import WAIT, Jobs, new_id
+from tests.jobs.conftest import Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 from tests.plugins.oneself import ssh_link, ssh_server
 
 MANY = 130
-"""Jobs whose ids together are longer than what a pipe takes at once."""
+"""Jobs whose ids together exceed a pipe's atomic write."""
 
 
 def test_the_end_of_its_helper_and_of_its_session(jobs: Jobs) -> None:
@@ -84,11 +85,11 @@ def test_the_end_of_its_helper_while_it_is_started(tmp_path: Path, shell: str) -
             helper.send_signal(signal.SIGHUP)
             # Some shells run the start without another process: these are deaf to HUP meanwhile.
             if helper.pid != int(reached.read_text()):
-                helper.wait(WAIT)
+                helper.wait(DEADLINE_SECONDS)
         finally:
             may_go_on.touch()
         with suppress(ConnmgrError):
-            starting.result(WAIT)
+            starting.result(DEADLINE_SECONDS)
     ended = jobs.ended(id)
     assert (ended.seen.state, ended.seen.exit_code, ended.stdout) == ("exited", 3, b"done\n")
     jobs.close()
