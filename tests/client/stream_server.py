@@ -15,13 +15,13 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping
 
 from connmgr import frames
 from connmgr.client import Client
+from tests.deadlines import DEADLINE_SECONDS
 
-WAIT_SECONDS = 20.0
 Script = Callable[["Accepted"], None]
 
 
 class Accepted:
-    """One WebSocket of a client, as its server has it; each call has :data:`WAIT_SECONDS`."""
+    """One WebSocket of a client, as its server has it; each call has :data:`DEADLINE_SECONDS`."""
 
     def __init__(self, connected: socket.socket, head: bytes) -> None:
         self.socket = connected
@@ -134,13 +134,13 @@ class StreamServer:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for thread in self._threads:
-            thread.join(WAIT_SECONDS)
+            thread.join(DEADLINE_SECONDS)
         if kind is None and self._errors:
             raise self._errors[0]
 
     def client(self) -> Client:
         """Return a client of it."""
-        return Client(self.url, api_key="key", timeout=WAIT_SECONDS)
+        return Client(self.url, api_key="key", timeout=DEADLINE_SECONDS)
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -153,7 +153,7 @@ class StreamServer:
                 accepted, _ = self._listening.accept()
             except OSError:
                 return
-            accepted.settimeout(WAIT_SECONDS)
+            accepted.settimeout(DEADLINE_SECONDS)
             self._start(self._serve, accepted)
 
     def _serve(self, accepted: socket.socket) -> None:

@@ -10,18 +10,17 @@ from contextlib import contextmanager
 import pytest
 
 from connmgr.client.wire import BLOCK_BYTES, LINE_BYTES, Connection, Response, WireError
-
-TIMEOUT = 10.0
+from tests.deadlines import DEADLINE_SECONDS
 
 
 @contextmanager
 def wire() -> Iterator[tuple[Connection, socket.socket]]:
     """A connection, and the other end of it."""
     ours, theirs = socket.socketpair()
-    connection = Connection("127.0.0.1", 7, TIMEOUT)
+    connection = Connection("127.0.0.1", 7, DEADLINE_SECONDS)
     connection.sock = ours
     for end in (ours, theirs):
-        end.settimeout(TIMEOUT)
+        end.settimeout(DEADLINE_SECONDS)
     with theirs:
         try:
             yield connection, theirs

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.components import program
 from tests.containers.cluster import Cluster, pod
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine import Machine
 
-WAIT_SECONDS = 20.0
 MOST_PROCESSES = 32768
 APPLETS_LEFT_OUT = {"busybox"}
 NAME = "A small box"
@@ -163,9 +163,9 @@ class ContainerHost:
         self.machine.write("/root/.kube/config", self.cluster.configuration())
 
     def _await(self, condition: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while subprocess.run([*self.machine.inside(), "/bin/sh", "-c", condition], timeout=20, check=False).returncode:
-            assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {condition}"
+            assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {condition}"
             time.sleep(0.02)
 
     def close(self) -> None:

@@ -14,11 +14,11 @@ from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import connect, run
 from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Lxd, Nspawn, Podman
 from tests.containers.host import NAME, ContainerHost
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import session_on
 
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-WAIT_SECONDS = 30.0
-SECONDS = itertools.count(6000)
+SLEEP_SECONDS = itertools.count(6000)
 
 pytestmark = pytest.mark.needs("machine", "busybox", "sshd", "sudo")
 
@@ -46,10 +46,10 @@ def reached(host: ContainerHost, kind: Wrapper, far: Transport) -> Transport:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shell_and_its_commands(container_host: ContainerHost, kind: Wrapper, sudo_over_ssh: Transport) -> None:
     inside = reached(container_host, kind, sudo_over_ssh)
-    seconds = next(SECONDS)
+    seconds = next(SLEEP_SECONDS)
     with session_on(inside) as session:
         assert session.info.os_name == NAME
-        result = session.exec(Command(b"cat /only-here - ; echo err >&2; exit 5", stdin=b"in\n"), WAIT_SECONDS)
+        result = session.exec(Command(b"cat /only-here - ; echo err >&2; exit 5", stdin=b"in\n"), DEADLINE_SECONDS)
         assert (bytes(result.stdout), bytes(result.stderr)) == (b"seen from within\nin\n", b"err\n")
         assert result.exit_code == 5
         with pytest.raises(CommandTimeout):

@@ -11,9 +11,9 @@ from connmgr.errors import RuntimeUnreachable
 from connmgr.plugin import Child, ValidationError
 from connmgr.testing import MemoryTransport, Process
 from connmgr_containers import Incus, IncusHost, Lxd, LxdHost, NspawnHost
+from tests.deadlines import DEADLINE_SECONDS
 
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-WAIT_SECONDS = 10.0
 INSTANCES = [{"name": "web", "status": "Running"}, {"name": "db", "status": "Stopped"}]
 
 
@@ -27,7 +27,7 @@ def listed(kind: IncusHost | NspawnHost, answers: dict[str, str], **data: Any) -
     machine = MemoryTransport({"env": answer, "machinectl": answer})
     try:
         loaded = kind.schema().load({"host": ON, **data})
-        found = list(kind.children(machine, loaded, timeout=WAIT_SECONDS))
+        found = list(kind.children(machine, loaded, timeout=DEADLINE_SECONDS))
     finally:
         machine.close()
     return found, [argv for argv in machine.started if argv[0] != "/bin/sh"]

@@ -11,12 +11,12 @@ from connmgr.plugin import Transport
 from connmgr.testing import connect, run
 from connmgr_containers import Podman, PodmanHost
 from tests.containers.host import ContainerHost
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import LOCAL, Places
 
 DATA = {"host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "containerName": "mine"}
 RUNTIME = "/run/user/of-tests"
 STORAGE = '[storage]\ndriver = "vfs"\n'
-WAIT_SECONDS = 20.0
 # Above those of the machine's users, and mapped also where the tests run in a user namespace of 65,536 ids.
 LEAST_ID, IDS = 56_000, 9_000
 
@@ -48,7 +48,7 @@ def test_the_user_of_the_host_is_root_in_containers_of_its_own(
 ) -> None:
     inside = connect(Podman(), DATA, owner)
     assert run(inside, ["/bin/sh", "-c", "id -u; cat /only-here"]).stdout == b"0\nseen from within\n"
-    found = PodmanHost().children(owner, {"host": DATA["host"]}, timeout=WAIT_SECONDS)
+    found = PodmanHost().children(owner, {"host": DATA["host"]}, timeout=DEADLINE_SECONDS)
     assert [(one.name, one.running) for one in found] == [("mine", True)]
     container_host.has("podman")
     with (

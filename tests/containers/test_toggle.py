@@ -11,10 +11,10 @@ from connmgr.plugin import Toggled, Transport
 from connmgr.testing import connect, run
 from connmgr_containers import Docker, Incus, Lxc, Lxd, Podman
 from tests.containers.host import ContainerHost
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import LOCAL, Places
 
 ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-WAIT_SECONDS = 30.0
 
 pytestmark = pytest.mark.needs("machine", "busybox")
 
@@ -43,10 +43,10 @@ def test_a_container_is_started_and_stopped(
     data = kind.schema().load({"host": ON, "containerName": name})
     transport = connect(kind, data, local)
     for _ in range(2):
-        kind.toggle(local, data, True, timeout=WAIT_SECONDS)
+        kind.toggle(local, data, True, timeout=DEADLINE_SECONDS)
         assert run(transport, ["cat", "/only-here"]).stdout == b"seen from within\n"
     for _ in range(2):
-        kind.toggle(local, data, False, timeout=WAIT_SECONDS)
+        kind.toggle(local, data, False, timeout=DEADLINE_SECONDS)
         with pytest.raises(OperationError, match=r"running|stopped"):
             run(transport, ["true"])
 
@@ -55,4 +55,4 @@ def test_what_cannot_be_started_says_why(local: Transport) -> None:
     kind = Incus()
     assert isinstance(kind, Toggled)
     with pytest.raises(RuntimeUnreachable, match="incus is not installed"):
-        kind.toggle(local, kind.schema().load({"host": ON, "containerName": "web"}), True, timeout=WAIT_SECONDS)
+        kind.toggle(local, kind.schema().load({"host": ON, "containerName": "web"}), True, timeout=DEADLINE_SECONDS)

@@ -16,15 +16,14 @@ from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.session import Session
 from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.engine.shells import assert_usable, local_session, out, run
 from tests.plugins.faulty_types import Delegate, Link
-
-PATIENCE_SECONDS = 60.0
 
 
 def await_gone(pid: int) -> None:
     """Wait until a process is gone, or fail; a zombie that nobody has reaped yet runs no more."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -37,7 +36,7 @@ def await_gone(pid: int) -> None:
 
 def await_child(process: psutil.Process) -> psutil.Process:
     """Wait until a process has a child, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not process.children() and time.monotonic() < deadline:
         time.sleep(0.01)
     return process.children()[0]
@@ -45,7 +44,7 @@ def await_child(process: psutil.Process) -> psutil.Process:
 
 def await_text(path: Path) -> str:
     """Wait until a file has a full line, and return it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         if path.exists() and path.read_text().endswith("\n"):
             return path.read_text().strip()
@@ -154,7 +153,7 @@ def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytes
     supervisor = psutil.Process(bash.pid)
     await_child(supervisor)
     bash.stop(10)
-    thread.join(PATIENCE_SECONDS)
+    thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
     assert len(kills) == 2
     await_gone(supervisor.pid)
@@ -212,7 +211,7 @@ def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
     await_child(supervisor)
     any_shell.stop(5)
     for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(DEADLINE_SECONDS)
     assert len(errors) == 3
     await_gone(supervisor.pid)
 
@@ -225,12 +224,12 @@ def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: P
     for thread in threads:
         before = bash.waiting
         thread.start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while thread is not threads[0] and bash.waiting == before and time.monotonic() < deadline:
             time.sleep(0.001)
     gate.touch()
     for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+        thread.join(DEADLINE_SECONDS)
     assert log.read_text().split() == [str(number) for number in range(50)]
 
 
@@ -240,11 +239,11 @@ def test_a_turn_that_does_not_come_in_time(bash: Session, tmp_path: Path) -> Non
     command = Command(f"until [ -e {gate} ]; do sleep 0.01; done".encode())
     holder = threading.Thread(target=lambda: bash.exec(command, 60, abandoned=lambda: started.set() or False))
     holder.start()
-    assert started.wait(PATIENCE_SECONDS)
+    assert started.wait(DEADLINE_SECONDS)
     with pytest.raises(ShellBusy):
         run(bash, "echo hi", timeout=0.1)
     gate.touch()
-    holder.join(PATIENCE_SECONDS)
+    holder.join(DEADLINE_SECONDS)
     assert_usable(bash)
 
 

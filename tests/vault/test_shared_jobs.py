@@ -17,7 +17,7 @@ from tests.plugins.places import ssh_fields
 
 pytestmark = pytest.mark.needs("postgres", "sshd")
 
-LONG = 25
+POLL_SECONDS = 25
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def test_a_job_is_read_waited_for_fed_and_killed_by_the_other(daemons: tuple[Dae
     job = here.post("/job/start", connection=connection, command="read x; echo got $x; sleep 600", stdin="open")["job"]
     assert there.post("/job/info", job=job)["state"] == "running"
     with ThreadPoolExecutor(2) as pool, clone(daemons[1]) as own, clone(daemons[1]) as second:
-        waits = pool.submit(own.post, "/job/wait", job=job, wait=LONG)
-        reads = pool.submit(second.post, "/job/output", job=job, wait=LONG)
+        waits = pool.submit(own.post, "/job/wait", job=job, wait=POLL_SECONDS)
+        reads = pool.submit(second.post, "/job/output", job=job, wait=POLL_SECONDS)
         there.post("/job/input", job=job, data="this\n")
         assert reads.result(30)["stdout"]["data"] == "got this\n"
         there.post("/job/kill", job=job)
         assert waits.result(30)["state"] == "killed"
-    assert here.post("/job/wait", job=job, wait=LONG)["state"] == "killed"
+    assert here.post("/job/wait", job=job, wait=POLL_SECONDS)["state"] == "killed"
     there.post("/job/remove", job=job)
 
     def unknown() -> bool:
@@ -76,6 +76,6 @@ def test_a_key_at_both_daemons_at_once_starts_once(
             begun = [pool.submit(start, daemon) for daemon in daemons * 3]
             jobs = {one.result(30) for one in begun}
         assert len(jobs) == 1
-        ended = daemons[1].client.post("/job/wait", job=jobs.pop(), wait=LONG)
+        ended = daemons[1].client.post("/job/wait", job=jobs.pop(), wait=POLL_SECONDS)
         assert (ended["state"], ended["exitCode"]) == ("exited", 4)
         assert mark.read_text() == "once\n"

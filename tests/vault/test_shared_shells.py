@@ -10,11 +10,10 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import add_local, exec_text, gone, supervisor
 
 pytestmark = pytest.mark.needs("postgres", "bash")
-
-SECONDS = 20.0
 
 
 def change(client: Client, connection: str) -> None:
@@ -27,7 +26,7 @@ def remove(client: Client, connection: str) -> None:
 
 def refusal(client: Client, connection: str) -> str:
     """Run commands until one is refused, and return with which code."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         assert time.monotonic() < deadline, "the shell takes commands although its connection is another, or none"
         try:
@@ -64,7 +63,7 @@ def test_a_shell_that_is_started_again_is_one_on_the_data_as_another_daemon_left
     here.post("/shell/start", connection=connection)
     assert exec_text(here, connection, "echo ${BASH_VERSION:+new}") == ""
     change(there, connection)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     shell = "old"
     while shell != "new":
         assert time.monotonic() < deadline, "starting the shell leaves one that runs on what the connection was"
