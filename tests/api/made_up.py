@@ -17,6 +17,7 @@ from schemathesis.core import NotSet
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from tests.api.wire import LOCAL, NOBODY
+from tests.deadlines import DEADLINE_SECONDS
 
 # They change the machine or hold the daemon up: what is made up for them concerns a connection that does not exist.
 ON_MACHINES = ("/shell/", "/terminal/", "/job/", "/fs/")
@@ -26,7 +27,6 @@ CHECKS = (
     openapi_checks.content_type_conformance,
     openapi_checks.response_schema_conformance,
 )
-TIMEOUT = 30
 
 
 class Description:
@@ -34,7 +34,7 @@ class Description:
 
     def __init__(self, url: str, session: requests.Session) -> None:
         load_all_checks()
-        self._sending = {"base_url": url, "session": session, "timeout": TIMEOUT}
+        self._sending = {"base_url": url, "session": session, "timeout": DEADLINE_SECONDS}
         # None is made up: a request without a token is refused whatever else it holds.
         self._authorization = {"Authorization": session.headers["Authorization"]}
         found = schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations()

@@ -20,7 +20,7 @@ from tests.api.wire import LOCAL, address, bearer, client_of
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually
 
-LONG = 25
+POLL_SECONDS = 25
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def poll(client: Client, job: str, **options: Any) -> Any:
 
 
 def ended(client: Client, job: str, **options: Any) -> Any:
-    return poll(client, job, wait=LONG, until="exit", **options)
+    return poll(client, job, wait=POLL_SECONDS, until="exit", **options)
 
 
 def refused(client: Client, path: str, **fields: Any) -> str:
@@ -129,7 +129,7 @@ def test_the_end_is_told_at_once_to_who_takes_a_part_of_the_output(client: Clien
     job = start(client, "seq 1000; sleep 0.2")
     began = time.monotonic()
     answer = ended(client, job, maxBytes=16)
-    assert time.monotonic() - began < LONG
+    assert time.monotonic() - began < POLL_SECONDS
     assert (answer["state"], answer["stdout"]["next"], answer["stdout"]["size"]) == ("exited", 16, 3893)
     assert not answer["stdout"]["eof"]
     assert poll(client, job, stdout=3888)["stdout"] == {"data": "1000\n", "next": 3893, "eof": True, "size": 3893}
@@ -141,7 +141,7 @@ def test_all_bytes_come_once_whatever_the_pieces(client: Client) -> None:
     offsets = {"stdout": 0, "stderr": 0}
     eof = False
     while not eof:
-        answer = poll(client, job, **offsets, wait=LONG, maxBytes=100_003, encoding="base64")
+        answer = poll(client, job, **offsets, wait=POLL_SECONDS, maxBytes=100_003, encoding="base64")
         for name in offsets:
             digests[name].update(base64.b64decode(answer[name]["data"]))
             offsets[name] = answer[name]["next"]
@@ -154,19 +154,19 @@ def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     job = start(client, f"echo first; cat {fifo}; echo last")
-    assert poll(client, job, wait=LONG)["stdout"] == {"data": "first\n", "next": 6, "eof": False, "size": 6}
+    assert poll(client, job, wait=POLL_SECONDS)["stdout"] == {"data": "first\n", "next": 6, "eof": False, "size": 6}
     began = time.monotonic()
     assert poll(client, job, stdout=6, wait=0.3)["stdout"] == {"data": "", "next": 6, "eof": False, "size": 6}
-    assert 0.3 <= time.monotonic() - began < LONG
+    assert 0.3 <= time.monotonic() - began < POLL_SECONDS
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(poll, client, job, stdout=6, wait=LONG)
+        waiting = pool.submit(poll, client, job, stdout=6, wait=POLL_SECONDS)
         fifo.write_text("news\n")
         assert waiting.result(20)["stdout"]["data"].startswith("news\n")
 
 
 def test_what_was_read_comes_no_second_time_while_nothing_is_printed(client: Client) -> None:
     job = start(client, "echo once; echo err >&2; read x", stdin="open")
-    before = poll(client, job, wait=LONG)
+    before = poll(client, job, wait=POLL_SECONDS)
     while not (before["stdout"]["next"] == 5 and before["stderr"]["next"] == 4):
         before = poll(client, job, wait=1)
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_text_for_input(client: Client) -> None:
 
 def test_a_killed_job(client: Client) -> None:
     job = start(client, "echo begun; sleep 300 & sleep 300")
-    assert poll(client, job, wait=LONG)["stdout"]["data"] == "begun\n"
+    assert poll(client, job, wait=POLL_SECONDS)["stdout"]["data"] == "begun\n"
     client.post("/job/kill", job=job)
     described = client.post("/job/wait", job=job)
     assert (described["state"], described["exitCode"]) == ("killed", 143)
@@ -240,7 +240,7 @@ def test_a_killed_job(client: Client) -> None:
 
 def test_a_job_that_ignores_term_is_killed_after_the_grace(client: Client) -> None:
     job = start(client, "trap '' TERM; echo ready; while :; do sleep 1; done")
-    poll(client, job, wait=LONG)
+    poll(client, job, wait=POLL_SECONDS)
     client.post("/job/kill", job=job, grace=0.5)
     assert client.post("/job/wait", job=job)["exitCode"] == 137
 
@@ -326,7 +326,7 @@ def test_a_job_outlives_its_shell(client: Client) -> None:
 
 
 def test_a_command_that_ends_in_time_is_answered_as_any_other(client: Client) -> None:
-    options = {"connection": LOCAL, "command": "echo out; echo err >&2; exit 3", "detachAfter": LONG}
+    options = {"connection": LOCAL, "command": "echo out; echo err >&2; exit 3", "detachAfter": POLL_SECONDS}
 
     def known() -> set[str]:
         return {one["job"] for one in client.post("/job/query")["jobs"]}
@@ -349,7 +349,7 @@ def test_a_command_that_goes_on_is_answered_as_a_job(client: Client, tmp_path: P
 
 
 def test_a_command_that_goes_on_keeps_its_timeout(client: Client) -> None:
-    options = {"connection": LOCAL, "command": "echo begun; sleep 60", "detachAfter": LONG, "timeout": 2}
+    options = {"connection": LOCAL, "command": "echo begun; sleep 60", "detachAfter": POLL_SECONDS, "timeout": 2}
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", **options)
     assert (caught.value.code, caught.value.details["stdout"]) == ("command_timeout", "begun")

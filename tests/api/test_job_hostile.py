@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.api.test_job import LONG, refused, start
+from tests.api.test_job import POLL_SECONDS, refused, start
 from tests.api.wire import LOCAL, address, bearer, client_of
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually
@@ -24,9 +24,9 @@ from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.relay import Relay
 
-WAITING = 200
-SOON = 20.0
-"""Seconds; who is told nothing waits for :data:`LONG`."""
+CLIENTS = 200
+ANSWER_SECONDS = 20.0
+"""Time for an early answer, which is less than :data:`POLL_SECONDS`."""
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def client(own_daemon: Daemon) -> Iterator[Client]:
 
 def waits(daemon: Daemon, job: str, token: str) -> socket.socket:
     """Send a request that waits for a job, and return its connection."""
-    one = socket.create_connection(address(daemon.url), timeout=LONG)
-    body = json.dumps({"job": job, "wait": LONG}).encode()
+    one = socket.create_connection(address(daemon.url), timeout=POLL_SECONDS)
+    body = json.dumps({"job": job, "wait": POLL_SECONDS}).encode()
     head = f"POST /job/wait HTTP/1.1\r\nHost: localhost:{address(daemon.url)[1]}\r\nContent-Type: application/json\r\n"
     head += f"Authorization: {token}\r\nContent-Length: {len(body)}\r\n\r\n"
     one.sendall(head.encode() + body)
@@ -55,7 +55,7 @@ def test_the_stop_is_told_at_once_to_all_who_wait(own_daemon: Daemon, client: Cl
     job = start(client, "sleep 60")
     token = bearer(own_daemon)["Authorization"]
     with ExitStack() as stack:
-        waiting = [stack.enter_context(closing(waits(own_daemon, job, token))) for _ in range(WAITING)]
+        waiting = [stack.enter_context(closing(waits(own_daemon, job, token))) for _ in range(CLIENTS)]
         eventually(lambda: client.daemon.status().slots_in_use == 0, "who waits holds a slot")
         begun = time.monotonic()
         own_daemon.process.terminate()
@@ -63,8 +63,8 @@ def test_the_stop_is_told_at_once_to_all_who_wait(own_daemon: Daemon, client: Cl
             answer = one.recv(65536)
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b'"stopping"' in answer
-        own_daemon.process.wait(SOON)
-        assert time.monotonic() - begun < SOON
+        own_daemon.process.wait(ANSWER_SECONDS)
+        assert time.monotonic() - begun < ANSWER_SECONDS
 
 
 @pytest.mark.needs("descriptors")
@@ -72,13 +72,13 @@ def test_clients_that_leave_while_they_wait_leave_nothing_behind(own_daemon: Dae
     job = start(client, "read x; exit 3", stdin="open")
     token = bearer(own_daemon)["Authorization"]
     for _ in range(2):
-        waiting = [waits(own_daemon, job, token) for _ in range(WAITING)]
-        eventually(lambda: connected(own_daemon) >= WAITING, "not all clients are taken")
+        waiting = [waits(own_daemon, job, token) for _ in range(CLIENTS)]
+        eventually(lambda: connected(own_daemon) >= CLIENTS, "not all clients are taken")
         for one in waiting:
             one.close()
         eventually(lambda: connected(own_daemon) < 10, "who has left is kept")
     client.post("/job/input", job=job, data="x\n")
-    assert client.post("/job/wait", job=job, wait=LONG)["exitCode"] == 3
+    assert client.post("/job/wait", job=job, wait=POLL_SECONDS)["exitCode"] == 3
 
 
 def test_a_caller_who_may_not_open_a_secret_on_the_way(own_daemon: Daemon, client: Client) -> None:
@@ -100,7 +100,7 @@ def test_a_caller_who_may_not_open_a_secret_on_the_way(own_daemon: Daemon, clien
             "/job/remove": {"force": True},
         }.items():
             assert refused(other, path, job=job, **fields) == "secret_locked", path
-    assert client.post("/job/output", job=job, wait=LONG)["stdout"]["data"] == "x\n"
+    assert client.post("/job/output", job=job, wait=POLL_SECONDS)["stdout"]["data"] == "x\n"
     client.post("/job/remove", job=job, force=True)
 
 
@@ -119,7 +119,7 @@ def test_of_a_machine_that_cannot_be_reached_is_told_what_was_seen_last(client: 
     with ExitStack() as stack:
         server, relay, connection, _ = far(client, tmp_path, stack)
         job = client.post("/job/start", connection=connection, command="echo x; read y; exit 3", stdin="open")["job"]
-        assert client.post("/job/output", job=job, wait=LONG)["stdout"]["data"] == "x\n"
+        assert client.post("/job/output", job=job, wait=POLL_SECONDS)["stdout"]["data"] == "x\n"
         server.crash()
         relay.reset()
         # What was seen a moment ago is answered without asking.
@@ -135,10 +135,10 @@ def test_of_a_machine_that_cannot_be_reached_is_told_what_was_seen_last(client: 
         assert (listed["job"], listed["stale"]) == (job, True)
         assert refused(client, "/job/kill", job=job) == "host_refused"
         with ThreadPoolExecutor(1) as pool, client.clone() as other:
-            waiting = pool.submit(other.post, "/job/output", job=job, stdout=2, wait=LONG, until="exit")
+            waiting = pool.submit(other.post, "/job/output", job=job, stdout=2, wait=POLL_SECONDS, until="exit")
             server.start()
             client.post("/job/input", job=job, data="y\n")
-            answer = waiting.result(LONG + 5)
+            answer = waiting.result(POLL_SECONDS + 5)
         assert (answer["state"], answer["exitCode"], answer["stale"]) == ("exited", 3, False)
 
 
@@ -150,22 +150,22 @@ def test_a_job_whose_connection_is_changed_or_removed_meanwhile(client: Client, 
         client.post("/connection/update", connection=connection, data={**data, "connectTimeout": 4}, validate=False)
         assert client.post("/job/info", job=job)["state"] == "running"
         with ThreadPoolExecutor(1) as pool, client.clone() as other:
-            waiting = pool.submit(other.post, "/job/wait", job=job, wait=LONG)
+            waiting = pool.submit(other.post, "/job/wait", job=job, wait=POLL_SECONDS)
             client.post("/job/kill", job=job, signal="KILL")
-            assert waiting.result(LONG)["state"] == "killed"
+            assert waiting.result(POLL_SECONDS)["state"] == "killed"
             client.post("/shell/start", connection=connection)
             gate = tmp_path / "far" / "gate"
             os.mkfifo(gate)
             job = client.post("/job/start", connection=connection, command=f"read x <{gate}")["job"]
             begun = time.monotonic()
-            waiting = pool.submit(other.post, "/job/wait", job=job, wait=LONG)
+            waiting = pool.submit(other.post, "/job/wait", job=job, wait=POLL_SECONDS)
             client.post("/connection/remove", connections=[connection])
             assert refusal(waiting.result) in ("unknown_job", "unknown_connection")
-            assert time.monotonic() - begun < SOON, "who waits is not told that the connection was removed"
+            assert time.monotonic() - begun < ANSWER_SECONDS, "who waits is not told that the connection was removed"
             gate.write_bytes(b"end\n")
 
 
 def refusal(call: Callable[[float], Any]) -> str:
     with pytest.raises(ClientError) as caught:
-        call(LONG)
+        call(POLL_SECONDS)
     return caught.value.code

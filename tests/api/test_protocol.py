@@ -12,8 +12,9 @@ import pytest
 
 from connmgr.daemon.channel import IDLE_SECONDS
 from connmgr.daemon.server import MAX_CONNECTIONS
-from tests.api.wire import TIMEOUT, address, bearer, send, talk, token_of
+from tests.api.wire import address, bearer, send, talk, token_of
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 LIMIT = 256 * 1024
 
@@ -105,7 +106,7 @@ def test_who_is_refused_is_told_the_same_whatever_the_size_of_the_body(
 
 @pytest.mark.parametrize("framing", ["Content-Length: 200000", "Transfer-Encoding: chunked"])
 def test_a_stranger_who_waits_for_100_is_refused_as_any_other(small: Daemon, framing: str) -> None:
-    with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+    with socket.create_connection(address(small.url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(
             head(small, "/shell/exec", framing, "Expect: 100-continue", "Authorization: Bearer stale", token=False)
         )
@@ -156,7 +157,7 @@ def test_what_is_not_http_is_400_in_json(daemon: Daemon, sent: bytes) -> None:
 def test_what_is_not_http_is_400_to_a_client_that_was_just_answered(daemon: Daemon, sent: bytes) -> None:
     host = ":".join(map(str, address(daemon.url))).encode()
     logged = len(daemon.stderr().encode())
-    with socket.create_connection(address(daemon.url), timeout=TIMEOUT) as connection:
+    with socket.create_connection(address(daemon.url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(head(daemon, "/nothing", "Content-Length: 0", token=False))
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
         # At once, while the thread that has answered waits for what follows.
@@ -180,13 +181,13 @@ def test_requests_in_a_row_are_answered_in_a_row(daemon: Daemon) -> None:
 
 
 def test_a_client_that_waits_for_100_is_told_to_continue_or_refused(small: Daemon) -> None:
-    with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+    with socket.create_connection(address(small.url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(head(small, "/category/query", "Content-Length: 14", "Expect: 100-continue"))
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(b'{"filter":"*"}')
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
     for length in (0, LIMIT + 1):
-        with socket.create_connection(address(small.url), timeout=TIMEOUT) as connection:
+        with socket.create_connection(address(small.url), timeout=DEADLINE_SECONDS) as connection:
             connection.sendall(
                 head(small, "/category/query", f"Content-Length: {length}", "Expect: 100-continue", "Connection: close")
             )
@@ -211,7 +212,9 @@ def strangers(own_daemon: Daemon) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         taken = []
         for number in range(MAX_CONNECTIONS + 50):
-            connection = stack.enter_context(socket.create_connection(address(own_daemon.url), timeout=TIMEOUT))
+            connection = stack.enter_context(
+                socket.create_connection(address(own_daemon.url), timeout=DEADLINE_SECONDS)
+            )
             if number % 2:
                 connection.sendall(b"POST /handshake HTTP/1.1\r\nHost: ")
             taken.append(connection)
@@ -231,7 +234,7 @@ def test_a_client_with_a_token_keeps_its_connection_whatever_strangers_do(
     own_daemon: Daemon, request: pytest.FixtureRequest
 ) -> None:
     version = head(own_daemon, "/daemon/version", "Content-Length: 2") + b"{}"
-    with socket.create_connection(address(own_daemon.url), timeout=TIMEOUT) as known:
+    with socket.create_connection(address(own_daemon.url), timeout=DEADLINE_SECONDS) as known:
         known.sendall(version)
         assert known.recv(65536).startswith(b"HTTP/1.1 200 ")
         request.getfixturevalue("strangers")

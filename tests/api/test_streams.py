@@ -18,12 +18,12 @@ from connmgr.client import Client
 from tests.api.wire import LOCAL, NOBODY, address, bearer, client_of, send, talk
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.fs.far_sides import eventually
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 
 LINES = "application/x-ndjson"
-WAIT_SECONDS = 30.0
 
 Line = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Stream:
     """A request for lines, whose answer is read while the command runs; iterating yields the lines that are left."""
 
     def __init__(self, daemon: Daemon, fields: Line) -> None:
-        self._connection = http.client.HTTPConnection(*address(daemon.url), timeout=WAIT_SECONDS)
+        self._connection = http.client.HTTPConnection(*address(daemon.url), timeout=DEADLINE_SECONDS)
         headers = {"Content-Type": "application/json", "Accept": LINES, **bearer(daemon)}
         self._connection.request("POST", "/shell/exec", json.dumps(fields).encode(), headers)
         self._answer: http.client.HTTPResponse | None = None
@@ -108,7 +108,7 @@ def wait_for(gate: Path) -> str:
 
 
 def await_file(path: Path, what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not path.exists():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)

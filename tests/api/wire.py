@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from connmgr.client import Client
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
 NOBODY = "00000000-0000-4000-8000-000000000000"
-TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def send(
     """Send one request on a connection of its own; a ``body`` that is no bytes is sent as JSON."""
     sent = {"Content-Type": "application/json", **(headers or {})}
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection = http.client.HTTPConnection(*address(url), timeout=TIMEOUT)
+    connection = http.client.HTTPConnection(*address(url), timeout=DEADLINE_SECONDS)
     try:
         connection.request(method, path, content, {name: value for name, value in sent.items() if value})
         response = connection.getresponse()
@@ -84,7 +84,7 @@ def client_of(daemon: Daemon) -> Client:
 
 def talk(url: str, sent: bytes) -> bytes:
     """Send bytes as they are and return all that comes until the daemon closes the connection."""
-    with socket.create_connection(address(url), timeout=TIMEOUT) as connection:
+    with socket.create_connection(address(url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
         while chunk := connection.recv(65536):

@@ -14,9 +14,10 @@ import pytest
 from connmgr.errors import BlobQuotaExceeded, UnknownBlob
 from connmgr.fs.blobs import Blobs
 from connmgr.fs.spool import ALL_IN_MEMORY_BYTES, OVERHEAD_BYTES
-from tests.api.wire import LOCAL, TIMEOUT, address, send
+from tests.api.wire import LOCAL, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.fs.far_sides import OWNER, eventually, names_in, stored
 from tests.fs.wire import Caller
 
@@ -66,7 +67,7 @@ def test_the_content_type_is_not_looked_at(caller: Caller, tmp_path: Path, kind:
 
 def test_a_chunked_upload(caller: Caller, tmp_path: Path) -> None:
     pieces = [b"a" * 100_000, b"\r\n0\r\n\r\n", os.urandom(3 * MEBIBYTE)]
-    connection = http.client.HTTPConnection(*address(caller.daemon.url), timeout=TIMEOUT)
+    connection = http.client.HTTPConnection(*address(caller.daemon.url), timeout=DEADLINE_SECONDS)
     connection.request("POST", "/fs/blob", iter(pieces), caller.headers, encode_chunked=True)
     response = connection.getresponse()
     answer = response.read()
@@ -134,7 +135,7 @@ def test_a_blob_expires_by_itself(start_daemon: StartDaemon, tmp_path: Path) -> 
 
 def half_an_upload(caller: Caller, size: int) -> socket.socket:
     """Send ``size`` bytes of an upload that is to be twice as long."""
-    connection = socket.create_connection(address(caller.daemon.url), timeout=TIMEOUT)
+    connection = socket.create_connection(address(caller.daemon.url), timeout=DEADLINE_SECONDS)
     head = f"POST /fs/blob HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {caller.headers['Authorization']}\r\n"
     port = address(caller.daemon.url)[1]
     head = head.replace("127.0.0.1", f"127.0.0.1:{port}")

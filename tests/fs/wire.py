@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.api.wire import LOCAL, TIMEOUT, Answer, address, send, token_of
+from tests.api.wire import LOCAL, Answer, address, send, token_of
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 
 class Caller:
@@ -57,7 +58,7 @@ class Caller:
         host, port = address(self.daemon.url)
         lines = [f"POST {_target(endpoint, path, {})} {version}", f"Host: {host}:{port}"]
         lines += [*map(": ".join, self.headers.items()), *headers]
-        with socket.create_connection((host, port), timeout=TIMEOUT) as connection:
+        with socket.create_connection((host, port), timeout=DEADLINE_SECONDS) as connection:
             connection.sendall("\r\n".join([*lines, "", ""]).encode())
             yield connection
 
@@ -67,7 +68,7 @@ class Caller:
 
         The connection is closed at the end, however much was read.
         """
-        connection = http.client.HTTPConnection(*address(self.daemon.url), timeout=TIMEOUT)
+        connection = http.client.HTTPConnection(*address(self.daemon.url), timeout=DEADLINE_SECONDS)
         try:
             body = json.dumps({"connection": of, "path": str(path)})
             connection.request("POST", endpoint, body, {"Content-Type": "application/json", **self.headers})
