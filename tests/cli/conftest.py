@@ -21,7 +21,7 @@ from tests.plugins.sshd import Sshd, privilege_separation
 StartSshd = Callable[..., Sshd]
 
 LOST_SECONDS = 15.0
-"""Seconds within which the daemon must know of a link that broke, on a machine with much else to do."""
+"""Time for the daemon to notice a broken link, on a busy machine."""
 
 
 def lose_links(connmgr: CommandLine, server: Sshd) -> None:

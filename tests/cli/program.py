@@ -12,11 +12,11 @@ from typing import Any
 import pexpect
 
 from tests.daemon import Daemon, spawner
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.sshd import Sshd
 from tests.spawner import PROGRAM, forkable
 
 DIRECTORY = PROGRAM.parent
-TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
     """Run the program in the home directory of ``environment`` to its end; there is no terminal to ask on."""
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
-        done = spawner().run(arguments, environment, Path(environment["HOME"]), content, TIMEOUT)
+        done = spawner().run(arguments, environment, Path(environment["HOME"]), content, DEADLINE_SECONDS)
     else:
         done = subprocess.run(
             [PROGRAM, *arguments],
@@ -52,7 +52,7 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
             capture_output=True,
             env=environment,
             cwd=environment["HOME"],
-            timeout=TIMEOUT,
+            timeout=DEADLINE_SECONDS,
             check=False,
             start_new_session=True,
         )
@@ -90,7 +90,7 @@ class CommandLine:
             list(arguments),
             env=self.environment,
             cwd=str(self.daemon.home),
-            timeout=TIMEOUT,
+            timeout=DEADLINE_SECONDS,
             encoding="utf-8",
             dimensions=(50, columns),
         )

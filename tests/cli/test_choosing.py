@@ -19,7 +19,7 @@ FLEET = {
     "fleet/us/db": "/bin/sh",
     "default/spare": "/usr/bin/bash",
 }
-"""Shells of this machine by their names; equal ones would be one connection."""
+"""Shells of this machine by name; they differ, since equal connections would be one."""
 
 
 @pytest.fixture(scope="module")

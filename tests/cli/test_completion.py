@@ -14,9 +14,9 @@ import pexpect
 import pytest
 
 from tests.cli.program import CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 
 PROMPT = "ready> "
-WAIT = 60.0
 SHELLS = [pytest.param(shell, marks=pytest.mark.needs(shell)) for shell in ("bash", "zsh", "fish")]
 
 
@@ -56,7 +56,7 @@ def complete(terminal: pexpect.spawn, directory: Path, line: str) -> str:
     output, end = directory / "output", directory / "end"
     terminal.send(f"{line}\t")
     terminal.send(f" >{output}; echo >{end}\r")
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not end.exists():
         assert time.monotonic() < deadline, terminal.read_nonblocking(10000, 0)
         time.sleep(0.05)

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import LOCAL_MACHINE
-from tests.cli.program import TIMEOUT, CommandLine, run
+from tests.cli.program import CommandLine, run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
+from tests.deadlines import DEADLINE_SECONDS
 
 NEED_A_DAEMON = [
     ("status",),
@@ -59,7 +60,7 @@ def test_status_shows_the_names_of_shells(clean_connmgr: CommandLine) -> None:
 
 def test_stop_waits_for_the_end(own_connmgr: CommandLine) -> None:
     assert own_connmgr("stop").output == "The daemon has stopped.\n"
-    assert own_connmgr.daemon.process.wait(TIMEOUT) == 0
+    assert own_connmgr.daemon.process.wait(DEADLINE_SECONDS) == 0
     own_connmgr("status", code=3)
 
 

@@ -26,7 +26,7 @@ STRANGERS = {
     *("flask", "marshmallow", "waitress", "sqlalchemy", "alembic", "nacl", "paramiko", "pluggy"),
     *("http", "email", "ssl", "psutil", "pexpect", "rich", "platformdirs", "cryptography", "readline", "tomllib"),
 }
-"""What no command loads that only talks to the daemon."""
+"""Modules that commands which only talk to the daemon must not load."""
 
 LIGHT = [
     *("ls", "exec", "cp", "shell", "ssh", "disconnect", "job", "status", "info", "add", "edit", "rm", "mv", "category"),

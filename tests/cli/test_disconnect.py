@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine
+from tests.cli.program import DIRECTORY, CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -46,7 +47,7 @@ def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tm
         listed = connmgr("status", "--json").json["shells"]
         assert sorted(one.get("session", "") for one in listed) == ["", "build"]
         assert connmgr("disconnect", "local").output == "local: 2 shells ended\n"
-        assert process.wait(TIMEOUT) == 125
+        assert process.wait(DEADLINE_SECONDS) == 125
     assert connmgr.daemon.client.shell.list() == []
     assert connmgr("disconnect", "local").output == "local: no shell runs\n"
     assert connmgr("exec", "local", "--", "pwd").output == f"{connmgr.daemon.home}\n"
@@ -75,6 +76,6 @@ def test_it_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, s
     assert server.log().count("Accepted publickey") == logins + 1, "the next command did not log in again"
     assert clean_connmgr("job", "ls").output.count("running") == 1
     clean_connmgr("job", "kill", job)
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while "running" in clean_connmgr("job", "ls").output:
         assert time.monotonic() < deadline, "the job does not end"

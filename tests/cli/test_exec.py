@@ -14,8 +14,9 @@ import pytest
 from connmgr.cli.progress import QUIET_SECONDS
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine, finish
+from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.conftest import StartDaemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.recorder import recorded, write_recorder
 
 pytestmark = pytest.mark.needs("bash")
@@ -156,7 +157,7 @@ def test_output_appears_as_it_is_printed_both_streams_apart(connmgr: CommandLine
         gates[1].touch()
         assert process.stdout.read() == b"three\n"
         assert process.stderr.read() == b""
-        assert process.wait(TIMEOUT) == 7
+        assert process.wait(DEADLINE_SECONDS) == 7
 
 
 def test_large_binary_output_arrives_whole(connmgr: CommandLine, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_reader_that_leaves_ends_a_command_that_prints_for_ever(connmgr: Comma
         env=connmgr.environment,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT,
+        timeout=DEADLINE_SECONDS,
         check=True,
     )
     assert (done.stdout, done.stderr) == ("y\n0\n", "")

@@ -15,12 +15,12 @@ from tests.cli.program import CommandLine
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
 
 HOSTS = 50
-SLOW = 3.0
-"""Seconds that the command takes on the slow host."""
-TIMEOUT = 5.0
-"""Seconds that it may take."""
-BOUND = 90.0
-"""Seconds within which all must be over, on a machine with much else to do; a frozen host alone could take an hour."""
+SLOW_SECONDS = 3.0
+"""Duration of the command on the slow host."""
+COMMAND_SECONDS = 5.0
+"""Timeout of the command."""
+RUN_SECONDS = 90.0
+"""Longest run on a busy machine; without a limit the frozen host would take an hour."""
 
 
 def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
@@ -30,18 +30,28 @@ def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     client = own_connmgr.daemon.client
     own_connmgr.add_ssh("host00", good)
     pattern = client.connection.info(client.connection.query("host00"))[0].data
-    # Otherwise they would be one connection.
+    # Equal connections would be one.
     for number in range(1, HOSTS - 3):
         client.connection.add(f"host{number:02}", {"type": "ssh", **pattern, "connectTimeout": 20 + number / 100})
     inner = client.connection.add("slow-link", {"type": "ssh", **pattern, "connectTimeout": 21})
-    data = {"type": "shellEnvironment", "host": inner, "commands": [f"export WAIT={SLOW}"]}
+    data = {"type": "shellEnvironment", "host": inner, "commands": [f"export WAIT={SLOW_SECONDS}"]}
     client.connection.add("host-slow", data)
     own_connmgr.add_ssh("host-frozen", frozen)
     own_connmgr.add_ssh("host-refusing", good, f"port={closed_port}", "connectTimeout=5")
-    # Its shell runs, when it freezes.
+    # The host freezes with a running shell.
     own_connmgr("exec", "host-frozen", "--", "true")
     frozen.freeze()
-    command = ("exec", "--all", "**host*", "-j", "20", "--timeout", f"{TIMEOUT:g}", "--", "sleep ${WAIT:-0}; echo $0")
+    command = (
+        "exec",
+        "--all",
+        "**host*",
+        "-j",
+        "20",
+        "--timeout",
+        f"{COMMAND_SECONDS:g}",
+        "--",
+        "sleep ${WAIT:-0}; echo $0",
+    )
     start = time.monotonic()
     done = own_connmgr(*command, code=1)
     taken = time.monotonic() - start
@@ -56,9 +66,9 @@ def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     assert re.search(r" (shell_lost|command_timeout) ", verdicts["host-frozen"]), verdicts["host-frozen"]
     assert " host_refused " in verdicts["host-refusing"]
     assert re.fullmatch(rf"{HOSTS} connections in [\d.]+ s: {HOSTS - 2} ok, 1 \w+, 1 \w+\n", done.errors), done.errors
-    # Each as it finishes: the quick ones do not wait for those that are not.
+    # Each line comes when its host finishes, so the first is of a quick one.
     assert next(iter(verdicts)) not in {"host-frozen", "slow-link/host-slow"}
-    assert taken < BOUND
+    assert taken < RUN_SECONDS
 
 
 def test_a_command_that_fails_somewhere_exits_with_1(clean_connmgr: CommandLine) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import StartSshd, lose_links
-from tests.cli.program import DIRECTORY, TIMEOUT, CommandLine
+from tests.cli.program import DIRECTORY, CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
@@ -75,7 +76,7 @@ def test_a_command_during_which_the_link_breaks_fails_and_is_not_run_twice(
         assert process.stderr
         assert process.stdout.readline() == b"begun\n"
         server.kill_sessions()
-        assert process.wait(TIMEOUT) == 125
+        assert process.wait(DEADLINE_SECONDS) == 125
         assert b"The next command starts a new shell" in process.stderr.read()
     assert counter.read_text() == "once\n", "the command ran twice"
     assert clean_connmgr("exec", "web", "--", "echo on").errors == ANEW
@@ -99,7 +100,7 @@ def test_files_and_jobs_and_a_shell_go_on_too(clean_connmgr: CommandLine, server
 def test_the_status_shows_a_link_that_broke(clean_connmgr: CommandLine, server: Sshd) -> None:
     clean_connmgr("exec", "web", "--", "true")
     server.kill_sessions()
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while "lost" not in (shown := clean_connmgr("status").output):
         assert time.monotonic() < deadline, shown
     assert clean_connmgr("status", "--json").json["sessions"][0]["state"] == "lost"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.cli.program import DIRECTORY, TIMEOUT, finish
+from tests.cli.program import DIRECTORY, finish
 from tests.daemon import Daemon, clean_environment
+from tests.deadlines import DEADLINE_SECONDS
 
 QUESTION = "No daemon runs. Start one in the background"
 PROGRAM = str(DIRECTORY / "connmgr")
@@ -30,7 +31,7 @@ class Person:
 
     def types(self, *words: str, **environment: str) -> pexpect.spawn:
         variables = self.environment | environment
-        return pexpect.spawn(PROGRAM, list(words), env=variables, cwd="/", timeout=TIMEOUT, encoding="utf-8")
+        return pexpect.spawn(PROGRAM, list(words), env=variables, cwd="/", timeout=DEADLINE_SECONDS, encoding="utf-8")
 
     def pid(self) -> int:
         told: int = json.loads((self.home / "run" / "connmgr" / "daemon.json").read_text())["pid"]
@@ -43,7 +44,9 @@ def person() -> Iterator[Person]:
         one = Person(Path(directory))
         yield one
         if (one.home / "run" / "connmgr" / "daemon.json").exists():
-            subprocess.run([PROGRAM, "stop"], env=one.environment, capture_output=True, timeout=TIMEOUT, check=True)
+            subprocess.run(
+                [PROGRAM, "stop"], env=one.environment, capture_output=True, timeout=DEADLINE_SECONDS, check=True
+            )
 
 
 def test_yes_starts_a_daemon_of_its_own_session_and_the_command_goes_on(person: Person) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.program import TIMEOUT, CommandLine
+from tests.cli.program import CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 
 pytestmark = [
     pytest.mark.needs("bash"),
@@ -25,7 +26,7 @@ def run(connmgr: CommandLine, line: str, code: int) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=TIMEOUT,
+        timeout=DEADLINE_SECONDS,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.cli.program import CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 
 SSH = Path(sys.executable).with_name("connmgr-ssh")
-SECONDS = 60.0
 
 
 class Far:
@@ -32,7 +32,7 @@ class Far:
         self, *argv: str, code: int = 0, stdin: bytes | None = b"", **more: Any
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a program to its end, which must be with the exit code ``code``."""
-        more = {"env": self.environment, "cwd": self.home, "capture_output": True, "timeout": SECONDS, **more}
+        more = {"env": self.environment, "cwd": self.home, "capture_output": True, "timeout": DEADLINE_SECONDS, **more}
         if stdin is not None:
             more["input"] = stdin
         # Without a terminal to ask on, even where the tests have one.

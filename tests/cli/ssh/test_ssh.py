@@ -13,7 +13,8 @@ import pytest
 
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
-from tests.cli.ssh.conftest import SECONDS, SSH, Far
+from tests.cli.ssh.conftest import SSH, Far
+from tests.deadlines import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
@@ -62,7 +63,7 @@ def test_the_end_of_input_is_told_and_the_far_side_goes_on(far: Far) -> None:
         assert process.stdout.readline() == b"got one\n"
         process.stdin.close()
         assert process.stdout.read() == b"over\n"
-        assert process.wait(SECONDS) == 4
+        assert process.wait(DEADLINE_SECONDS) == 4
 
 
 def test_input_is_not_read_where_it_is_not_wanted(far: Far) -> None:
@@ -80,7 +81,7 @@ def test_output_that_nobody_reads_ends_it_as_it_ends_any_program(far: Far) -> No
 
 
 def _await(condition: object, what: str) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -92,7 +93,7 @@ def test_a_signal_ends_it_and_the_far_command(far: Far, number: signal.Signals) 
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.send_signal(number)
-        assert process.wait(SECONDS) == -number
+        assert process.wait(DEADLINE_SECONDS) == -number
         assert process.stdout.read() == b""
     _await(lambda: not psutil.pid_exists(pid), "the far command goes on")
 
@@ -105,7 +106,7 @@ def test_a_reader_that_is_slow_is_waited_for_and_nothing_grows(far: Far) -> None
         memory = psutil.Process(process.pid).memory_info().rss
         assert memory < 60_000_000
         assert len(process.stdout.read()) == 30_000_000 - KIB
-        assert process.wait(SECONDS) == 0
+        assert process.wait(DEADLINE_SECONDS) == 0
 
 
 def test_megabytes_go_both_ways_at_once(far: Far) -> None:
@@ -118,11 +119,11 @@ def test_files_and_devices_are_read_and_written(far: Far, tmp_path: Path) -> Non
     for source in (tmp_path / "in", Path(os.devnull)):
         with source.open("rb") as stdin, (tmp_path / "out").open("wb") as stdout:
             argv = [SSH, "web", "cat"]
-            subprocess.run(argv, stdin=stdin, stdout=stdout, env=far.environment, timeout=SECONDS, check=True)
+            subprocess.run(argv, stdin=stdin, stdout=stdout, env=far.environment, timeout=DEADLINE_SECONDS, check=True)
         assert (tmp_path / "out").read_bytes() == source.read_bytes()
     with Path(os.devnull).open("wb") as nowhere:
         argv = [SSH, "web", "head -c 1000000 /dev/zero"]
-        subprocess.run(argv, stdout=nowhere, env=far.environment, timeout=SECONDS, check=True)
+        subprocess.run(argv, stdout=nowhere, env=far.environment, timeout=DEADLINE_SECONDS, check=True)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_it_goes_to_the_background_when_it_is_told(far: Far, tmp_path: Path) -> 
     log = (tmp_path / "log").open("wb")
     with log:
         argv = [SSH, "-f", "web", f"read line <{tmp_path}/go; echo $line >{tmp_path}/done"]
-        subprocess.run(argv, stdout=log, stderr=log, env=far.environment, timeout=SECONDS, check=True)
+        subprocess.run(argv, stdout=log, stderr=log, env=far.environment, timeout=DEADLINE_SECONDS, check=True)
     (tmp_path / "go").write_text("went on\n")
     _await(lambda: (tmp_path / "done").exists() and (tmp_path / "done").read_text(), "the command did not go on")
     assert (tmp_path / "done").read_text() == "went on\n"

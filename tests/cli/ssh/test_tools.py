@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import CommandLine
-from tests.cli.ssh.conftest import SECONDS, SSH, Far
+from tests.cli.ssh.conftest import SSH, Far
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
 from tests.plugins.sshd import Sshd
@@ -164,7 +165,7 @@ def forwarding(far: Far) -> Iterator[tuple[int, int]]:
         lines = [process.stderr.readline().decode() for _ in range(2)]
         yield int(lines[0].split()[-1]), int(lines[1].split()[-1])
         process.terminate()
-        assert process.wait(SECONDS) == -15
+        assert process.wait(DEADLINE_SECONDS) == -15
 
 
 def test_ports_are_forwarded(far: Far, forwarding: tuple[int, int], tmp_path: Path) -> None:
@@ -180,9 +181,9 @@ def test_ports_are_forwarded(far: Far, forwarding: tuple[int, int], tmp_path: Pa
     for carrier in carriers:
         carrier.start()
     for carrier in carriers:
-        carrier.join(SECONDS)
+        carrier.join(DEADLINE_SECONDS)
     # A stream that ends at once leaves the others as they are.
-    socket.create_connection(("127.0.0.1", port), SECONDS).close()
+    socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()
     carry()
 
 
@@ -199,8 +200,8 @@ def test_a_port_that_leads_nowhere_is_told_and_the_others_go_on(far: Far, closed
         assert process.stderr is not None
         port = int(process.stderr.readline().split()[-1])
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", port), SECONDS) as connected:
-                connected.settimeout(SECONDS)
+            with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as connected:
+                connected.settimeout(DEADLINE_SECONDS)
                 assert connected.recv(1) == b""
             assert b"connmgr ssh: " in process.stderr.readline()
         process.terminate()
@@ -214,5 +215,5 @@ def test_a_port_that_is_taken_is_said_before_anything_begins(far: Far) -> None:
 
 
 def test_programs_that_take_one_word_find_one() -> None:
-    done = subprocess.run([SSH, "-V"], capture_output=True, timeout=SECONDS, check=True)
+    done = subprocess.run([SSH, "-V"], capture_output=True, timeout=DEADLINE_SECONDS, check=True)
     assert done.stderr.startswith(b"connmgr ")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import CommandLine
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 
-SECONDS = 20.0
 PAUSE_SECONDS = 0.05
 
 
@@ -32,7 +32,9 @@ class Person:
 
     def _tmux(self, *words: str) -> str:
         argv = [*self._words, *words]
-        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            argv, env=self._environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        )
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout
 
@@ -88,7 +90,7 @@ class Person:
         self._tmux("kill-server")
 
     def _until(self, look: Callable[[], object], what: str) -> re.Match[str]:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while not (found := look()):
             assert time.monotonic() < deadline, f"{what}:\n{self.screen()}"
             time.sleep(PAUSE_SECONDS)

@@ -15,7 +15,8 @@ import pytest
 
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
-from tests.cli.terminal.conftest import SECONDS, Sit, sitting
+from tests.cli.terminal.conftest import Sit, sitting
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
 
@@ -214,7 +215,7 @@ def test_a_megabyte_is_pasted(clean_connmgr: CommandLine) -> None:
     paste = threading.Thread(target=terminal.send, args=[pasted.decode()])
     paste.start()
     terminal.expect_exact(hashlib.md5(pasted).hexdigest())
-    paste.join(SECONDS)
+    paste.join(DEADLINE_SECONDS)
     terminal.expect(pexpect.EOF)
     terminal.close()
     assert terminal.exitstatus == 0
@@ -275,7 +276,7 @@ def test_ssh_on_a_terminal_ends_with_its_program_and_as_ssh_does(sit: Sit, tmp_p
     person.press("~", ".")
     assert person.sees_it_end() == 255
     pid = int((tmp_path / "pid").read_text())
-    assert psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], SECONDS)[1] == []
+    assert psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], DEADLINE_SECONDS)[1] == []
     asked = sit("connmgr ssh -t local 'read -p name? name; echo hello $name; exit 9'")
     asked.sees(r"name\?")
     asked.type("me")
