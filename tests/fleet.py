@@ -17,7 +17,7 @@ from tests.plugins.sshd import Sshd, privilege_separation
 
 PROGRAMS = Path(sys.executable).parent
 HOSTS = ("web1", "web2", "web3", "web4", "web5")
-SECONDS = 400.0
+RUN_SECONDS = 400.0
 """Longest run of a tool on a busy machine."""
 
 
@@ -72,7 +72,7 @@ def run_with(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=RUN_SECONDS,
         check=False,
     )
     shown = f"{argv} exited with {done.returncode}\n{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"

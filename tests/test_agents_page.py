@@ -16,7 +16,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from tests.conftest import StartDaemon
-from tests.mcp.agent import TIMEOUT
+from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.person import Person, chosen
 from tests.transcripts import typed
 
@@ -68,7 +68,7 @@ class Agent:
             parameters = StdioServerParameters(
                 command=server["command"], args=server["args"], env={**self._environment, **server.get("env", {})}
             )
-            client = Client(parameters, read_timeout_seconds=TIMEOUT, elicitation_callback=self.person)
+            client = Client(parameters, read_timeout_seconds=DEADLINE_SECONDS, elicitation_callback=self.person)
             self._client = await self._running.enter_async_context(client)
         return self._client
 

@@ -13,16 +13,16 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult
 
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.rights.wire import Holder
 from tests.spawner import PROGRAM
 
 MODES = ("legacy", "auto")
-TIMEOUT = 60.0
 
 
 @asynccontextmanager
 async def agent(
-    daemon: Daemon, holder: Holder, *options: str, seconds: float = TIMEOUT, **client: Any
+    daemon: Daemon, holder: Holder, *options: str, seconds: float = DEADLINE_SECONDS, **client: Any
 ) -> AsyncIterator[Client]:
     """Start the server with a holder's token, and yield a client of it for ``seconds`` at most.
 
@@ -32,7 +32,7 @@ async def agent(
     words = ["--url", daemon.url, "mcp", *options]
     server = StdioServerParameters(command=str(PROGRAM), args=words, env=environment)
     with anyio.fail_after(seconds):
-        async with Client(server, read_timeout_seconds=TIMEOUT, **client) as connected:
+        async with Client(server, read_timeout_seconds=DEADLINE_SECONDS, **client) as connected:
             yield connected
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import urlsplit
 
-from tests.mcp.agent import TIMEOUT
+from tests.deadlines import DEADLINE_SECONDS
 
 HOST = "127.0.0.1"
 END_OF_HEAD = b"\r\n\r\n"
@@ -43,7 +43,7 @@ class BearingProxy(ThreadingTCPServer):
 
     def connect(self) -> socket.socket:
         """Return a connection to the server."""
-        return socket.create_connection((self._parts.hostname, self._parts.port or 0), TIMEOUT)
+        return socket.create_connection((self._parts.hostname, self._parts.port or 0), DEADLINE_SECONDS)
 
     def shown(self, head: bytes) -> bytes:
         """Return the head of a request, the only one of its connection, as the server is to see it."""
@@ -60,7 +60,7 @@ class _Connection(BaseRequestHandler):
     request: socket.socket
 
     def handle(self) -> None:
-        self.request.settimeout(TIMEOUT)
+        self.request.settimeout(DEADLINE_SECONDS)
         with suppress(OSError):
             head, rest = self._head()
             if not head:

@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.api.wire import Answer
 from tests.daemon import Daemon
-from tests.mcp.agent import TIMEOUT
+from tests.deadlines import DEADLINE_SECONDS
 from tests.rights.wire import Holder
 from tests.spawner import PROGRAM
 
@@ -75,7 +75,7 @@ class HttpBridge:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            ready = selector.select(TIMEOUT)
+            ready = selector.select(DEADLINE_SECONDS)
         line = os.read(self.process.stdout.fileno(), 4096).decode() if ready else ""
         if not line.startswith(READY):
             self.process.stdout.close()
@@ -85,9 +85,9 @@ class HttpBridge:
     @asynccontextmanager
     async def agent(self, holder: Holder, **client: Any) -> AsyncIterator[Client]:
         """Yield a client that shows a holder's token; further arguments are those of the client."""
-        with anyio.fail_after(TIMEOUT):
+        with anyio.fail_after(DEADLINE_SECONDS):
             async with (
-                httpx2.AsyncClient(headers=bearer(holder), timeout=TIMEOUT) as http,
+                httpx2.AsyncClient(headers=bearer(holder), timeout=DEADLINE_SECONDS) as http,
                 Client(streamable_http_client(self.url, http_client=http), **client) as connected,
             ):
                 yield connected
@@ -107,7 +107,7 @@ class HttpBridge:
         """
         parts = urlsplit(self.url)
         own = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=DEADLINE_SECONDS)
         with closing(connection):
             body = message if message is None or isinstance(message, bytes) else json.dumps(message)
             connection.request(method, path or parts.path, body, own)

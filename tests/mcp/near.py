@@ -14,7 +14,8 @@ from connmgr import client as connmgr_client
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.server import build
 from tests.daemon import Daemon
-from tests.mcp.agent import TIMEOUT, content, refused
+from tests.deadlines import DEADLINE_SECONDS
+from tests.mcp.agent import content, refused
 from tests.rights import wire
 from tests.rights.wire import Holder
 
@@ -57,11 +58,11 @@ def run(
 @asynccontextmanager
 async def near(daemon: Daemon, holder: Holder, **client: Any) -> AsyncIterator[Agent]:
     """Yield an agent with a holder's token."""
-    bridge = Bridge(connmgr_client.Client(daemon.url, api_key=holder.secret, foreign=True, timeout=TIMEOUT))
+    bridge = Bridge(connmgr_client.Client(daemon.url, api_key=holder.secret, foreign=True, timeout=DEADLINE_SECONDS))
     try:
-        with anyio.fail_after(TIMEOUT):
+        with anyio.fail_after(DEADLINE_SECONDS):
             server = await anyio.to_thread.run_sync(build, bridge)
-            async with Client(server, read_timeout_seconds=TIMEOUT, **client) as connected:
+            async with Client(server, read_timeout_seconds=DEADLINE_SECONDS, **client) as connected:
                 yield Agent(connected, bridge)
     finally:
         bridge.close()

@@ -17,7 +17,7 @@ from connmgr.mcp.approver import Approver
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.server import build
 from tests.daemon import Daemon
-from tests.mcp.agent import TIMEOUT
+from tests.deadlines import DEADLINE_SECONDS
 from tests.rights.wire import Holder
 
 Answer = ElicitResult | Callable[[ElicitRequestFormParams], ElicitResult]
@@ -57,9 +57,11 @@ async def client_of(
         if approver is not None:
             own = stack.enter_context(closing(DaemonClient(daemon.url, daemon.auth_file, approver.secret)))
             decider = Approver(own)
-        with anyio.fail_after(TIMEOUT):
+        with anyio.fail_after(DEADLINE_SECONDS):
             server = build(bridge, decider)
-            async with Client(server, mode=mode, read_timeout_seconds=TIMEOUT, elicitation_callback=person) as client:
+            async with Client(
+                server, mode=mode, read_timeout_seconds=DEADLINE_SECONDS, elicitation_callback=person
+            ) as client:
                 yield client
 
 

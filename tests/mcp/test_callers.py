@@ -11,8 +11,8 @@ from uvicorn.server import ServerState
 
 from connmgr.mcp import callers
 from connmgr.mcp.callers import Caller
+from tests.deadlines import DEADLINE_SECONDS
 
-WAIT_SECONDS = 20.0
 BEGUN = b"GET / HTTP/1.1\r\nHost: here\r\nX: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -20,12 +20,12 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 @pytest.mark.parametrize("said", [b"", b"GET", BEGUN, WHOLE + BEGUN])
 def test_who_asks_nothing_is_closed(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "HEADER_SECONDS", 0.1)
-    asyncio.run(asyncio.wait_for(_closed(said), WAIT_SECONDS))
+    asyncio.run(asyncio.wait_for(_closed(said), DEADLINE_SECONDS))
 
 
 def test_who_asks_now_and_then_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "HEADER_SECONDS", 0.4)
-    asyncio.run(asyncio.wait_for(_kept(), WAIT_SECONDS))
+    asyncio.run(asyncio.wait_for(_kept(), DEADLINE_SECONDS))
 
 
 async def _closed(said: bytes) -> None:

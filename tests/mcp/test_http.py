@@ -18,7 +18,8 @@ from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES, TIMEOUT, content, refused, run
+from tests.deadlines import DEADLINE_SECONDS
+from tests.mcp.agent import MODES, content, refused, run
 from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, HttpBridge, bearer
 from tests.rights import wire
 from tests.rights.wire import Holder
@@ -210,7 +211,7 @@ def test_an_agent_that_is_silent_for_long_goes(daemon: Daemon, worker: Holder, m
     async def work() -> None:
         async with table(daemon) as there:
             await begun(there, worker)
-            with anyio.fail_after(TIMEOUT):
+            with anyio.fail_after(DEADLINE_SECONDS):
                 while await there.of_session(worker.secret, "1") is not None:
                     await anyio.sleep(0.02)
 

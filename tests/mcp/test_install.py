@@ -16,7 +16,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from tests.cli.program import CommandLine
 from tests.daemon import Daemon
-from tests.mcp.agent import TIMEOUT, content, run
+from tests.deadlines import DEADLINE_SECONDS
+from tests.mcp.agent import content, run
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -109,8 +110,8 @@ def test_an_agent_starts_by_what_was_written(user: User, client: str) -> None:
         # Nothing of the environment in which it was installed.
         bare = {"HOME": str(user.home), "PATH": "/usr/bin:/bin", **server["env"]}
         parameters = StdioServerParameters(command=server["command"], args=server["args"], env=bare, cwd="/")
-        with anyio.fail_after(TIMEOUT):
-            async with Client(parameters, read_timeout_seconds=TIMEOUT) as agent:
+        with anyio.fail_after(DEADLINE_SECONDS):
+            async with Client(parameters, read_timeout_seconds=DEADLINE_SECONDS) as agent:
                 ran = content(await agent.call_tool("run_command", {"system": "local", "command": "echo there"}))
                 assert ran["stdout"] == "there\n"
 

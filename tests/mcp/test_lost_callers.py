@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.agent import MODES, agent, run
 from tests.mcp.bridge import INITIALIZE
 from tests.mcp.long_command import ended, job_of, outlasted
@@ -25,7 +26,6 @@ from tests.rights import wire
 from tests.rights.wire import Holder
 from tests.spawner import PROGRAM
 
-SECONDS = 60.0
 END_SECONDS = 20.0
 
 
@@ -126,7 +126,7 @@ def test_a_bridge_ends_while_a_call_waits_and_loses_nothing_either(
         assert client.stderr is not None
         client.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages).encode())
         client.stdin.flush()
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
             assert time.monotonic() < deadline, "the job was not started"
             time.sleep(0.05)
