@@ -1,4 +1,4 @@
-"""A supervisor that answers its greeting as a shell does, and each command with the flood that the command names."""
+"""A supervisor that answers the greeting as a shell does, and each command with the flood that the command names."""
 
 from __future__ import annotations
 

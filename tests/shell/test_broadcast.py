@@ -1,4 +1,4 @@
-"""``/shell/broadcast``: one command on many connections, some of which are in trouble."""
+"""``/shell/broadcast``: one command on many connections, some of them faulty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTS = 20
 
 
 class Hosts:
-    """Connections of a daemon to this machine, by their number, which is the variable ``N`` of their shells."""
+    """Numbered connections of a daemon to this machine; the number is ``N`` in their shells."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -117,7 +117,7 @@ def test_trouble_on_some_connections_delays_none_of_the_others(hosts: Hosts, clo
 
 
 def _locked(hosts: Hosts) -> str:
-    """Add a connection whose secret only a user may open, whom the client has not unlocked."""
+    """Add a connection with a secret of a user whom the client has not unlocked."""
     with client_of(hosts.daemon) as owner:
         owner.vault.add_user("alice", "correct horse battery")
         owner.vault.unlock("alice", "correct horse battery")
@@ -140,7 +140,7 @@ def test_a_client_that_leaves_ends_all_that_runs_and_what_waits_is_not_begun(hos
 
 
 def _sent(daemon: Daemon, path: str, body: dict[str, Any], receive_buffer: int | None = None) -> socket.socket:
-    """Send a request and return the connection, from which nothing was read."""
+    """Send a request and return the connection, without reading."""
     sent = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {daemon.url.removeprefix('http://')}\r\nContent-Type: application/json\r\n"
@@ -163,7 +163,7 @@ def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts,
     with _sent(hosts.daemon, "/shell/broadcast", body, receive_buffer=64 << 10) as reader:
         until(lambda: len(lines_of(log)) >= 2, "the first commands begin")
         begun = _settled(log)
-        # Those that were sent, as far as the sockets take them, and two that wait.
+        # Results that fit into the sockets, and two that wait to be sent.
         assert 2 <= begun <= 6
         received = b""
         while b'"succeeded"' not in received[-200:]:
@@ -175,7 +175,7 @@ def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts,
 
 
 def _settled(log: Path) -> int:
-    """Return how many lines ``log`` has once it has not grown for a second."""
+    """Wait until ``log`` has not grown for a second, and return its number of lines."""
     since, seen = time.monotonic(), -1
     while time.monotonic() - since < 1:
         if len(lines_of(log)) != seen:
@@ -190,7 +190,7 @@ def test_no_more_run_at_a_time_than_parallel_says(hosts: Hosts, tmp_path: Path, 
         for id in hosts.ids[:6]:
             hosts.client.shell.stop(id)
     log = tmp_path / "log"
-    # None ends before two have begun.
+    # No command ends before two have begun.
     pause = f"until [ $(grep -c + {log}) -ge 2 ]; do sleep 0.02; done; sleep 0.1"
     assert len(hosts.run(f"echo + >>{log}; {pause}; echo - >>{log}", 6, parallel=2, start=start)) == 6
     running, most = 0, 0
@@ -240,7 +240,7 @@ def test_a_busy_shell_runs_it_afterwards(hosts: Hosts, tmp_path: Path) -> None:
 
 def test_a_shell_that_is_killed_meanwhile_is_lost_and_the_others_go_on(hosts: Hosts) -> None:
     hosts.run("true")
-    # Of a command's own process the parent is the shell.
+    # The parent of a command's process is the shell.
     outcomes = {one.connection: one for one in hosts.run("test $N != 0 || kill -9 $$; sleep 0.2; echo $N")}
     assert code_of(outcomes[hosts.ids[0]]) == "shell_lost"
     assert [result_of(outcomes[id]).stdout for id in hosts.ids[1:]] == [str(n) for n in range(1, HOSTS)]
@@ -313,7 +313,7 @@ def test_the_audit_trail_says_where_it_ran_and_how_it_went(hosts: Hosts) -> None
     def last() -> Any:
         return json.loads(trail.read_text().splitlines()[-1])
 
-    # It is recorded when the answer is at its end.
+    # The request is recorded at the end of its answer.
     until(lambda: last().get("connections") == [*hosts.ids[:3], NOBODY], "it is not recorded")
     entry = last()
     assert entry["path"] == "/shell/broadcast"

@@ -1,4 +1,4 @@
-"""``fresh`` of a request: a command in a shell of its own, of which nothing is left."""
+"""``fresh`` in a request: the command runs in a new shell, which leaves nothing behind."""
 
 from __future__ import annotations
 

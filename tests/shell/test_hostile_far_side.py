@@ -1,4 +1,4 @@
-"""A far side that prints the worst neither keeps other clients waiting nor fills the daemon's memory."""
+"""Hostile output of a far side neither delays other clients nor fills the daemon's memory."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ while mark and number < {LISTED_FILES}:
 
 
 class Bystander:
-    """Another client, which asks two daemons for their version in turns, and watches the memory of the first.
+    """Another client, which requests the versions of two daemons in turn, and watches the memory of the first.
 
-    The second, ``idle`` one tells how late answers are on this machine at this moment without any flood.
+    The second daemon, ``idle``, shows how late answers are at the moment without a flood.
     """
 
     def __init__(self, daemon: Daemon, idle: Daemon) -> None:
@@ -80,14 +80,14 @@ class Bystander:
 
     @property
     def p99(self) -> tuple[float, float]:
-        """The slowest of 99 in 100 answers of the flooded and of the idle daemon, in seconds."""
+        """The 99th percentile of the answers of both daemons, the flooded one first, in seconds."""
         flooded, idle = (sorted(times)[int(len(times) * 0.99)] for times in self.times)
         return flooded, idle
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon on a machine whose bash, sudo and su are not what they seem."""
+    """A daemon on a machine with hostile programs in place of bash, sudo and su."""
     home = tmp_path_factory.mktemp("hostile")
     programs = home / "programs"
     programs.mkdir()
@@ -118,7 +118,7 @@ ATTEMPTS = 3
 
 
 def unimpressed(hostile: Daemon, idle: Daemon, flood: Callable[[], None]) -> None:
-    """Let the far side flood the daemon, and fail if another client is late or the memory grows, each time again."""
+    """Let the far side flood the daemon; fail if another client is late or the memory grows in every attempt."""
     seen = []
     for _ in range(ATTEMPTS):
         with Bystander(hostile, idle) as bystander:
@@ -126,7 +126,7 @@ def unimpressed(hostile: Daemon, idle: Daemon, flood: Callable[[], None]) -> Non
         (flooded, quiet), grown = bystander.p99, bystander.most
         assert grown < MOST_MEMORY, f"the daemon grew by {grown >> 20} MB"
         seen.append(f"{flooded:.3f} s, and {quiet:.3f} s at an idle daemon")
-        # A machine that is loaded by others answers late without any flood too.
+        # A busy machine answers late even without a flood.
         if flooded < max(ANSWER_SECONDS, 4 * quiet):
             print(f"p99 {seen[-1]}; memory +{grown >> 20} MB")
             return
@@ -134,7 +134,7 @@ def unimpressed(hostile: Daemon, idle: Daemon, flood: Callable[[], None]) -> Non
 
 
 def outcome(client: Client, connection: str, command: str) -> str:
-    """Return the code of the error that a command ends with, or nothing."""
+    """Return the error code of a command, or nothing."""
     try:
         client.post("/shell/exec", connection=connection, command=command, timeout=30)
     except ClientError as error:

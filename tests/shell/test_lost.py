@@ -1,4 +1,4 @@
-"""Shells that die, or whose link does, while nobody uses them: they are shown as lost."""
+"""Idle shells that die, or whose link breaks, are shown as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All shells of a connection over ssh share one link, as far as the server lets them."""
+"""All shells of an SSH connection share one link, as far as the server allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = [f"s{number}" for number in range(16)]
 
 @pytest.fixture
 def roomy(tmp_path: Path) -> Iterator[Sshd]:
-    """A server that takes many sessions a connection."""
+    """A server that allows many sessions on a connection."""
     with ssh_server(tmp_path) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""What a caller who may not open a connection's secrets can change of it: nothing."""
+"""A caller who may not open a connection's secrets can change nothing of its shells."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def stranger(guarded: Daemon) -> Iterator[Client]:
-    """A client that has unlocked nobody."""
+    """A client that has unlocked no user."""
     with Client(guarded.url, auth_file=guarded.auth_file) as client:
         yield client
 
 
 @pytest.fixture
 def gateway() -> Iterator[socket.socket]:
-    """Listens, and says nothing."""
+    """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         yield listening

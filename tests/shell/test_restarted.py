@@ -1,4 +1,4 @@
-"""``start`` of a request: a shell that was lost is started anew, and no command runs twice."""
+"""``start`` in a request: a lost shell is started again, and no command runs twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def far(client: Client, server: Sshd) -> str:
 
 
 def add(client: Client, server: Sshd, **fields: Any) -> str:
-    """Add a connection that is like no other."""
+    """Add a connection that equals no other."""
     number = next(numbers)
     data = {"type": "ssh", **ssh_fields(server, server.user, connectTimeout=number, **fields)}
     return client.connection.add(f"far{number}", data)

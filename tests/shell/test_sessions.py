@@ -1,4 +1,4 @@
-"""Further shells of a connection, by name: each for itself, beside the connection's own."""
+"""Named shells of a connection, each with its own state, beside the connection's own shell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refusal(act: Callable[[], object]) -> tuple[int, str]:
 
 @contextmanager
 def at_work(daemon: Daemon, command: str, **options: Any) -> Iterator[list[Any]]:
-    """Run a command in another thread, and yield where its outcome will be."""
+    """Run a command in another thread, and yield the list that gets its outcome."""
     outcome: list[Any] = []
 
     def run() -> None:

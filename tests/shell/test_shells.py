@@ -1,4 +1,4 @@
-"""Sessions of a real daemon: one a connection, kept, queued, ended when they should be and never left behind."""
+"""Shells of a real daemon: one a connection, kept open, with a queue, ended in time and never left behind."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaem
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """The home of a daemon whose data directory has one megabyte."""
+    """A daemon's home with a data directory of one megabyte."""
     data = tmp_path / "home" / "data" / "connmgr"
     data.mkdir(parents=True)
     for directory in (data, data.parent):
@@ -235,7 +235,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(directory: Path) -> Path:
-    """Leave no room in the file system of ``directory``, and return the file that takes it up."""
+    """Fill the file system of ``directory``, and return the file that does."""
     ballast = directory / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:

@@ -1,4 +1,4 @@
-"""A far side that fell silent while this machine slept: it is asked for a sign of life before it is sent a command."""
+"""A far side that fell silent while this machine slept: the daemon probes it before it sends a command."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def far(vault: Vault, shells: Shells, server: Sshd) -> str:
 
 
 def run(shells: Shells, connection: str, command: str) -> tuple[str, bool]:
-    """Return what a command prints, and whether its shell was started anew."""
+    """Return a command's output, and whether its shell was started again."""
     place = Place(connection, Access(), start=True)
     with begun(shells, place, Command(command.encode()), DEADLINE_SECONDS, lambda: False) as (running, restarted):
         return bytes(running.result().stdout).decode().strip(), restarted
@@ -76,7 +76,7 @@ def sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop what serves the connections, and let the machine sleep meanwhile; the server takes new ones."""
+    """Stop the processes of the server's connections, and move the sleep clock; the server accepts new ones."""
     for name in (module, opener):
         monkeypatch.setattr(name, "PROBE_SECONDS", PROBE_SECONDS)
     for process in server.sessions():

@@ -1,4 +1,4 @@
-"""A connection that is changed or removed while its shell is held by whoever starts it."""
+"""A connection that is changed or removed while its shell is being started."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def bash(shells: Shells, connection: str) -> bool:
 
 
 def changed_while_started(shells: Shells, connection: str, held: Held, change: Callable[[], object]) -> list[object]:
-    """Change a connection while its shell is being started, for longer than is waited; return how the start ended."""
+    """Change a connection during a start of its shell that lasts longer than the change waits; return its outcome."""
     ends: list[object] = []
 
     def start() -> None:
