@@ -1,4 +1,4 @@
-"""The jobs of a link, in a home of the test's own."""
+"""The jobs of a link, in a home directory for the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Read:
 
 
 class Jobs:
-    """The jobs of a transport, with those that the test has started."""
+    """The jobs of a transport, and those that the test has started."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -54,7 +54,7 @@ class Jobs:
         return Read(*self.spool.read(id, 0, 0, max_bytes, DEADLINE_SECONDS))
 
     def await_that(self, id: str, holds: Callable[[Read], bool]) -> Read:
-        """Wait until a job is as ``holds`` asks for, and return it."""
+        """Wait until ``holds`` returns true for a job, and return the job."""
         last: list[Read] = []
 
         def right() -> bool:
@@ -72,7 +72,7 @@ class Jobs:
         return self.ended(self.start(launch))
 
     def close(self) -> None:
-        """End and remove what the test has started."""
+        """Kill and remove the jobs that the test has started."""
         for id, seen in self.spool.look(self._started, DEADLINE_SECONDS).items():
             if seen.state in ("running", "lost"):
                 with suppress(ConnmgrError):
@@ -94,5 +94,5 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where the jobs of :func:`jobs` lie."""
+    """The directory of the jobs of :func:`jobs`."""
     return tmp_path / ".local/state/connmgr/jobs"

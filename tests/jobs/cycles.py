@@ -87,7 +87,7 @@ def plans(world: World, dialects: list[str], cycles: int, seed: int) -> list[Pla
                 exit_code=chance.randrange(0, 120),
                 # About half of them while the job starts, or just afterwards.
                 break_at=chance.uniform(0, chance.choice([0.4, seconds])),
-                # Each fault meets killed jobs too: six and three have a common divisor.
+                # Shifted so that each fault meets killed jobs: six and three have a common divisor.
                 kill_at=chance.uniform(0, seconds) if (number + number // len(faults)) % 3 == 2 else None,
             )
         )
@@ -199,7 +199,7 @@ class Cycle:
                 raise
 
     def _asked(self, path: str, before: Callable[[], None] | None = None, **fields: Any) -> Any:
-        """Ask until there is an answer; ``before`` goes before each request but is no part of it."""
+        """Repeat a request until it is answered; ``before`` is called before each attempt."""
         while True:
             try:
                 if before is not None:
@@ -208,7 +208,7 @@ class Cycle:
             except ClientError as error:
                 if error.code not in PASSING:
                     if error.code in ("job_finished", "unknown_job"):
-                        # A call whose answer was lost may have done its work.
+                        # An earlier request, whose answer was lost, may have succeeded.
                         raise
                     raise FailedError(f"{path}: {error.code}: {error}") from error
                 self._outcome.refusals[error.code] += 1
@@ -226,7 +226,7 @@ class Cycle:
 
 
 def _is_beginning(got: bytes, whole: bytes) -> bool:
-    """Whether ``got`` is how ``whole`` begins, but for what a shell says of its end."""
+    """Whether ``whole`` begins with ``got``, apart from a shell's message about its end."""
     lines = got.splitlines(keepends=True)
     while lines and not lines[-1].startswith((b"out ", b"err ")):
         lines.pop()

@@ -1,4 +1,4 @@
-"""What is known of a job is told from the offsets that were asked for, and from no others."""
+"""Followed jobs: an answer has the output from the requested offsets on, and no other."""
 
 from __future__ import annotations
 

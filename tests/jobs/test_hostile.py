@@ -1,4 +1,4 @@
-"""Jobs whose place on the far side was removed, replaced, filled or never there: nothing is invented, and all ends."""
+"""Jobs whose directory on the far side was removed, replaced, full or missing: answers stay true, and all ends."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SECRET = "of somebody else\n"
 
 
 def link(path: Path) -> None:
-    """Put a link to another file in the place of one."""
+    """Replace a file by a link to another one."""
     other = target(path)
     other.write_text(SECRET)
     path.symlink_to(other)
 
 
 def target(path: Path) -> Path:
-    """Return where such a link leads."""
+    """Return the target of such a link."""
     return path.parent.with_suffix(".other")
 
 
@@ -57,7 +57,7 @@ class Inside(LocalTransport):
 
 @pytest.fixture
 def inside(tmp_path: Path) -> Iterator[Callable[..., Jobs]]:
-    """A function that gives jobs with an environment of their own, on a machine that a script has changed before."""
+    """A function that returns jobs with their own environment, on a machine that a script has changed before."""
     opened: list[Jobs] = []
 
     def open(script: str = "", home: Sequence[str] = (f"HOME={tmp_path / 'home'}",)) -> Jobs:

@@ -1,4 +1,4 @@
-"""Input that comes later arrives once and in order, and never blocks who sends it."""
+"""Later input arrives once and in order, and never blocks its sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals reach all of a job and nothing else; a job that takes too long is ended by the far side."""
+"""Signals reach all processes of a job and no others; the far side ends a job after its timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a far side tells of the age of the jobs that it keeps, with stat, with find alone, and with neither."""
+"""The age of jobs as a far side lists it: with stat, with only find, and with neither."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WithTools = Callable[[str, Sequence[str]], Jobs]
 
 @pytest.fixture
 def with_tools(tmp_path: Path) -> Iterator[WithTools]:
-    """A function that makes the jobs of a far side with a shell, and with some tools beside those that jobs need."""
+    """A function that returns the jobs of a far side with a shell, the tools that jobs need, and some others."""
     with ExitStack() as made:
 
         def make(shell: str, tools: Sequence[str]) -> Jobs:
@@ -35,7 +35,7 @@ def with_tools(tmp_path: Path) -> Iterator[WithTools]:
 
 
 def aged(jobs: Jobs, home: Path, seconds: int) -> str:
-    """Return a job that has ended, and began so long ago."""
+    """Return an ended job whose start appears to be so long ago."""
     id = jobs.start(Launch(new_id(), b"true"))
     jobs.ended(id)
     began = time.time() - seconds

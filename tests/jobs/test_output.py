@@ -1,4 +1,4 @@
-"""What a command prints is kept as it is, up to a limit, and is there when the job is over."""
+"""A job's output is kept unchanged up to a limit, and stays after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where jobs lie, on far sides of all kinds: another /bin/sh, hardly any tools, no /proc, no space, a login manager."""
+"""Jobs on unusual far sides: another /bin/sh, few tools, no /proc, no space, a login manager."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MORE_TOOLS = ["dd", "env", "grep", "id", "ln", "mkfifo", "sleep", "tee"]
 
 
 class Mounted(Transport):
-    """This machine as it is after ``mounts``, which nobody else sees."""
+    """This machine after ``mounts`` in a private namespace."""
 
     def __init__(self, mounts: str, tools: str, home: Path) -> None:
         self._local = LocalTransport()
@@ -38,7 +38,7 @@ class Mounted(Transport):
 
 
 def all_of_it(jobs: Jobs) -> None:
-    """A job's whole life."""
+    """Run a job with input to its end, and kill another one."""
     id = jobs.start(Launch(new_id(), b"cat; echo told >&2; exit 3", stdin=OPEN, cap=6, timeout=100))
     jobs.spool.input(id, b"some ", False, 20)
     jobs.await_that(id, lambda read: read.stdout == b"some ")

@@ -1,4 +1,4 @@
-"""Jobs start in each shell as a command of the session would, and leave nothing of what they were told behind."""
+"""Jobs start in each shell as a command of the session would, and leave none of their instructions behind."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_directory_that_is_not_there_is_refused_and_nothing_is_left(posix: Ses
 
 
 class Deaf(LocalTransport):
-    """This machine, whose programs find that nobody reads what they print."""
+    """This machine, with programs whose output nobody reads."""
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel(["/bin/sh", "-c", '"$@" | true', "sh", *argv], pty=pty, timeout=timeout)

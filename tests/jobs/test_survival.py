@@ -1,4 +1,4 @@
-"""Jobs outlive what started them, and are told from what is not theirs; nothing of what they are told is seen."""
+"""Jobs survive their starter, are distinguished from foreign processes, and do not expose their instructions."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_the_end_of_its_helper_while_it_is_started(tmp_path: Path, shell: str) -
         try:
             eventually(lambda: reached.exists() and reached.stat().st_size > 0, "the start makes no directory")
             (helper,) = set(psutil.Process().children()) - before
-            # As sudo does with what it runs when the channel is closed.
+            # As sudo signals its processes when the channel is closed.
             helper.send_signal(signal.SIGHUP)
-            # Some shells run the start without another process: these are deaf to HUP meanwhile.
+            # Some shells run the start in their own process, which ignores HUP meanwhile.
             if helper.pid != int(reached.read_text()):
                 helper.wait(DEADLINE_SECONDS)
         finally:
@@ -96,7 +96,7 @@ def test_the_end_of_its_helper_while_it_is_started(tmp_path: Path, shell: str) -
 
 
 def targets(process: psutil.Process) -> Iterator[str]:
-    """Yield what a process's descriptors lead to."""
+    """Yield the targets of a process's descriptors."""
     with suppress(FileNotFoundError):
         for link in Path(f"/proc/{process.pid}/fd").iterdir():
             with suppress(FileNotFoundError):
@@ -112,7 +112,7 @@ def test_no_stream_of_the_channel_is_kept(jobs: Jobs) -> None:
 
 
 def test_nothing_of_what_it_is_told_is_in_an_argv_or_a_file(any_shell: Session, jobs: Jobs, home: Path) -> None:
-    # Other programs of the machine may have any other word in their arguments.
+    # Other programs of the machine may have any ordinary word in their arguments.
     hidden = f"hidden-{new_id()}"
     launch = Launch(
         new_id(),

@@ -1,4 +1,4 @@
-"""Everything between a job and who asked for it, and each thing that can break there."""
+"""Everything between a job and its client, and the ways to break each part."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dialects() -> list[str]:
 
 
 class World:
-    """A daemon that can be killed, and an sshd behind a relay whose user may do all by sudo, where there is one."""
+    """A daemon that can be killed, and an sshd behind a relay, whose user may run everything by sudo if available."""
 
     def __init__(self, home: Path, server: Sshd, user: str, machine: Machine | None = None) -> None:
         self.places = [LOCAL, SSH, *([SUDO] if machine else [])]
@@ -68,11 +68,11 @@ class World:
         self._reserved.close()
 
     def client(self, timeout: float = 60.0) -> Client:
-        """Return a client of whatever daemon runs; it waits ``timeout`` seconds for an answer."""
+        """Return a client of the running daemon; it waits ``timeout`` seconds for an answer."""
         return Client(self._daemon.url, auth_file=self._daemon.auth_file, timeout=timeout)
 
     def connection(self, place: str, dialect: str) -> str:
-        """Return the connection to a shell somewhere."""
+        """Return the connection to ``place`` with the shell ``dialect``."""
         found = self._connections.get((place, dialect))
         if found is None:
             found = self._connections[place, dialect] = self._added(place, dialect)
@@ -80,12 +80,12 @@ class World:
 
     @property
     def url(self) -> str:
-        """Where the daemon listens."""
+        """The daemon's URL."""
         return self._daemon.url
 
     @property
     def auth_file(self) -> Path:
-        """The file by which its clients authenticate."""
+        """The auth file of the daemon."""
         return self._daemon.auth_file
 
     @property
@@ -95,11 +95,11 @@ class World:
 
     @property
     def data_dir(self) -> Path:
-        """Where the daemon keeps its files."""
+        """The daemon's data directory."""
         return self._daemon.data_dir
 
     def faults_at(self, place: str) -> list[str]:
-        """Return the names of what can break between the daemon and ``place``."""
+        """Return the names of the faults between the daemon and ``place``."""
         return [name for name in self.faults if place != LOCAL or name not in ("link", "session", "server")]
 
     def log(self) -> str:
@@ -141,7 +141,7 @@ class World:
 
 @contextmanager
 def world() -> Iterator[World]:
-    """Have a world: on a machine of its own with sudo where there can be one, else as this user alone."""
+    """Run a world: on a test machine with sudo if possible, else as this user."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True)))
         (home / "daemon").mkdir()
