@@ -44,7 +44,7 @@ def _later(function: Callable[[], None]) -> None:
 
 
 class Delegate(Channel):
-    """A channel that does what another one does, until a fault says otherwise."""
+    """A channel that delegates to another one; faults override its methods."""
 
     def __init__(self, inner: Channel) -> None:
         self.inner = inner
@@ -367,7 +367,7 @@ class OpensWhenClosed(Link):
 
 
 class Sound(ConnectionType):
-    """A type without faults, but for those of its transport."""
+    """A type whose only faults are those of its transport."""
 
     name = "sound"
     description = "A type for a test."

@@ -1,4 +1,4 @@
-"""A machine within this one, for tests that run as root: users and an /etc of its own that nobody else sees.
+"""A machine inside this one, for tests that run as root: private users and a private /etc.
 
 It is a private mount namespace (mount_namespaces(7)) with a layer over /etc and empty directories where login programs
 keep state. Everything in it, users included, is gone with its last process, even after a killed test run.
@@ -75,7 +75,7 @@ class Inhabitant:
 class Machine:
     """A running machine, on which sudo, su and doas ask for passwords and sudoers and doas.conf allow nobody.
 
-    With ``own_processes`` it sees no others than its own, and all of them end with it.
+    With ``own_processes`` it sees only its own processes, which all end with it.
     """
 
     def __init__(self, *, own_processes: bool = False) -> None:
@@ -109,7 +109,7 @@ class Machine:
         self.write(f"/etc/pam.d/{name}", _PAM.format(first=first, delay=delay))
 
     def path(self, path: str) -> Path:
-        """Return where a path of the machine is found from outside."""
+        """Return a path of the machine as seen from outside."""
         return Path(f"/proc/{self._pid}/root", path.lstrip("/"))
 
     def write(self, path: str, text: str, mode: int = 0o644, owner: Inhabitant | None = None) -> None:
@@ -125,7 +125,7 @@ class Machine:
         draft.rename(target)
 
     def allow(self, *sudoers: str, doas: str = "") -> None:
-        """Replace what sudo and doas allow, forget who has given a password, and count refusals from 0 again."""
+        """Replace sudoers and doas.conf, forget given passwords, and reset :attr:`refusals`."""
         self.write("/etc/sudoers", _SUDOERS + "\n".join(sudoers) + "\n", 0o440)
         self.write("/etc/doas.conf", doas + "\n", 0o400)
         for directory in ("/run/sudo", "/var/lib/sudo/lectured", "/run/doas"):
@@ -135,14 +135,14 @@ class Machine:
 
     @property
     def refusals(self) -> int:
-        """How many passwords have been refused since :meth:`allow`."""
+        """The number of refused passwords since :meth:`allow`."""
         path = self.path("/run/refusals")
         return path.read_text().count("\n") if path.exists() else 0
 
     def inside(self, user: Inhabitant | None = None) -> list[str]:
-        """Return the words that, before an argv, run it on the machine: as root, or as ``user`` in its home."""
-        # The mark is looked for each time: whatever goes wrong, nothing is to be run on the real machine. The root is
-        # entered too, because a namespace begins at the real one even where the tests run in a chroot.
+        """Return the prefix of an argv that runs it on the machine: as root, or as ``user`` in its home."""
+        # The mark is checked each time, so that no fault runs anything on the real machine. The root is entered too,
+        # because a namespace begins at the real root even if the tests run in a chroot.
         words = ["nsenter", "--target", str(self._pid), "--mount", *self._entered, "--root", "--wd", "--"]
         words += ["/bin/sh", "-c", _ENTER]
         if user is None:
@@ -156,7 +156,7 @@ class Machine:
         deadline = time.monotonic() + 20
         while True:
             done = subprocess.run(whole, input=text, capture_output=True, text=True, timeout=30, check=False)
-            # Another process may hold the lock of the user database, which all namespaces tell by its process id.
+            # Another process may hold the lock of the user database; lock files identify it by its process id.
             if done.returncode == 0 or "lock" not in done.stderr or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -178,7 +178,7 @@ class Machine:
         self.run("chpasswd", "--crypt-method", "SHA256", text=f"{name}:{password}\n")
 
     def remains(self, user: Inhabitant, timeout: float = 10) -> list[str]:
-        """Return the command lines of ``user``'s processes once there are none, or after ``timeout`` seconds."""
+        """Wait until ``user`` has no processes, ``timeout`` seconds at most; return the command lines of those left."""
         deadline = time.monotonic() + timeout
         while True:
             lines = [line for line in map(_command_line, self._processes({user.uid})) if line is not None]
@@ -209,7 +209,7 @@ class Machine:
 
     @contextmanager
     def delaying(self, name: str) -> Iterator[None]:
-        """Let a login program refuse a password only after a while, as they come."""
+        """Let a login program refuse a password after a delay, as is its default."""
         self._write_pam(name, delay="")
         try:
             yield
@@ -218,7 +218,7 @@ class Machine:
 
     @contextmanager
     def without(self, name: str) -> Iterator[None]:
-        """Take a program away for a while."""
+        """Hide a program during the block."""
         path = Path(shell_path(name)).resolve()
         layer = f"lowerdir={path.parent},upperdir=/run/without/upper,workdir=/run/without/work"
         self.run("mkdir", "-p", "/run/without/upper", "/run/without/work")
@@ -231,7 +231,7 @@ class Machine:
             self.run("rm", "-rf", "/run/without")
 
     def close(self) -> None:
-        """End the machine, and what its users still run."""
+        """End the machine and its users' processes."""
         for process in self._processes({user.uid for user in self.users}):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -246,7 +246,7 @@ def shell_path(name: str) -> str:
 
 
 def _mounts(pid: int) -> str:
-    """Return what tells the mount namespace of a process from others.
+    """Return the identity of a process's mount namespace.
 
     :raises OSError: the process has ended.
     """
@@ -254,14 +254,14 @@ def _mounts(pid: int) -> str:
 
 
 def _uid(number: int) -> int:
-    """Return a uid for a user of this test process: above those of the real machine's users, if so many are mapped."""
+    """Return a uid for a user of this test process, above the uids of the real machine's users if they are mapped."""
     uid = LEAST_UID + os.getpid() * USERS_OF_A_PROCESS + number
     mapped = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return uid if uid < mapped else SMALL_LEAST_UID + uid % (mapped - 2 * SMALL_LEAST_UID)
 
 
 def _command_line(process: psutil.Process) -> str | None:
-    """Return what a process was started as, or None if it has ended."""
+    """Return a process's command line, or None if it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return None

@@ -13,7 +13,7 @@ from tests.plugins.places import Places
 
 @pytest.fixture(scope="session")
 def home_of_the_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty home directory, whose ~/.ssh says nothing about the tests' hosts."""
+    """An empty home directory, so that no ~/.ssh affects the tests' hosts."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))

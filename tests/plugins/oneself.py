@@ -1,4 +1,4 @@
-"""The user who runs the tests as the user of a far side, by an sshd of their own; none of it needs root."""
+"""The user who runs the tests as the user of a far side, by a separate sshd; this needs no root."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ssh_server(home: Path, shell: str | None = None, **options: str) -> Iterator
         before = home.parent / f"{home.name}-before-login"
         before.mkdir()
         login = before / "login"
-        # The user's own shell has no start-up files and counts for no level: bash reads ~/.bashrc at the first alone.
+        # The user's own shell has no start-up files and no SHLVL: bash reads ~/.bashrc only at the first level.
         words = shlex.join(["env", "-u", "SHLVL", f"HOME={home}", f"SHELL={shell}", shell, "-c"])
         login.write_text(f'#!/bin/sh\ncd {shlex.quote(str(home))}\nexec {words} "$SSH_ORIGINAL_COMMAND"\n')
         login.chmod(0o755)
@@ -36,7 +36,7 @@ def ssh_server(home: Path, shell: str | None = None, **options: str) -> Iterator
 
 @contextmanager
 def ssh_link(server: Sshd, hops: int = 1) -> Iterator[Transport]:
-    """Open a transport to the user who runs the tests; more than one hop goes through the server itself."""
+    """Open a transport to the user who runs the tests; further hops lead through the same server."""
     with ExitStack() as links:
         link: Transport | None = None
         for _ in range(hops):

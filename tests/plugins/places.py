@@ -1,4 +1,4 @@
-"""Where a user of the tests' machine is reached from: this machine, ssh, or ssh through another."""
+"""The ways to a user of the test machine: from this machine, over SSH, or over SSH through a gateway."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MAX_OUTPUT = 16 << 20
 
 
 def here_and_afar(cases: Iterable[str]) -> pytest.MarkDecorator:
-    """Run a test with each ``case`` on this machine, and over ssh: in turns directly and through a gateway."""
+    """Run a test with each ``case`` on this machine and over SSH, alternately directly and through a gateway."""
     afar = zip(cases, itertools.cycle((SSH, GATEWAY)), strict=False)
     return pytest.mark.parametrize(("case", "place"), [(case, place) for case, far in afar for place in (LOCAL, far)])
 
 
 class Inside(Wrapper):
-    """Runs programs as a user of a machine; its transports are as those of a daemon that this user has started."""
+    """Runs programs as a user of a machine, with the transports of a daemon of that user."""
 
     name = "inside"
     description = "Programs on the tests' machine."
@@ -48,7 +48,7 @@ class Inside(Wrapper):
 
 
 class Places:
-    """Opens transports to users of ``machine``; it starts an sshd there when one is first asked for."""
+    """Opens transports to users of ``machine``, and starts an sshd there at the first need."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -58,7 +58,7 @@ class Places:
 
     @property
     def sshd(self) -> Sshd:
-        """The machine's sshd, which is the gateway to itself too."""
+        """The machine's sshd, which is also its own gateway."""
         if self._sshd is None:
             self._sshd = Sshd({"SetEnv": "LANG=C.UTF-8"}, inside=self.machine.inside())
         return self._sshd
@@ -83,7 +83,7 @@ class Places:
                 link.close()
 
     def keep(self, place: str, user: Inhabitant) -> Transport:
-        """Return a transport to ``user`` that stays open: many tests share its login by ssh."""
+        """Return a transport to ``user`` that stays open, so that tests share its SSH login."""
         key = place, user.name
         if key not in self._kept:
             self._kept[key] = self._links.enter_context(self.reach(place, user))
@@ -135,6 +135,6 @@ def session_on(
 
 
 def attempt(transport: Transport, seconds: float = ATTEMPT_SECONDS) -> None:
-    """Open a session and stop it, for tests in which that fails."""
+    """Open a session and stop it, in tests of failing starts."""
     with session_on(transport, seconds=seconds):
         pass

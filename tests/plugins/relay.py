@@ -1,4 +1,4 @@
-"""A TCP port in front of another one, whose connections a test breaks."""
+"""A TCP relay whose connections a test can break."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 class Relay:
-    """A TCP port of 127.0.0.1 that passes all on to another, until it resets every connection."""
+    """A TCP port of 127.0.0.1 that relays to another one until :meth:`reset`."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -28,7 +28,7 @@ class Relay:
                 try:
                     pair = client, socket.create_connection(("127.0.0.1", self._target))
                 except OSError:
-                    # Nobody listens there now.
+                    # The server is down.
                     client.close()
                     continue
                 with self._lock:
@@ -55,7 +55,7 @@ class Relay:
                 side.close()
 
     def close(self) -> None:
-        """Reset every connection, and take no more."""
+        """Reset every connection, and accept no more."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._threads[0].join(10)

@@ -65,7 +65,7 @@ def _ssh_keygen(*arguments: str) -> None:
 
 @cache
 def _without_penalties() -> dict[str, str]:
-    """Return what keeps sshd from shutting a client out that has failed before; OpenSSH does since 9.8."""
+    """Return the options that stop sshd from penalizing clients with failed logins, as OpenSSH does since 9.8."""
     path = program("sshd")
     assert path
     done = subprocess.run([path, "-V"], check=False, timeout=60, capture_output=True, text=True)
@@ -156,7 +156,7 @@ class Sshd:
         return (self.directory / "log").read_text(errors="replace")
 
     def sessions(self) -> list[psutil.Process]:
-        """Return the processes that serve connections, and what runs in them."""
+        """Return the processes that serve connections, and their children."""
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
         return []
@@ -181,14 +181,14 @@ class Sshd:
                 process.kill()
 
     def drop_sessions(self) -> None:
-        """Kill the processes that serve connections, and nothing that runs in them; the listener stays."""
+        """Kill the processes that serve connections, but not their children; the listener stays."""
         for process in self.sessions():
             with suppress(psutil.NoSuchProcess):
                 if process.name().startswith("sshd"):
                     process.kill()
 
     def crash(self) -> None:
-        """Kill it and the processes that serve connections; what runs in them goes on."""
+        """Kill the server and the processes that serve connections, but not their children."""
         if self._process is not None:
             self.drop_sessions()
             self._process.kill()
@@ -196,7 +196,7 @@ class Sshd:
             self._process = None
 
     def stop(self) -> None:
-        """Kill it with everything that it serves."""
+        """Kill the server, the processes that serve connections, and their children."""
         if self._process is None:
             return
         doomed = self.sessions()
@@ -221,18 +221,18 @@ class Sshd:
 
 @contextmanager
 def privilege_separation() -> Iterator[None]:
-    """Have the empty directory that sshd wants when run as root; the last test process removes it if one made it."""
+    """Create the empty directory that sshd needs as root; the last test process removes it if one created it."""
     if os.geteuid() != 0:
         yield
         return
-    # Beside what they are about: other test processes may have a /tmp of their own.
+    # Beside that directory, because other test processes may have a private /tmp.
     markers = PRIVILEGE_SEPARATION.with_name("connmgr-tests-sshd")
     markers.mkdir(exist_ok=True, mode=0o700)
     with _locked(markers / "lock"):
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             (markers / "made").touch()
-        # One a use: fixtures of one process may use it at the same time.
+        # One for each use, because fixtures of one process may overlap.
         marker = markers / f"{os.getpid()}-{secrets.token_hex(4)}"
         marker.touch()
     try:

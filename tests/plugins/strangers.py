@@ -1,4 +1,4 @@
-"""Plugins of strangers, put where a registry or a daemon finds them."""
+"""Third-party plugins, installed where a registry or a daemon finds them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Sound(ConnectionType):
 def connmgr_connection_types():
     return [Sound()]
 """
-"""The source of a plugin without faults."""
+"""The source of a valid plugin."""
 
 _numbers = itertools.count()
 
 
 def install(site: Path, source: str | None, distribution: str, version: str = "1.2", entry: str = "plugin") -> None:
-    """Put a distribution into the directory ``site`` as pip would leave it, its one module holding ``source``."""
+    """Install a distribution with one module, ``source``, into the directory ``site`` as pip does."""
     module = f"connmgr_stranger{next(_numbers)}"
     site.mkdir(parents=True, exist_ok=True)
     if source is not None:

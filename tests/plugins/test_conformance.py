@@ -1,4 +1,4 @@
-"""The bundled connection types against the public suite, as a stranger's would be; that of SSH is beside its tests."""
+"""The bundled connection types against the public suite, as a third party tests its own; SSH is in its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger's code may raise while a request runs: it is answered once, as a fault of the daemon's own."""
+"""Exceptions of third-party code during a request: each is answered once, as an internal error."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def connmgr_connection_types():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a plugin whose type raises what its data says."""
+    """A directory with a plugin whose type raises the exception that its data names."""
     site = tmp_path_factory.mktemp("site")
     install(site, SOURCE, "connmgr-faulty")
     return site
@@ -100,7 +100,7 @@ def faulty(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dae
 
 @pytest.fixture(scope="module")
 def impatient(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon that has the type, waits a second for a shell to start, and keeps one for a second that is idle."""
+    """A daemon with the type, and timeouts of a second for the start of a shell and for an idle one."""
     options = "--start-timeout", "1", "--idle-timeout", "1"
     running = Daemon(tmp_path_factory.mktemp("impatient"), *options, environment={"PYTHONPATH": str(site)})
     yield running

@@ -1,4 +1,4 @@
-"""Descriptors of local channels: none is left behind where too few are free, and none is closed twice."""
+"""Descriptors of local channels: none leaks if too few are free, and none is closed twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr_local.channel import LocalChannel
 from connmgr_local.transport import LocalTransport
 
 ENOUGH = 16
-"""How many free descriptors suffice for a channel, and for the start of its process."""
+"""Free descriptors that suffice for a channel and the start of its process."""
 
 
 def held() -> set[str]:
@@ -26,7 +26,7 @@ def held() -> set[str]:
 
 @contextmanager
 def few_descriptors(count: int) -> Iterator[None]:
-    """Leave this process ``count`` descriptors above all that it has."""
+    """Limit this process to ``count`` descriptors more than it has."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, held())) + count, hard))
     try:
@@ -38,7 +38,7 @@ def few_descriptors(count: int) -> Iterator[None]:
 @pytest.mark.parametrize("pty", [None, Pty()], ids=["pipes", "terminal"])
 def test_a_channel_for_which_too_few_descriptors_are_free_leaves_none_behind(pty: Pty | None) -> None:
     transport, refused = LocalTransport(), 0
-    # Python opens a few once, such as the one that it takes random bytes from.
+    # Python opens a few once, such as its source of random bytes.
     transport.open_channel(["/bin/sh", "-c", "exit"], pty=pty, timeout=WAIT_SECONDS).close()
     before = held()
     for count in range(1, ENOUGH):
@@ -66,7 +66,7 @@ def channel() -> Iterator[LocalChannel]:
 
 
 class AskedTogether(threading.Event):
-    """An event that two threads find as it was before either went on."""
+    """An event that two threads read before either continues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def test_the_end_of_input_of_a_closed_channel_touches_no_descriptor(pty: Pty | N
     transport = LocalTransport()
     channel: Channel = transport.open_channel(["/bin/cat"], pty=pty, timeout=WAIT_SECONDS)
     channel.close()
-    # They take the numbers that the channel has given back.
+    # These reuse the numbers of the channel's closed descriptors.
     reused = [end for _ in range(4) for end in os.pipe()]
     try:
         channel.shutdown_write()

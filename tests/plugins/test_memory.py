@@ -1,4 +1,4 @@
-"""The connection type without a machine, and logins held on it."""
+"""The connection type without a machine, and logins on it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_closed_transport_starts_nothing(machine: MemoryTransport) -> None:
 
 
 class Sudo:
-    """sudo as its manual describes it, for one argv: it asks if there is a password, and runs or refuses."""
+    """sudo as in its manual, for one argv: it asks for the password if there is one, and runs or refuses."""
 
     def __init__(self, password: str | None) -> None:
         self.password = password

@@ -1,4 +1,4 @@
-"""A stranger's plugin in an environment of its own: its own tests, and its type used through a running daemon."""
+"""The example plugin in a separate environment: its own tests, and its type through a running daemon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(*argv: str | Path, cwd: Path, environment: dict[str, str] | None = None)
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment into which connmgr and the example were installed, each built from its sources."""
+    """The programs of an environment with connmgr and the example, both built from source."""
     base = tmp_path_factory.getbasetemp()
     # All test processes of a run share it.
     directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "netns-example"
@@ -79,13 +79,13 @@ def install(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[str]:
-    """The file of a network namespace that has nothing but a loopback interface."""
+    """The file of a network namespace with only a loopback interface."""
     argv = ["unshare", "--net", "/bin/sh", "-c", "echo made; exec cat"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == b"made\n"
         yield f"/proc/{holder.pid}/ns/net"
-        # It ends with its input.
+        # The process ends with its input.
 
 
 @pytest.fixture(scope="module")

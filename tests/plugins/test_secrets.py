@@ -1,4 +1,4 @@
-"""Secrets and references of a stranger's type, wherever its schema has them."""
+"""Secrets and references of a third-party type, anywhere in its schema."""
 
 from __future__ import annotations
 

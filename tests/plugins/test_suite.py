@@ -1,4 +1,4 @@
-"""The public suite notices each breach of the contract, and finds none where there is none."""
+"""The public suite reports each breach of the contract, and none for valid types."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_breach_is_noticed_by_its_test_and_sound_types_pass_all() -> None:
 
 
 def test_every_test_of_the_suite_is_known_to_fail() -> None:
-    # But for those that run the engine, which has tests of its own.
+    # Except those that run the engine, which has its own tests.
     suites = (ConnectionConformance, WrapperConformance)
     tests = {name for suite in suites for name in dir(suite) if name.startswith("test_")}
     assert tests - set(dir(SessionConformance)) == set(FAULTS.values())

@@ -1,4 +1,4 @@
-"""Throw-away users of this machine, for tests that run as root: unique names, homes in a temporary directory."""
+"""Temporary users of this machine, for tests that run as root: unique names, homes in a temporary directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class User:
 
 
 def create(shell: str = "/bin/bash", password: str = "correct horse battery") -> User:
-    """Create a user with the given login shell and password, and a home directory of its own.
+    """Create a user with the given login shell and password, and a new home directory.
 
     Users that an earlier, killed test run has left behind are removed first.
     """
@@ -70,7 +70,7 @@ def _run(command: str, *arguments: str, text: str = "") -> None:
     assert path, f"{command} is not installed"
     deadline = time.monotonic() + 20
     while True:
-        # Only one process at a time may change the user database; another test process may be at it.
+        # Only one process at a time may change the user database, and another test process may be doing so.
         argv = [path, *arguments]
         outcome = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=20, check=False)
         if outcome.returncode == 0:

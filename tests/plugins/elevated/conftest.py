@@ -1,4 +1,4 @@
-"""Fixtures of the tests of elevation: a machine that allows nobody anything, and two of its users."""
+"""Fixtures of the tests of elevation: a machine whose sudoers and doas.conf are empty, and two of its users."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_m
 
 @pytest.fixture
 def machine(running_machine: Machine) -> Machine:
-    """A machine that allows nobody anything."""
+    """A machine whose sudoers and doas.conf allow nothing."""
     running_machine.allow()
     return running_machine
 
 
 @pytest.fixture(scope="session")
 def user(running_machine: Machine) -> Inhabitant:
-    """The user that logs in and elevates."""
+    """The user who logs in and elevates."""
     return running_machine.add_user()
 
 
 @pytest.fixture(scope="session")
 def other(running_machine: Machine) -> Inhabitant:
-    """A user to become."""
+    """The user to become."""
     return running_machine.add_user(password="another one's")

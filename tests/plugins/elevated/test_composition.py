@@ -1,4 +1,4 @@
-"""Elevation between any two users' shells, in any place, and within another elevation."""
+"""Elevation between the shells of any two users, in any place, and inside another elevation."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_session_shell(machine: Machine, places: Places, user: Inhabitant, metho
 
 @contextmanager
 def nested(inner: Transport, user: Inhabitant, other: Inhabitant, steps: tuple[str, str]) -> Iterator[Session]:
-    """Open a session of root over ``other`` over ``user``, to whom ``inner`` leads, by a method each."""
+    """Open a session of root over ``other`` over ``user``, whom ``inner`` reaches, by one method each."""
     first = {"method": steps[0], "user": other.name, "password": other.password if steps[0] == "su" else OWN}
     second = {"method": steps[1], "password": ROOT_PASSWORD if steps[1] == "su" else other.password}
     with session_on(elevate(elevate(inner, **first), **second)) as session:
@@ -98,7 +98,7 @@ def test_elevated_within_elevated(
     )
     inner = places.keep(place, user)
     if (first, second) == ("su", "doas"):
-        # util-linux's `su -c` takes the controlling terminal away from other users, on which alone doas asks.
+        # util-linux's `su -c` takes the controlling terminal away from other users, and doas asks only there.
         with pytest.raises(ElevationFailed, match="doas"), nested(inner, user, other, (first, second)):
             pass
         return
@@ -122,7 +122,7 @@ def test_the_refusal_of_an_outer_login(machine: Machine, places: Places, user: I
 
 @pytest.fixture(scope="module")
 def leaver(running_machine: Machine) -> Inhabitant:
-    """A user to whom no link is kept."""
+    """A user without an open link."""
     return running_machine.add_user()
 
 

@@ -1,4 +1,4 @@
-"""A shell environment without elevation, which needs nobody else."""
+"""A shell environment without elevation, which needs no other user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a password goes: to the program that asks for it, once, and nowhere else."""
+"""A password goes to the program that asks for it, once, and nowhere else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exposures(secret: str) -> list[str]:
 
 
 class Watched(Transport):
-    """A transport that records all that is written to its processes, and looks for exposures at each write."""
+    """A transport that records all input of its processes, and searches for exposures at each write."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -44,7 +44,7 @@ class Watched(Transport):
         return WatchedChannel(self._inner.open_channel(argv, pty=pty, timeout=timeout), self)
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: the inner transport is closed by its owner."""
 
 
 class WatchedChannel(Channel):
@@ -73,7 +73,7 @@ class WatchedChannel(Channel):
 
 @pytest.fixture(scope="module")
 def keeper(running_machine: Machine) -> Inhabitant:
-    """A user whose password is nobody else's."""
+    """A user with a unique password."""
     return running_machine.add_user(password=SECRET)
 
 
@@ -136,7 +136,7 @@ def test_a_refused_one_is_written_once(machine: Machine, places: Places, user: I
 
 
 def test_exposures_are_found() -> None:
-    """The search itself finds what it looks for."""
+    """The search finds an exposed secret."""
     argv, pipe = ["cat", "-", "shown in argv"], subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env={"SHOWN": "in environ"}, bufsize=0) as process:
         assert process.stdin

@@ -1,4 +1,4 @@
-"""sudo, as administrators configure it: what must work, what must be refused, and how often a password is offered."""
+"""sudo in administrators' configurations: what works, what is refused, and how often the password is typed."""
 
 from __future__ import annotations
 

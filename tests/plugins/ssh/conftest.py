@@ -23,7 +23,7 @@ Connect = Callable[..., SshTransport]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home directory of the daemon's user, no configuration of the machine's, and no agent."""
+    """An empty home directory of the daemon's user, without a system configuration and an agent."""
     path = tmp_path / "home"
     (path / ".ssh").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("HOME", str(path))
@@ -34,20 +34,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def run_sshd() -> Iterator[None]:
-    """What sshd needs of the machine."""
+    """The directory that sshd needs to run as root."""
     with privilege_separation():
         yield
 
 
 @pytest.fixture(scope="session")
 def login(request: pytest.FixtureRequest) -> str:
-    """Whom to log in as: a throw-away user, whose start-up files are empty, where the tests run as root."""
+    """The login's user: a temporary one with empty start-up files if the tests run as root."""
     return str(request.getfixturevalue("user").name) if os.geteuid() == 0 else getpass.getuser()
 
 
 @pytest.fixture(scope="session")
 def sshd(run_sshd: None, login: str) -> Iterator[Sshd]:
-    """An sshd with default options, for tests that leave it as they found it."""
+    """An sshd with default options, for tests that leave it unchanged."""
     server = Sshd(user=login)
     yield server
     server.close()

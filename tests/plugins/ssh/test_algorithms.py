@@ -1,4 +1,4 @@
-"""Old algorithms are refused, whatever the installed paramiko would accept, and a person is told what to do."""
+"""Old algorithms are refused even if the installed paramiko accepts them; the error says what to do."""
 
 from __future__ import annotations
 

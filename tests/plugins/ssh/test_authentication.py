@@ -30,7 +30,7 @@ def whoami(link: SshTransport) -> str:
 
 
 def admit(server: Sshd, key: Path) -> Path:
-    """Let the server admit a key, and return it."""
+    """Create a key that the server admits, and return it."""
     with server.authorized_keys.open("a") as file:
         file.write(key.with_name(key.name + ".pub").read_text())
     return key
@@ -224,7 +224,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def certifying(run_sshd: None, login: str, authority: Path) -> Iterator[Sshd]:
-    """An sshd that admits those whom the authority has certified, and no other key."""
+    """An sshd that admits only keys certified by the authority."""
     server = Sshd({"AuthorizedKeysFile": "none"}, user=login)
     trusted = server.directory / "authorities"
     trusted.write_text(authority.with_name("authority.pub").read_text())

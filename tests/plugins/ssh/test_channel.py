@@ -62,7 +62,7 @@ def run(link: SshTransport, script: str, stdin: bytes = b"") -> tuple[int, bytes
 
 
 def eventually(attempt: Callable[[], Result], refusal: type[Exception]) -> Result:
-    """Return what ``attempt`` returns, once it no longer raises ``refusal``."""
+    """Repeat ``attempt`` while it raises ``refusal``, and return its result."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
@@ -130,7 +130,7 @@ def test_a_channel_takes_more_than_its_window_only_when_bulk_is_expected(link: S
     channel = link.open_channel(["sh", "-c", f"head -c {size} /dev/zero; echo sent >&2"], timeout=DEADLINE_SECONDS)
     assert channel._room_in <= NARROW_WINDOW_BYTES
     channel.expect_bulk()
-    # Nobody reads, and yet all of it arrives.
+    # All output arrives although nobody reads it.
     assert channel._wait(lambda: channel._arrived[STDERR], DEADLINE_SECONDS)
     assert [len(stream) for stream in read(channel)] == [size, len("sent\n")]
 
@@ -268,7 +268,7 @@ def test_a_host_that_opens_no_further_session_says_so_and_the_others_go_on(
     first.sendall(b"still here", DEADLINE_SECONDS)
     assert first.recv(DEADLINE_SECONDS)[0] == b"still here"
     first.close()
-    # The server frees the place a moment later, when the process has ended.
+    # The server frees the session slightly later, when the process has ended.
     assert eventually(lambda: run(link, "echo again"), ChannelRefused) == (0, b"again\n", b"")
 
 

@@ -1,4 +1,4 @@
-"""What ~/.ssh/config says of a host."""
+"""The options of a host in ~/.ssh/config."""
 
 from __future__ import annotations
 

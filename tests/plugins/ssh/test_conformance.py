@@ -20,7 +20,7 @@ GATEWAY = "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"
 
 @pytest.fixture(scope="class")
 def kept() -> Iterator[dict[str, Transport]]:
-    """Links that stay open from test to test, each after that which it goes through."""
+    """Links that stay open from test to test, each listed after its gateway."""
     links: dict[str, Transport] = {}
     yield links
     for link in reversed(links.values()):
@@ -44,7 +44,7 @@ class TestSsh(ConnectionConformance, StreamConformance):
 
     @pytest.fixture
     def transport(self, kept: dict[str, Transport], connected: Callable[[], Transport]) -> Transport:
-        """The link that the test before has used, or another one if that test has closed it."""
+        """The previous test's link, or a new one if that test has closed it."""
         if "link" not in kept or not kept["link"].alive:
             kept["link"] = connected()
         return kept["link"]

@@ -1,4 +1,4 @@
-"""What goes wrong between two machines: each fault gives a clear error in bounded time, and leaves nothing behind."""
+"""Faults between two machines: each gives a clear error in bounded time and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.needs("sshd", "ssh")
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """The block must end in time; generously, since it is the absence of a hang that counts."""
+    """The block must end in ``seconds``, which are generous, since the test is for hangs."""
     start = time.monotonic()
     yield
     taken = time.monotonic() - start
@@ -45,7 +45,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def peer(serve: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A TCP server that treats each connection as ``serve`` does, until the client ends it; yields its port."""
+    """Run a TCP server that calls ``serve`` for each connection; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stop = threading.Event()
 
@@ -272,7 +272,7 @@ def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
 ) -> None:
     server = start_sshd()
     link = connect(server)
-    # What the server says unasked after the login is read by then.
+    # By then the server's unsolicited messages after the login are read.
     run(link, "true")
     server.freeze()
     assert link.answers(0.0), "a host is asked that was heard of a moment ago"
@@ -286,14 +286,14 @@ def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
     _sleep_for_an_hour(monkeypatch)
     server.kill_sessions()
     deadline = time.monotonic() + DEADLINE_SECONDS
-    # What the host said before its end may come after the clock went on, and is a sign of life.
+    # Data that the host sent before its end may arrive after the jump of the clock, and counts as a sign of life.
     while link.answers(DEADLINE_SECONDS):
         assert time.monotonic() < deadline, "a host that is gone answers"
         time.sleep(0.01)
 
 
 def _sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the clock that goes on while this machine sleeps go on by an hour."""
+    """Move the clock that includes sleep forward by an hour."""
     before = wire.now
     monkeypatch.setattr(wire, "now", lambda: before() + 3600)
 

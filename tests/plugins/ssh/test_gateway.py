@@ -124,7 +124,7 @@ def test_the_host_key_behind_a_gateway_is_checked(sshd: Sshd, connect: Connect, 
 
 @pytest.fixture
 def jump(start_sshd: StartSshd, home: Path) -> Sshd:
-    """A host that ~/.ssh/config knows as ``jump``, with a key of its own."""
+    """A host named ``jump`` in ~/.ssh/config, with its own key."""
     server = start_sshd()
     admit(server, keygen(home / "jump-key"))
     (home / ".ssh" / "config").write_text(

@@ -1,4 +1,4 @@
-"""Whatever a host says, reading it takes little time and memory, and what nobody asked it for ends the connection."""
+"""Hostile messages of a host are read in little time and memory, and unsolicited ones end the connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_LINK = cast(Any, SimpleNamespace(reading=SimpleNamespace(sleeping=set())))
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """A link that has said nothing yet."""
+    """A link that has received nothing yet."""
     ours, theirs = socket.socketpair()
     link = Link(Wire(ours, None), "host")
     yield link
@@ -63,7 +63,7 @@ def test_a_window_of_tiny_messages_costs_little_more_than_it_holds(streams: tupl
 
 
 class Arrived(SessionChannel):
-    """A channel on no link, whose messages have all come."""
+    """A channel without a link, after its last message."""
 
     def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
         return bool(ready())

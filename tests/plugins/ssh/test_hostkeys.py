@@ -1,4 +1,4 @@
-"""Which host keys are believed, and that nothing is sent to a host whose key is not."""
+"""Which host keys are trusted, and that nothing is sent to a host with another key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every failure of the library and of sockets has a name of connmgr's."""
+"""Every error of the library and of sockets is mapped to one of connmgr's."""
 
 from __future__ import annotations
 

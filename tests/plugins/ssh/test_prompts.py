@@ -1,4 +1,4 @@
-"""Keyboard-interactive conversations that no installed PAM module holds, with a server made of paramiko."""
+"""Keyboard-interactive conversations that no installed PAM module has, with a server built on paramiko."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Questions = list[tuple[str, bool]]
 
 
 class Examiner(paramiko.ServerInterface):
-    """Asks one round of questions after the other, and lets in whoever answers the last one with the password."""
+    """Asks rounds of questions, and accepts a client that answers the last one with the password."""
 
     def __init__(self, rounds: list[Questions], methods: str) -> None:
         self.rounds = list(rounds)

@@ -1,4 +1,4 @@
-"""Who reads from a link, and what happens when that changes."""
+"""Which thread reads from a link, and what happens when that changes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -
 def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
     assert isinstance(echo, Stream)
     for _ in range(20):
-        # Whoever has just read will not look again by itself for a while.
+        # A thread that has just read does not read again for a while.
         echo.sendall(b"first\n", DEADLINE_SECONDS)
         assert line(echo) == b"first\n"
         echo.sendall(b"second\n", DEADLINE_SECONDS)

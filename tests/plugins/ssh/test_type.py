@@ -1,4 +1,4 @@
-"""The connection type as it presents itself: found by its entry point, quick to import, strict about its data."""
+"""The connection type is found by its entry point, quick to import, and strict about its data."""
 
 from __future__ import annotations
 
