@@ -37,7 +37,7 @@ def write(blobs: Blobs) -> Write:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An empty directory, in which the sessions of the tests are."""
+    """An empty directory, in which the tests' sessions run."""
     path = tmp_path / "folder"
     path.mkdir()
     return path
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(folder: Path) -> Iterator[Place]:
-    """``folder`` on this machine, as it is."""
+    """``folder`` on this machine."""
     transport = LocalTransport()
     yield Place(transport, bytes(folder))
     transport.close()

@@ -29,7 +29,7 @@ SHELLS = [
 ]
 TOOLS = ["GNU", "few", "busybox"]
 NECESSARY = ["cat", "chmod", "chown", "head", "ls", "mkdir", "mv", "printf", "readlink", "rm", "rmdir", "wc"]
-"""What no system is without."""
+"""Tools of every system."""
 
 ODD_NAMES = [
     b"plain",
@@ -51,11 +51,11 @@ ODD_NAMES = [
     b"o space left",
     b"x" * 255,
 ]
-"""Names of files that some program or other reads as something else."""
+"""File names that some program misreads."""
 
 
 class Elsewhere(Transport):
-    """This machine with another /bin/sh and with the tools of one directory alone."""
+    """This machine with another /bin/sh and only the tools of one directory."""
 
     def __init__(self, shell: Path, tools: str, home: Path) -> None:
         self._local = LocalTransport()
@@ -70,7 +70,7 @@ class Elsewhere(Transport):
 
 
 def tools_and_shells(offset: int) -> list[Any]:
-    """Return each shell with one of the three sets of tools, which two shells meet each; others for another offset."""
+    """Return each shell with one of the three sets of tools, two shells for each set; ``offset`` shifts the choice."""
     found = []
     for number, shell in enumerate(SHELLS, offset):
         tools = TOOLS[number % 3]
@@ -80,7 +80,7 @@ def tools_and_shells(offset: int) -> list[Any]:
 
 
 def shell_called_sh(directory: Path, name: str) -> Path:
-    """Return a link ``sh`` to a shell, by which the shell knows that it is to behave as one."""
+    """Return a link ``sh`` to a shell, which makes the shell behave as sh."""
     path = program(name)
     assert path
     link = directory / f"as-{name}" / "sh"
@@ -101,7 +101,7 @@ def busybox_tools(directory: Path) -> str:
 
 
 def chosen_tools(directory: Path, names: Sequence[str]) -> str:
-    """Return a directory of the named tools of this machine alone."""
+    """Return a directory with only the named tools of this machine."""
     tools = directory / "chosen-tools"
     tools.mkdir()
     for name in names:
@@ -149,5 +149,5 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(pause)
-        # A look at a far side takes some programs there.
+        # Each check may start programs on a far side.
         pause = min(1.5 * pause, 0.25)

@@ -1,4 +1,4 @@
-"""A gate by patterns, and a tree with ways out of what it allows."""
+"""A gate with patterns, and a tree with links out of the allowed directory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ OPEN = [
     "/proc/self/root/{folder}/allowed/file",
     "allowed/sub/./..//in-dir/.././file",
 ]
-"""Paths of files that are allowed, whatever they look like."""
+"""Allowed paths, in odd spellings."""
 
 SHUT = [
     "secret/file",
@@ -185,7 +185,7 @@ SHUT = [
     "{folder}/allowed/../secret/file",
     "{folder}/allowed/../missing",
 ]
-"""Paths that are not allowed, of what is there and of what is not."""
+"""Paths that are not allowed, of existing and missing files."""
 
 LEADING_OUT = [
     "allowed/to-file",
@@ -205,7 +205,7 @@ LEADING_OUT = [
     "allowed/to-root",
     "allowed/to-above",
 ]
-"""Links that are allowed, and that lead to what is not."""
+"""Allowed links with targets that are not allowed."""
 
 Operation = Callable[[Place, bytes, Blob], object]
 
@@ -236,7 +236,7 @@ FOLLOWING: dict[str, Operation] = {
     "write": lambda place, path, blob: files.write(place, path, blob, 0o600),
     "extract": lambda place, path, _: extract(place, path, [archive_of(("planted", {}))], exact=False, tally=Tally()),
 }
-"""What follows the last link of a path."""
+"""Operations that follow the last link of a path."""
 
 NAMING: dict[str, Operation] = {
     "stat": lambda place, path, _: files.stat_file(place, path, follow=False),
@@ -249,7 +249,7 @@ NAMING: dict[str, Operation] = {
     "archive a member": lambda place, path, _: archived(place, *_member(path)),
     "checksum of a member": lambda place, path, _: sums(place, *_member(path)),
 }
-"""What is done to the last name of a path itself."""
+"""Operations on the last name of a path itself."""
 
 
 def _member(path: bytes) -> tuple[bytes, bytes]:
@@ -259,7 +259,7 @@ def _member(path: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a file: its type and mode, its times of change, and what it holds."""
+    """Return a file's type, mode, times of change, and content."""
 
     mode: int
     changed: int
@@ -267,7 +267,7 @@ class Facts:
 
 
 def facts_of(directory: Path) -> dict[str, Facts]:
-    """Return what is known of all below ``directory``."""
+    """Return the same of all files below ``directory``."""
     return dict(_facts_of(directory))
 
 

@@ -1,4 +1,4 @@
-"""Two names that take turns, for whoever looks at one of them and then uses it."""
+"""Exchanges two names again and again, for tests of programs that check a name and then use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 LIMIT = 1_000_000
 PAUSE = "os.urandom(1)[0] / 255 / 1000"
-"""Seconds between two exchanges, in Python: at random up to what a program takes for a step, so that an exchange may
+"""Seconds between two exchanges, in Python: random, up to the duration of a program's step, so that an exchange may
 come between any two steps."""
 
 # Two names take turns, each in one step, so that there is always one of the two.

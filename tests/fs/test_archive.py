@@ -1,4 +1,4 @@
-"""Directories as archives: what comes back, over every kind of tar, and what is never written."""
+"""Directories as archives, with every kind of tar: what is restored, and what is never written."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_tree_comes_back_as_it_was(kind: str, tree: Path, tmp_path: Path) -> N
     names = [name for name in sorted(facts(tree)) if b"/" not in name]
     with tarfile.open(fileobj=io.BytesIO(packed(place, bytes(tree), *names))) as found:
         assert {os.fsencode(member.name)[2:] for member in found} == set(facts(tree)), "chosen by their names"
-    # Once more over what is there already.
+    # Extract again over the existing files.
     assert unpack(place, b"copy", packed(place, bytes(tree))) == []
     assert facts(tmp_path / "copy") == facts(tree)
     place.transport.close()
@@ -360,7 +360,7 @@ NUMBERS = [b"\xff" * 12, b"\x80" + b"\xff" * 11, b"\x80" + bytes(10) + b"\7", b"
 
 
 def damaged(content: bytes, random: Random) -> bytes:
-    """Return an archive in which some blocks are gone, come twice, or are changed, most with the checksum put right."""
+    """Return an archive with missing, repeated or changed blocks, most with a corrected checksum."""
     found = bytearray(content)
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(found) // BLOCK_BYTES) * BLOCK_BYTES

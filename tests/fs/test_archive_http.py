@@ -188,7 +188,7 @@ def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None
         connection.sendall(bytes(1024))
         assert received(connection).startswith(b"HTTP/1.1 200 OK")
     with caller.reading(tmp_path / "into", "/fs/archive") as response:
-        # A client that reads slowly holds up the far side: nothing is kept for it.
+        # A client that reads slowly pauses the far side; the daemon buffers nothing for it.
         response.read(MEBIBYTE)
         time.sleep(0.3)
         most = max(most, process.memory_info().rss)

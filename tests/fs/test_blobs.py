@@ -1,4 +1,4 @@
-"""Blobs: what may be stored, for how long, by whom, and what is left of them."""
+"""Blobs: their limits, lifetime and owners, and that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_quota_counts_what_is_stored_and_what_is_on_its_way(start_daemon: St
     assert (refused.status, refused.code) == (400, "blob_quota_exceeded")
     half = half_an_upload(caller, MEBIBYTE + MEBIBYTE // 2)
     large = b"x" * MEBIBYTE
-    # It has a file once more than a mebibyte has come, and then leaves no room for another.
+    # A blob gets a file after its first mebibyte, and this one then leaves no room for another.
     eventually(lambda: len(spooled(daemon)) == 2, "the upload does not arrive")
     assert caller.upload(large).status == 400, "what is on its way does not count"
     half.close()
@@ -134,7 +134,7 @@ def test_a_blob_expires_by_itself(start_daemon: StartDaemon, tmp_path: Path) -> 
 
 
 def half_an_upload(caller: Caller, size: int) -> socket.socket:
-    """Send ``size`` bytes of an upload that is to be twice as long."""
+    """Send ``size`` bytes of an upload that is announced twice as long."""
     connection = socket.create_connection(address(caller.daemon.url), timeout=DEADLINE_SECONDS)
     head = f"POST /fs/blob HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {caller.headers['Authorization']}\r\n"
     port = address(caller.daemon.url)[1]
@@ -161,7 +161,7 @@ def test_what_is_spooled_has_no_name_and_is_gone_with_the_daemon(own_daemon: Dae
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A home of a daemon whose spool has 4 MiB."""
+    """A home for a daemon whose spool has 4 MiB."""
     home = tmp_path / "home"
     spool = home / "data" / "connmgr" / "spool"
     spool.mkdir(parents=True, mode=0o700)
@@ -225,7 +225,7 @@ def test_all_blobs_together_take_little_memory(own_daemon: Daemon) -> None:
 
 
 def memory_of(daemon: Daemon) -> int:
-    """Return the bytes of memory that the daemon has in use."""
+    """Return the daemon's resident memory in bytes."""
     return int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""SHA-256 of many files at once: whatever program computes it, over files of any name, and over what is none."""
+"""SHA-256 of many files at once, by any program, of files with any name, and of paths that are no files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.fs.wire import Caller
 from tests.hostile import fill, quickly
 
 LARGE = (1 << 20) + 100_003
-"""Bytes of a file whose sum is computed by itself."""
+"""Size of a file that gets its own process."""
 SUM = b"0" * 64
 
 
 def sums(place: Place, path: bytes, *members: bytes) -> dict[bytes, str]:
-    """Return the checksums of a far side by their paths."""
+    """Return the checksums of a far side's files by path."""
     found = Checksums(place, path, members)
     try:
         return {one.name: one.sha256 for burst in found for one in burst}
@@ -40,7 +40,7 @@ def sums(place: Place, path: bytes, *members: bytes) -> dict[bytes, str]:
 
 
 def sums_here(directory: Path) -> dict[bytes, str]:
-    """Return the checksums of this machine's files by their paths."""
+    """Return the checksums of this machine's files by path."""
     return {
         bytes(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.rglob("*")

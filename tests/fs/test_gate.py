@@ -1,4 +1,4 @@
-"""Rules over paths: what is not allowed stays out of reach by whatever path, over each kind of link, in each shell."""
+"""Path rules: files that are not allowed are out of reach by any path, over each kind of link, in each shell."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from tests.fs.test_places import inhabitant_by, oneself_by
 
 @dataclass(frozen=True)
 class Guarded:
-    """A far side where ``allowed`` may be used and nothing else."""
+    """A far side where only ``allowed`` may be used."""
 
     place: Place
     folder: Path
     blob: Blob
     number: int
-    """Which of the ways leads there."""
+    """The index of the way."""
 
     def path(self, text: str) -> bytes:
-        """Return a path of the tables as bytes."""
+        """Return a path of the tables in bytes."""
         folder = os.fsdecode(self.place.directory)
         return os.fsencode(text.replace("{folder}", folder).replace("{name}", Path(folder).name))
 
@@ -110,7 +110,7 @@ def test_what_is_allowed_is_reached_by_every_path(guarded: Guarded) -> None:
 
 
 def refused(guarded: Guarded, operation: Operation, path: str) -> None:
-    """Fail unless ``operation`` is refused with the one refusal."""
+    """Fail unless ``operation`` is refused with the same error as always."""
     try:
         operation(guarded.place, guarded.path(path), guarded.blob)
         answer = "nothing was refused"
@@ -120,7 +120,7 @@ def refused(guarded: Guarded, operation: Operation, path: str) -> None:
 
 
 def _share(paths: list[str], name: str, guarded: Guarded, shares: int) -> list[str]:
-    """Return this operation's share of ``paths`` on this way.
+    """Return this operation's share of ``paths`` for this way.
 
     Over all tests each path meets each operation on some way, and each way by some operation.
     """

@@ -1,4 +1,4 @@
-"""Answers tell nothing of what is shut: they are the same where it is there, where it is not, where it is changed."""
+"""Answers reveal nothing about forbidden files: they are the same whether these exist, are missing or differ."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORK: dict[str, Callable[[Place, bytes], object]] = {
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> Iterator[list[Place]]:
-    """The same rules over the same ways out, to secrets that are there, that are others, and to nothing."""
+    """The same rules and links out, to secrets, to other secrets, and to nothing."""
     with ExitStack() as held:
         found = []
         for name in ("full", "changed", "empty"):

@@ -1,4 +1,4 @@
-"""Rules over paths hold for what is really used, while somebody puts links to secrets in its place."""
+"""Path rules apply to the files really used, while an attacker replaces them by links to secrets."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from tests.fs.trees import archive_of, unpack
 Work = Callable[[Place], object]
 
 TIMES = 8
-"""How often each is done in each of two shells."""
+"""Runs of each operation in each of two shells."""
 
 TIMES_EACH = 3
 MOST = 20
-"""How much more often, while it does not succeed."""
+"""Further runs while none has succeeded."""
 OPERATION_SECONDS = 20
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """A far side where ``allowed`` may be used, which holds what changes places with a link to a secret."""
+    """A far side where ``allowed`` may be used, in which files are exchanged with links to secrets."""
 
     place: Place
     folder: Path
     sub: int
-    """The directory ``sub``, whatever it is called."""
+    """The inode of the directory ``sub``, under any name."""
 
     def fill(self) -> None:
-        """Make what work has taken from ``allowed``."""
+        """Recreate what an operation has taken from ``allowed``."""
         with suppress(FileExistsError):
             os.mkdir("deep", dir_fd=self.sub)
         for name in ("file", "deep/inner"):
@@ -52,7 +52,7 @@ class Attacked:
         (self.folder / "allowed/mine").write_bytes(b"content")
 
     def clear(self) -> None:
-        """Remove what work has made there."""
+        """Remove what an operation has created there."""
         for name in ("new", "moved"):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self.sub)
@@ -70,7 +70,7 @@ def attacked(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> It
 
 @contextmanager
 def under_attack(place: Place, folder: Path) -> Iterator[Attacked]:
-    """Put what is attacked into ``folder``, which is the directory of ``place``."""
+    """Create the attacked files in ``folder``, the directory of ``place``."""
     allowed, secret = folder / "allowed", folder / "secret"
     for directory in (allowed / "sub", secret / "deep"):
         directory.mkdir(parents=True)
@@ -100,7 +100,7 @@ READING: dict[str, Work] = {
     "checksum": lambda place: sums(place, b"allowed"),
 }
 NEVER = {"stat"}
-"""What has nothing to find but a secret."""
+"""Operations that can only find a secret."""
 
 WRITING: dict[str, Work] = {
     "write": lambda place: receive(place, b"allowed/sub/new", iter([b"x"]), 1, Marks(0o600)),
@@ -129,7 +129,7 @@ WRITING: dict[str, Work] = {
 
 
 def in_two_shells(works: Iterable[str]) -> pytest.MarkDecorator:
-    """Run each of ``works`` in two shells, the next one in the next two."""
+    """Run each of ``works`` in two shells, and the next one in the next two."""
     shells = cycle(SHELLS)
     runs = [(next(shells), name) for name in works for _ in range(2)]
     pairs = [pytest.param(*shell.values, name, marks=shell.marks) for shell, name in runs]
@@ -166,7 +166,7 @@ def test_nor_over_other_ways(reached: Reached) -> None:  # noqa: F811
 
 
 def read_under_attack(attacked: Attacked, name: str, times: int) -> None:
-    """Read while links change places, and fail where something of a secret comes."""
+    """Read while links are exchanged, and fail if a part of a secret is returned."""
     known = {SECRET, hashlib.sha256(SECRET).hexdigest().encode(), b"nobody-knows"}
     done = 0
     with swapping(attacked.folder / "allowed", name):
@@ -182,7 +182,7 @@ def read_under_attack(attacked: Attacked, name: str, times: int) -> None:
 
 
 def write_under_attack(attacked: Attacked, name: str, times: int) -> None:
-    """Write while links change places, and fail where something changes among the secrets."""
+    """Write while links are exchanged, and fail if a secret changes."""
     before = facts_of(attacked.folder / "secret")
     done = 0
     with swapping(attacked.folder / "allowed", name):
@@ -199,6 +199,6 @@ def write_under_attack(attacked: Attacked, name: str, times: int) -> None:
 
 
 def swapping(allowed: Path, name: str) -> AbstractContextManager[None]:
-    """Have a link to a secret take turns with the file or directory that the work of that name uses."""
+    """Exchange the file or directory that the operation uses with a link to a secret, again and again."""
     what = "file" if name.endswith("a file") else "sub"
     return swapped(allowed / what, allowed / f"other-{what}")

@@ -1,4 +1,4 @@
-"""What callers with rules over paths can do, where these let them, and what they see."""
+"""What callers with path rules can do and see in the allowed directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPERATION_SECONDS = 20
 
 @pytest.fixture(params=SHELLS)
 def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[Place]:
-    """``folder`` with ``allowed`` and ways out of it, in each shell."""
+    """``folder`` with ``allowed`` and links out of it, in each shell."""
     plant_ways_out(folder)
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), os.environ["PATH"], tmp_path)
     yield Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
@@ -135,7 +135,7 @@ FOUND = [
     ("/proc/[1]/cwd", []),
     ("/proc/self/root/{folder}/s*/file", []),
 ]
-"""What patterns find."""
+"""Patterns, and the files that they find."""
 
 
 def test_patterns_find_what_is_allowed_alone(place: Place, folder: Path) -> None:

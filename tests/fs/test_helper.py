@@ -1,4 +1,4 @@
-"""The shell that runs the operations on files of a session, one after the other."""
+"""The helper: the shell that runs a session's file operations, one after the other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.fs.test_write import Mount, mount  # noqa: F401
 
 
 class Counting(LocalTransport):
-    """This machine; ``opened`` counts the processes that were started."""
+    """This machine; ``opened`` counts the started processes."""
 
     opened = 0
 
@@ -100,7 +100,7 @@ def test_one_that_has_died_is_replaced(here: Place, write: Write, counting: Coun
 
 
 class WithAgent(Counting):
-    """A machine on which a start-up file leaves a program running that holds the streams."""
+    """A machine with a start-up file that leaves a background program holding the streams."""
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         return super().open_channel(["/bin/sh", "-c", 'sleep 5 & exec "$@"', "sh", *argv], pty=pty, timeout=timeout)
@@ -198,7 +198,7 @@ def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting)
 
 
 class Scripted(Channel):
-    """A far side that answers a call with ``pieces``, in which ``MARK`` stands for its mark, whatever is decided."""
+    """A far side that answers a call with ``pieces``, in which ``MARK`` stands for the call's mark."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
@@ -223,7 +223,7 @@ class Scripted(Channel):
     def answer(self, whole: bytes, cuts: Sequence[int]) -> None:
         whole = whole.replace(b"MARK", self._mark or b"MARK")
         inner = {cut % (len(whole) + 1) for cut in cuts}
-        # What ends with all of an end is one: nobody who does not know the mark can write it.
+        # A text with a whole end mark is an end, because only the far side knows the mark.
         end = re.compile(re.escape(self._mark) + rb" over [0-9]+\n\Z")
         longest = len(self._mark) + 100
         tails = {place: whole[max(place - longest, 0) : place] for place in inner}

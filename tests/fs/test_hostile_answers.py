@@ -1,4 +1,4 @@
-"""Whatever a helper answers, reading it takes little time, and what describes no file is a failed transfer."""
+"""Hostile answers of a helper are read in little time, and a malformed one is a failed transfer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_NUMBERS = [b"-1", b"+1", b"1_0", b" 1", b"", b"x", DIGITS, b"\xc2\xb2"]
 
 
 def place(answer: bytes, program: Any, piece: int = 32 << 10, gate: Gate | None = None) -> Place:
-    """Return a place whose helper gives ``answer``, in which MARK stands for the mark."""
+    """Return a place whose helper answers ``answer``, in which MARK stands for the mark."""
     channel, helpers = Scripted([]), Helpers()
     helpers.leave(Helper(channel, "word", set(program.parts)))
     channel.answer(answer, range(0, len(answer), piece))

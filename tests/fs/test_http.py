@@ -1,4 +1,4 @@
-"""/fs over HTTP: streams, their ends, and requests that no client should send."""
+"""/fs over HTTP: streams, their ends, and malformed requests."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_relative_names_begin_at_the_session_s_directory(own_daemon: Daemon, tmp
     odd.mkdir()
     command = f"cd '{tmp_path}' && cd *place"
     assert caller.post("/shell/exec", connection=LOCAL, command=command).json["exitCode"] == 0
-    # The variables of the session are its own: files need none of them.
+    # File operations do not use the session's variables.
     assert caller.post("/shell/exec", connection=LOCAL, command="PATH= HOME=/nowhere; export PATH HOME").status == 200
     blob = caller.blob(b"content")
     assert caller.post("/fs/write", connection=LOCAL, blob=blob, path="file").status == 200
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_during_a_download_frees_its_slot_and_the_process(
     (tmp_path / "small").write_bytes(b"content")
     with (tmp_path / "large").open("wb") as large:
         large.truncate(1 << 33)
-    # The helper that has read it stays for the next.
+    # The helper stays open for the next operation.
     assert caller.read(tmp_path / "small").body == b"content"
     before = len(children(daemon))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What is killed in the middle of a write leaves the old file or the new one, and no litter for long."""
+"""A writer killed in the middle leaves the old file or the new one, and temporary files only briefly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def content(number: int) -> bytes:
 
 
 def writer(parent: int) -> psutil.Process | None:
-    """Return the subshell that writes a file, once there is one below ``parent``."""
+    """Wait for a subshell below ``parent`` that writes a file, and return it."""
     for process in psutil.Process(parent).children(recursive=True):
         with suppress(psutil.NoSuchProcess, AttributeError):
             if is_helper(process) and is_helper(process.parent()):  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def is_helper(process: psutil.Process) -> bool:
 def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, blobs: Blobs) -> None:
     write(here, b"file", content(0))
     killed = 0
-    # On a busy machine a writer may be done before it is found: rounds go on until one was hit.
+    # On a busy machine a writer may end before it is found, so rounds continue until one is killed.
     for number in range(1, 10 * ROUNDS + 1):
         if number > ROUNDS and killed:
             break
@@ -68,7 +68,7 @@ def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, bl
         writing.start()
         while writing.is_alive() and (process := writer(os.getpid())) is None:
             time.sleep(0)
-        # Each round a little later.
+        # Later in each round.
         time.sleep(number % ROUNDS * 0.004)
         with suppress(psutil.NoSuchProcess, AttributeError):
             process.kill()  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def test_the_daemon_is_killed(start_daemon: StartDaemon, tmp_path: Path) -> None
         assert (folder / "file").read_bytes() in (before, content(number)), "a mixture, or neither"
     last = Caller(start_daemon(home=home))
     last.start()
-    # Helpers end by themselves when their daemon is gone; it may take them a moment.
+    # Helpers end by themselves shortly after their daemon.
     deadline = time.monotonic() + 20
     while litter(folder):
         assert last.write(folder / "file", b"last").status == 200

@@ -1,4 +1,4 @@
-"""Files larger than the daemon may become."""
+"""Files larger than the daemon's memory may grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 300.0
 
 
 def memory(pid: int, what: str) -> int:
-    """Return a line of /proc/PID/status in bytes: ``VmRSS`` is the resident memory, ``VmHWM`` the most that it was."""
+    """Return a line of /proc/PID/status in bytes: ``VmRSS`` is the resident memory, ``VmHWM`` its peak."""
     line = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert line
     return int(line[1]) * 1024

@@ -1,4 +1,4 @@
-"""Listings of any length: in order, whole, and written as they are read."""
+"""Listings of any length are in order, complete, and sent as they are read."""
 
 from __future__ import annotations
 

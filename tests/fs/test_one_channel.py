@@ -1,4 +1,4 @@
-"""A server that allows few sessions a connection (MaxSessions 1): files and kills go over a second connection."""
+"""A server that allows one session on a connection (MaxSessions 1): files and kills use a second connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("sshd", "bash")
 
 @dataclass(frozen=True)
 class Strict:
-    """A user whom a server with few sessions a connection admits; ``password`` is what sudo asks for, if it may."""
+    """A user of a server with MaxSessions 1; ``password`` is the one for sudo, if the user may use it."""
 
     server: Sshd
     user: str
@@ -80,7 +80,7 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
         written = caller.post("/fs/write", connection=connection, blob=blob, path=f"{strict.home}/file")
         assert (written.status, written.body) == (200, b"")
         assert caller.post("/fs/read", connection=connection, path=f"{strict.home}/file").body == content
-        # Whatever becomes of the second connection, the next request has another one.
+        # If the second connection is lost, the next request opens another one.
         running = daemon.client.post("/shell/exec", connection=connection, command="sleep 0; echo $PPID")
         assert running["exitCode"] == 0
     late = caller.post("/shell/exec", connection=connection, command="echo started; sleep 100", timeout=1)

@@ -1,4 +1,4 @@
-"""The same files over every kind of link: as the session's own user, elevated, on pipes and on terminals."""
+"""The same file operations over every kind of link: as the session's user, elevated, on pipes and on terminals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAYS = {
     "su on a terminal over ssh": (SSH, {"password": "root of all evil", "method": "su"}),
 }
 TO_ONESELF = {"ssh to oneself": 1, "ssh to oneself through a gateway": 2}
-"""The ways that need no other user, by the links that they go over."""
+"""The ways that need no other user, with their numbers of links."""
 ON_A_TERMINAL = [way for way in WAYS if "terminal" in way]
 NAMES = st.binary(min_size=1, max_size=200).filter(
     lambda name: not {b"/"[0], 0} & set(name) and name not in {b".", b".."}
@@ -51,16 +51,16 @@ CONTROL = bytes(range(32)) * 300 + b"\x03\x04\x11\x13\x1a\x1c\x7f\xff" * 2000 + 
 
 @dataclass(frozen=True)
 class Reached:
-    """A directory on a far side, and how the tests see it."""
+    """A directory on a far side, and the same as the tests see it."""
 
     place: Place
     directory: Path
     uid: int
-    """Whose files the way makes."""
+    """The owner of new files."""
     own_uid: int
-    """Whose directory it is."""
+    """The owner of the directory."""
     home: Path
-    """The home directory of who makes the files."""
+    """The home directory of the files' owner."""
 
 
 @pytest.fixture(
@@ -68,7 +68,7 @@ class Reached:
     params=[*TO_ONESELF, *(pytest.param(way, marks=pytest.mark.needs("machine", "sudo", "su")) for way in WAYS)],
 )
 def reached(request: pytest.FixtureRequest) -> Iterator[Reached]:
-    """A directory in the user's home, which root too may write to."""
+    """A directory in the user's home, which root may write to as well."""
     with ExitStack() as links:
         yield (oneself_by if request.param in TO_ONESELF else inhabitant_by)(request, links)
 
@@ -100,7 +100,7 @@ def inhabitant_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
 
 
 def _name(request: pytest.FixtureRequest) -> str:
-    """Return the name of a directory of the module's own, since homes are there for all."""
+    """Return the name of a directory for this module, since homes are shared."""
     return f"{request.param} of {request.module.__name__}"
 
 
@@ -218,7 +218,7 @@ def test_login_shells_of_any_language(
             home.mkdir()
             server = links.enter_context(ssh_server(home, shell_path(shell)))
             place = Place(links.enter_context(ssh_link(server)), bytes(home))
-        # A shell meets each name at one of its two servers.
+        # Each shell uses each name on one of its two servers.
         names = ODD_NAMES[inhabitant::2]
         for name in names:
             write(place, name, name)
@@ -261,7 +261,7 @@ def test_a_link_that_breaks_while_a_file_is_written(blobs: Blobs, write: Write, 
             place = Place(transport, bytes(home))
 
             def cleared() -> bool:
-                # What has lost its link may take a moment to end.
+                # A process that has lost its link may end slightly later.
                 write(place, b"file", b"new")
                 return litter(home) == []
 

@@ -1,6 +1,6 @@
-"""Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with hardly any.
+"""Every operation in every shell that may be /bin/sh, with GNU's tools, with busybox's, and with the fewest.
 
-Each test runs in each shell with one of the three; which one, changes from test to test.
+Each test runs in each shell with one of the three sets, which changes from test to test.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def tools(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The far side's PATH: GNU's tools, busybox's, or those that no system is without and stat."""
+    """The far side's PATH: GNU's tools, busybox's, or those of every system and stat."""
     if request.param == "GNU":
         return os.environ["PATH"]
     return busybox_tools(tmp_path) if request.param == "busybox" else chosen_tools(tmp_path, [*NECESSARY, "stat"])
@@ -212,7 +212,7 @@ def test_a_link_to_a_directory_is_removed_alone(place: Place, folder: Path) -> N
 
 @pytest.mark.parametrize("path", [b"/", b"//", b"/./", b"/tmp/..", b"/proc/self/root", b"/proc/self/root/"])
 def test_the_root_directory_is_never_removed(here: Place, path: bytes) -> None:
-    # Not in the shells above: with rm missing from the PATH the test would be as harmless as it is here.
+    # Without rm in the PATH, the test would be as harmless in the shells above.
     with pytest.raises(errors.PermissionDenied):
         files.remove(here, path, recursive=False, timeout=20)
 

@@ -1,4 +1,4 @@
-"""Writing as root into another user's directory, while that user puts other things in the place of what is written."""
+"""Writing as root into another user's directory, while that user replaces the written files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.fs.swapper import LIMIT, PAUSE, swapped
 from tests.fs.trees import archive_of
 
 STRANGER = 54321
-"""Nobody's user id."""
+"""A user id without a user."""
 
 WRITES = 15
 
@@ -71,7 +71,7 @@ for _ in range({LIMIT}):
 
 @pytest.fixture
 def theirs(folder: Path) -> Path:
-    """A directory of the stranger's."""
+    """A directory of the stranger."""
     path = folder / "theirs"
     path.mkdir()
     os.chown(path, STRANGER, STRANGER)
@@ -88,7 +88,7 @@ def victim(folder: Path) -> Path:
 
 @contextmanager
 def attacked(directory: Path, name: str, victim: Path) -> Iterator[None]:
-    """Have the stranger swap ``name`` for a link to ``victim`` and back, at random moments."""
+    """Let the stranger replace ``name`` by a link to ``victim`` and back, at random moments."""
     argv = [sys.executable, "-c", _ATTACK, str(directory), name, str(victim)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as attacker:
         assert attacker.stdout
@@ -123,7 +123,7 @@ def test_a_link_in_the_directory_s_place_does_not_give_its_files_away(
     (victim / "file").write_bytes(b"root's")
     with attacked(theirs, "sub", victim):
         for _ in range(WRITES):
-            # Only a file of the stranger's has an owner that root's must not get.
+            # Only a file of the stranger has an owner that root's file must not get.
             os.chown(theirs / "real/file", STRANGER, STRANGER)
             with suppress(errors.ConnmgrError):
                 write(here, b"theirs/sub/file", b"content")
@@ -214,14 +214,14 @@ def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_
     first.touch()
     os.chown(first, STRANGER, STRANGER)
     os.utime(first, (0, 0))
-    # Names of one file: another file for each would take seconds.
+    # Hard links, since separate files would take seconds.
     for name in foreign[1:]:
         os.link(first, folder / name)
     before = time.monotonic()
     write(here, b"file", b"x")
     took = time.monotonic() - before
     assert litter(folder) == sorted(foreign), "files of another user were taken for ours"
-    # A program for each of them takes half a minute.
+    # One program for each would take half a minute.
     assert took < 20, f"one byte took {took:.1f} s"
 
 

@@ -1,4 +1,4 @@
-"""/fs/upload: a file that is written while it is sent, and clients that stop in the middle."""
+"""/fs/upload: files written while they arrive, and clients that stop in the middle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing on this machine: one step or none, whatever stands in the way."""
+"""Writing on this machine is atomic, whatever is in the way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def mount(folder: Path) -> Iterator[Mount]:
 
 @pytest.fixture
 def own_home(running_machine: Machine, places: Places) -> Iterator[tuple[Place, Path, Inhabitant]]:
-    """The home directory of a user who is nobody special: as the user sees it, and as we do."""
+    """The home directory of an ordinary user: as the user sees it, and as the tests do."""
     user = running_machine.add_user()
     with places.reach(LOCAL, user) as transport:
         yield Place(transport, user.home.encode()), running_machine.path(user.home), user
@@ -133,7 +133,7 @@ def test_what_a_user_may_write(own_home: tuple[Place, Path, Inhabitant], write: 
         with pytest.raises(errors.PermissionDenied):
             write(place, name, b"new")
     for path in (home / "everybody's", home / "sticky" / "everybody's"):
-        # The owner could not be kept by a new file, so it is the old one still.
+        # A new file could not keep the owner, so the old one was overwritten.
         before = path.stat()
         write(place, bytes(path.relative_to(home)), b"new")
         after = path.stat()
@@ -186,7 +186,7 @@ def test_an_owner_of_the_directory_cannot_turn_root_s_write_against_another_file
         pieces = blob.pieces()
 
         def swapping() -> Iterator[bytes]:
-            # The temporary file exists now; the directory's owner puts a link in its place.
+            # The temporary file exists now, and the directory's owner replaces it by a link.
             (temporary,) = litter(home)
             (home / temporary).unlink()
             (home / temporary).symlink_to(victim)

@@ -1,4 +1,4 @@
-"""Trees of files to be copied, and what is to be the same afterwards."""
+"""Trees of files to copy, and what must be equal afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHEN = 1_600_000_000
 
 
 def plant(directory: Path) -> None:
-    """Make a tree with files of all names and sizes, modes, times, links and empty directories."""
+    """Create a tree with files of various names, sizes, modes and times, links, and empty directories."""
     names = [name for name in ODD_NAMES if len(name) < 255]
     for at, name in enumerate(map(os.fsdecode, names)):
         below = directory / name
@@ -37,7 +37,7 @@ def plant(directory: Path) -> None:
 
 
 def facts(directory: Path) -> Facts:
-    """Return of each file its type, its mode, its time in seconds, and its content or target."""
+    """Return type, mode, time in seconds, and content or target of each file."""
     return {bytes(path.relative_to(directory)): _fact(path) for path in directory.rglob("*")}
 
 
@@ -61,13 +61,13 @@ def packed(place: Place, path: bytes, *members: bytes) -> bytes:
 
 
 def unpack(place: Place, path: bytes, content: bytes, *, exact: bool = True) -> list[Failed]:
-    """Write an archive into a directory of a far side; return what could not be put in its place."""
+    """Extract an archive into a directory of a far side; return the members that could not be written."""
     pieces = (content[start : start + 100_000] for start in range(0, len(content), 100_000))
     return extract(place, path, pieces, exact=exact, tally=Tally())
 
 
 def archive_of(*members: tuple[str, dict[str, object]], layout: int = tarfile.PAX_FORMAT) -> bytes:
-    """Return an archive of members that are given by name and what is special about them; ``content`` is theirs."""
+    """Return an archive of members by name, each with its special attributes; all have ``content``."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=layout) as archive:
         for name, special in members:

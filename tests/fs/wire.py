@@ -1,4 +1,4 @@
-"""A client session of a test's own, with the requests that files need."""
+"""A client session with the requests for files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.deadlines import DEADLINE_SECONDS
 
 
 class Caller:
-    """Speaks to a daemon with a token of its own."""
+    """A client of a daemon with its own session token."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -49,12 +49,12 @@ class Caller:
         return self.post("/fs/read", connection=LOCAL, path=str(path))
 
     def put(self, endpoint: str, path: object, content: bytes, **fields: str) -> Answer:
-        """Send a body to be written at a path of the local machine."""
+        """Upload a body to a path of the local machine."""
         return send(self.daemon.url, _target(endpoint, path, fields), content, {**self.headers, "Content-Type": ""})
 
     @contextmanager
     def sending(self, endpoint: str, path: object, *headers: str, version: str = "HTTP/1.1") -> Iterator[socket.socket]:
-        """Begin such a request, whose body is to be sent on the socket."""
+        """Begin an upload; the caller sends its body on the socket."""
         host, port = address(self.daemon.url)
         lines = [f"POST {_target(endpoint, path, {})} {version}", f"Host: {host}:{port}"]
         lines += [*map(": ".join, self.headers.items()), *headers]
@@ -78,7 +78,7 @@ class Caller:
 
 
 def received(connection: socket.socket) -> bytes:
-    """Return all that comes until the other side ends the connection."""
+    """Read until the other side closes the connection."""
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
