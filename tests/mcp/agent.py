@@ -1,4 +1,4 @@
-"""An agent: the SDK's own client, with ``connmgr mcp`` as its server on standard input and output."""
+"""An agent: the SDK's client, with ``connmgr mcp`` as its server on standard input and output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ("legacy", "auto")
 async def agent(
     daemon: Daemon, holder: Holder, *options: str, seconds: float = DEADLINE_SECONDS, **client: Any
 ) -> AsyncIterator[Client]:
-    """Start the server with a holder's token, and yield a client of it for ``seconds`` at most.
+    """Start the server with a holder's token, and yield its client for ``seconds`` at most.
 
     Further arguments are those of the client.
     """
@@ -42,16 +42,16 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def content(result: CallToolResult) -> dict[str, Any]:
-    """Return what a tool has answered, which must not be an error."""
+    """Return a tool's answer, which must not be an error."""
     assert not result.is_error, result.content
     assert result.structured_content is not None
     return result.structured_content
 
 
 def refused(result: CallToolResult) -> dict[str, Any]:
-    """Return the error that a tool has answered: ``code``, ``message`` and ``next``."""
+    """Return a tool's error: ``code``, ``message`` and ``next``."""
     assert result.is_error, result.structured_content
-    # Many clients hold it against the output schema.
+    # Many clients validate it against the output schema.
     assert result.structured_content is None
     (content,) = result.content
     told: dict[str, Any] = json.loads(content.text)  # type: ignore[union-attr]

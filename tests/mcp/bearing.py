@@ -1,4 +1,4 @@
-"""A proxy that shows a token for clients that cannot: what they send passes as it is, but for that and the port."""
+"""A proxy that adds a bearer token for clients that cannot; apart from token and port, requests pass unchanged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ BLOCK_BYTES = 1 << 16
 
 
 class BearingProxy(ThreadingTCPServer):
-    """Listens on a port of its own for the server at ``url``, and shows ``token`` there; a context.
+    """Listens on a free port for the server at ``url``, and adds ``token``; a context.
 
-    Its end waits for its clients to go.
+    Its end waits for its clients to disconnect.
     """
 
     request_queue_size = 64
@@ -46,7 +46,7 @@ class BearingProxy(ThreadingTCPServer):
         return socket.create_connection((self._parts.hostname, self._parts.port or 0), DEADLINE_SECONDS)
 
     def shown(self, head: bytes) -> bytes:
-        """Return the head of a request, the only one of its connection, as the server is to see it."""
+        """Return the head of a request as the server receives it; its connection has no other request."""
         own, theirs = str(self.port).encode(), str(self._parts.port).encode()
         lines = head.split(b"\r\n")
         kept = [line for line in lines[1:-2] if not line.lower().startswith(b"connection:")]
@@ -73,7 +73,7 @@ class _Connection(BaseRequestHandler):
                 asking.join()
 
     def _head(self) -> tuple[bytes, bytes]:
-        """Read the head of a request, and what has come of its body; nothing where the client has gone."""
+        """Read the head of a request and the begin of its body; nothing if the client has disconnected."""
         received = b""
         while END_OF_HEAD not in received:
             block = self.request.recv(BLOCK_BYTES)
@@ -85,7 +85,7 @@ class _Connection(BaseRequestHandler):
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes until either side has gone, and let the other go then."""
+    """Relay data until either side disconnects, and then disconnect the other."""
     with suppress(OSError):
         while block := source.recv(BLOCK_BYTES):
             target.sendall(block)

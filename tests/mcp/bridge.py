@@ -30,13 +30,13 @@ SESSION = "mcp-session-id"
 
 
 class HttpBridge:
-    """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and asserts that it ends cleanly.
+    """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and fails unless it ends cleanly.
 
-    ``argv`` is what is run in its place.
+    ``argv`` replaces the program.
     """
 
     def __init__(self, daemon: Daemon, *options: str, argv: Sequence[str] | None = None) -> None:
-        # Nobody reads a pipe while it runs.
+        # A file, since nobody would read a pipe meanwhile.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         self.process = subprocess.Popen(
             argv or [str(PROGRAM), "--url", daemon.url, "mcp", "--http", "--port", "0", *options],
@@ -56,7 +56,7 @@ class HttpBridge:
             self.ended()
 
     def ended(self) -> str:
-        """Wait for its end, which must be clean, and return what it has written to standard error."""
+        """Wait for its end, which must be clean, and return its standard error."""
         try:
             self.process.communicate(timeout=STOP_SECONDS)
         finally:
@@ -84,7 +84,7 @@ class HttpBridge:
 
     @asynccontextmanager
     async def agent(self, holder: Holder, **client: Any) -> AsyncIterator[Client]:
-        """Yield a client that shows a holder's token; further arguments are those of the client."""
+        """Yield a client with a holder's token; further arguments are the client's."""
         with anyio.fail_after(DEADLINE_SECONDS):
             async with (
                 httpx2.AsyncClient(headers=bearer(holder), timeout=DEADLINE_SECONDS) as http,
@@ -101,7 +101,7 @@ class HttpBridge:
     def asking(
         self, method: str, headers: Mapping[str, str], message: Any = None, path: str | None = None
     ) -> Iterator[HTTPResponse]:
-        """Send one request, and yield its answer, of which the status and headers are read.
+        """Send one request, and yield its answer, whose status and headers have been read.
 
         A ``message`` that is no bytes is sent as JSON.
         """
@@ -115,14 +115,14 @@ class HttpBridge:
                 yield answer
 
     def initialize(self, holder: Holder) -> str:
-        """Open a session by hand, and return its id."""
+        """Open a session by plain requests, and return its id."""
         answer = self.ask("POST", bearer(holder), INITIALIZE)
         assert answer.status == 200, answer.body
         return answer.headers[SESSION]
 
 
 def bearer(holder: Holder, session: str | None = None) -> dict[str, str]:
-    """Return the headers that show a token and name a session."""
+    """Return the headers with a token and a session id."""
     shown = {"Authorization": f"Bearer {holder.secret}"}
     return shown if session is None else {**shown, SESSION: session}
 

@@ -1,4 +1,4 @@
-"""The bridge that tests of the Model Context Protocol share."""
+"""The bridge that the tests of the Model Context Protocol share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.mcp.bridge import HttpBridge
 
 @pytest.fixture(scope="session")
 def bridge(daemon: Daemon) -> Iterator[HttpBridge]:
-    """One bridge beside the shared daemon, for all tests that leave it running; it must end cleanly."""
+    """One bridge beside the shared daemon for all tests that do not stop it; it must end cleanly."""
     with HttpBridge(daemon) as running:
         yield running

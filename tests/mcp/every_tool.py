@@ -1,4 +1,4 @@
-"""A session in which an agent uses each of the tools, by whatever client."""
+"""A session in which an agent uses every tool, by any client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCAL = {"system": "local"}
 SCOPES = ("connection.read", "connection.write", "shell.any", "job", "fs.read", "fs.write", "terminal")
 SAVED = "tell"
 ELSEWHERE = {"toggle_state"}
-"""Tools that need more than this machine."""
+"""Tools that need another machine."""
 
 
 async def use_each_tool(ask: Ask, directory: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""``connmgr mcp --http`` whose agents have the tools, too, that the conformance suite looks for."""
+"""``connmgr mcp --http`` with the additional tools that the conformance suite needs."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ TOOLS = (
 
 
 def build(bridge: Bridge) -> MCPServer:
-    """Return the server of a bridge with the tools of the suite."""
+    """Return a bridge's server with the additional tools of the suite."""
     made = server.build(bridge)
     for tool in TOOLS:
         made.add_tool(tool, description=tool.__name__.replace("_", " "))
@@ -143,7 +143,7 @@ def build(bridge: Bridge) -> MCPServer:
 
 def main(url: str) -> None:
     """Serve agents of the daemon at ``url`` on a free port."""
-    # As the program does: the SDK's own log would colour each traceback, which takes seconds.
+    # As in the program: the SDK's own log would colour each traceback, which takes seconds.
     log_to_stderr()
     with listen(0) as listening:
         ready = f"{READY}{url_of(listening)}"

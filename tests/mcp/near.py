@@ -1,4 +1,4 @@
-"""An agent whose server is in the tests' own process, which starts in no time."""
+"""An agent whose server is in the tests' own process, so that it starts fast."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EVERYTHING = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "ter
 
 
 class Agent:
-    """An agent: its ``client``, and what tools answer it, or refuse."""
+    """An agent with its ``client``, for the answers and errors of tools."""
 
     def __init__(self, client: Client, bridge: Bridge) -> None:
         self.client = client
         self.bridge = bridge
 
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """Return what a tool answers, which must not be an error."""
+        """Return a tool's answer, which must not be an error."""
         return content(await self.client.call_tool(tool, arguments))
 
     async def refused(self, tool: str, /, **arguments: Any) -> str:
-        """Return the code of the error that a tool answers."""
+        """Return the code of a tool's error."""
         return str(refused(await self.client.call_tool(tool, arguments))["code"])
 
 
@@ -46,7 +46,7 @@ def run(
     holder: Holder | None = None,
     **client: Any,
 ) -> None:
-    """Let an agent with a token of ``scopes``, or a holder's, do its work."""
+    """Run ``work`` with an agent that has a token of ``scopes``, or the holder's."""
 
     async def begin() -> None:
         async with near(daemon, holder or wire.create(daemon, *scopes), **client) as agent:

@@ -1,4 +1,4 @@
-"""The official clients of MCP from npm, installed once below ``.venv`` as ``npm/package-lock.json`` has them."""
+"""The official MCP clients from npm, installed once below ``.venv`` as in ``npm/package-lock.json``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InstallationError(Exception):
 def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
     """Run one of the clients to its end, and return its exit code and what it printed on both streams.
 
-    :raises InstallationError: it cannot be installed.
+    :raises InstallationError: npm failed.
     """
     modules = installed()
     done = subprocess.run(
@@ -48,7 +48,7 @@ def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
 class SdkClient:
     """The client of the TypeScript SDK, over HTTP in the modern mode; a context that ends it.
 
-    :raises InstallationError: it cannot be installed.
+    :raises InstallationError: npm failed.
     """
 
     def __init__(self, url: str, token: str, home: Path) -> None:
@@ -86,9 +86,9 @@ class SdkClient:
 
 
 def installed() -> Path:
-    """Return the directory of the modules; what is not there yet is installed.
+    """Install the modules if they are missing, and return their directory.
 
-    :raises InstallationError: it cannot be.
+    :raises InstallationError: npm failed.
     """
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     version = sha256((LOCKED / "package-lock.json").read_bytes()).hexdigest()[:16]
@@ -104,7 +104,7 @@ def _install(target: Path) -> None:
     npm = program("npm")
     if npm is None:
         raise InstallationError("The program npm is not installed.")
-    # Under its name only once it is whole; what belongs to another lock file goes.
+    # Renamed only when it is complete; directories of other lock files are removed.
     for other in DIRECTORY.glob("*/"):
         shutil.rmtree(other)
     unfinished = target.with_name(f"{target.name}.unfinished")
@@ -117,13 +117,13 @@ def _install(target: Path) -> None:
 
 
 def _environment(modules: Path, home: Path) -> dict[str, str]:
-    # What Node.js has compiled once is kept: much of what a client takes is its start.
+    # Node.js keeps its compiled code, since a client's start takes most of its time.
     compiled = str(modules.parent / "compiled")
     return {"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_COMPILE_CACHE": compiled}
 
 
 def _node(modules: Path) -> str:
-    """Return the Node.js that came with them; where npm has none for this machine, the system's."""
+    """Return the Node.js installed with the clients, or the system's if npm has none for this machine."""
     found = next(modules.glob("node-*/bin/node"), None) or program("node")
     if found is None:
         raise InstallationError("npm has no Node.js for this machine, and it is not installed.")

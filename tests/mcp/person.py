@@ -1,4 +1,4 @@
-"""A person in front of an agent's client, and that client with a server in the tests' own process."""
+"""A user who answers an agent's client, and this client with a server in the tests' own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCEPTED = ElicitResult(action="accept", content={})
 
 
 class Person:
-    """Who answers what the client asks, with one answer after the other; a function is called with the question."""
+    """A user who gives the client one answer after the other; an answer may be a function of the question."""
 
     def __init__(self, *answers: Answer) -> None:
         self.asked: list[ElicitRequestFormParams] = []
@@ -42,7 +42,7 @@ class Person:
 
 
 def chosen(decision: str) -> ElicitResult:
-    """Return the answer of who fills in the form."""
+    """Return the answer of a user who fills in the form."""
     return ElicitResult(action="accept", content={"decision": decision})
 
 

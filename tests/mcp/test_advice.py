@@ -1,4 +1,4 @@
-"""Each error that a tool can meet tells the agent what to do next."""
+"""Each error of a tool tells the agent what to do next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OF_THE_TOOLS = {
 }
 
 NOT_FOR_AGENTS = {"token_limit"}
-"""What only those meet who administer the daemon."""
+"""Errors that only administrators of the daemon get."""
 
 
 def met() -> set[str]:

@@ -1,4 +1,4 @@
-"""An agent's whole task, by tools alone: five machines, one of which has a broken unit file."""
+"""A whole task of an agent by tools: five machines, one with a broken unit file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RULES = [
 
 @pytest.fixture
 def machines() -> Iterator[dict[str, Machine]]:
-    """Machines of their own, with a service each; that of one is down, for its file names no program."""
+    """Test machines with one service each; one service is down, because its unit file names no program."""
     with ExitStack() as stack:
         found = {name: stack.enter_context(closing(Machine())) for name in HOSTS}
         for name, machine in found.items():
@@ -70,7 +70,7 @@ def machines() -> Iterator[dict[str, Machine]]:
 
 @pytest.fixture
 def systems(own_daemon: Daemon, machines: dict[str, Machine]) -> Iterator[dict[str, str]]:
-    """By name, root on each of the machines, over ssh by sudo with a password."""
+    """Root shells on each machine, over SSH by sudo with a password, by name."""
     roots = {}
     with ExitStack() as stack:
         for name, machine in machines.items():

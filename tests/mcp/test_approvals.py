@@ -1,4 +1,4 @@
-"""Approvals by an agent's client: what a person is asked, and what becomes of each answer."""
+"""Approvals in an agent's client: the question to its user, and the effect of each answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def asking(daemon: Daemon) -> Holder:
 
 @pytest.fixture
 def deciding(daemon: Daemon) -> Holder:
-    """A token that decides."""
+    """A token that decides about approvals."""
     return wire.create(daemon, "approval.decide")
 
 

@@ -1,4 +1,4 @@
-"""Each tool that may need an approval has a person asked, and does its work when they have approved."""
+"""Each tool that may need an approval asks the user, and works after the approval."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ASKING: dict[str, tuple[dict[str, Any], int, str]] = {
     "open_terminal": ({"argv": ["/bin/sleep", "5"], "wait": 0}, 1, '"/bin/sleep"'),
     "read_file": ({"path": "{0}/file"}, 1, "fs.read on"),
     "write_file": ({"path": "{0}/new", "content": "a\nb\n"}, 1, "\n      a\n      b"),
-    # What was read by an approval for one time has to be read again when the change is approved.
+    # The file is read again after the change is approved, and an approval for once covers only one read.
     "edit_file": ({"path": "{0}/file", "old": "old", "new": "new"}, 3, "\n      -old\n      +new"),
     "list_files": ({"path": "{0}"}, 1, "fs.read on"),
     "get_file_info": ({"path": "{0}/file"}, 1, "fs.read on"),
     "create_directory": ({"path": "{0}/directory"}, 1, "fs.write on"),
 }
-"""By the name of a tool: arguments, how often a person is asked who approves once at a time, and what they read."""
+"""By tool: arguments, number of questions if each is approved once, and text of the question."""
 
 NEVER = {
     "find_file": "a directory that needs an approval is left out",

@@ -1,4 +1,4 @@
-"""Connections to the HTTP server on which nothing is asked."""
+"""Idle connections to the HTTP server."""
 
 from __future__ import annotations
 

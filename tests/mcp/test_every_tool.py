@@ -1,4 +1,4 @@
-"""Each tool, as the official clients call it, by either transport and in both modes."""
+"""Each tool, called by the official clients over both transports and in both modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines print is data: it gets no further than the member that shows it, and controls nothing."""
+"""Output of machines is data: it stays in its member of the answer and controls nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def printed(tmp_path: Path, text: str | bytes) -> str:
 
 
 def texts(result: CallToolResult) -> str:
-    """Return what a client shows a model that looks at no structured content."""
+    """Return the text that a client without structured content shows the model."""
     return "".join(one.text for one in result.content if isinstance(one, TextContent))
 
 
@@ -197,7 +197,7 @@ def test_no_tool_and_no_resource_lets_through_what_is_not_seen(daemon: Daemon, t
 
 
 def _characters(value: Any) -> set[str]:
-    """Return the characters of all texts in ``value``."""
+    """Return the set of characters of all texts in ``value``."""
     if isinstance(value, str):
         return set(value)
     members = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""The MCP server over HTTP: who is served, what keeps agents apart, and how sessions and the server end."""
+"""The MCP server over HTTP: authentication, separation of agents, and the end of sessions and server."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_revoked_token_begins_no_session(bridge: HttpBridge, daemon: Daemon) -
 
 @asynccontextmanager
 async def table(daemon: Daemon) -> AsyncIterator[Agents]:
-    """Yield the table of agents that the server has, without the server."""
+    """Yield the server's table of agents, without a server."""
     async with anyio.create_task_group() as tasks:
         yield Agents(lambda token: Client(daemon.url, daemon.auth_file, token), build, tasks)
         tasks.cancel_scope.cancel()
@@ -248,7 +248,7 @@ def test_a_signal_ends_it_while_agents_listen_and_wait(daemon: Daemon, worker: H
                 time.sleep(0.02)
             bridge.process.send_signal(number)
             assert "Traceback" not in bridge.ended()
-            # They end; nothing says how.
+            # They end, but how is not specified.
             listening.read()
             waiting.read()
     (job,) = [one for one in daemon.client.jobs.query() if one.command == command]

@@ -1,4 +1,4 @@
-"""``connmgr mcp install`` and ``uninstall``: what becomes of a client's files, and an agent that starts by them."""
+"""``connmgr mcp install`` and ``uninstall``: changes of a client's files, and an agent started from them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ web = true  # kept
 
 
 class User(CommandLine):
-    """The command line of a user of ``daemon`` with a home of their own."""
+    """The command line of a user of ``daemon`` with an own home directory."""
 
     def __init__(self, daemon: Daemon, home: Path) -> None:
         super().__init__(daemon)
@@ -107,7 +107,7 @@ def test_an_agent_starts_by_what_was_written(user: User, client: str) -> None:
     server = _parsed((user.home / file).read_text(), file)[key]["connmgr"]
 
     async def work() -> None:
-        # Nothing of the environment in which it was installed.
+        # No variable of the environment of the installation.
         bare = {"HOME": str(user.home), "PATH": "/usr/bin:/bin", **server["env"]}
         parameters = StdioServerParameters(command=server["command"], args=server["args"], env=bare, cwd="/")
         with anyio.fail_after(DEADLINE_SECONDS):

@@ -1,4 +1,4 @@
-"""What the server writes to standard error."""
+"""The server's log on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is lost with who asked for it: clients that give up, clients and bridges that are killed."""
+"""Nothing is lost with a caller: clients that give up, and killed clients and bridges."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def worker(daemon: Daemon) -> Holder:
 
 
 def bridge() -> psutil.Process:
-    """Return the server that a client of this process has started on its standard input."""
+    """Return the process of the server that a client of this process has started."""
     children = [(one, _words(one)) for one in psutil.Process().children(recursive=True)]
     [one] = [one for one, words in children if "mcp" in words and "--http" not in words]
     return one
@@ -45,7 +45,7 @@ def _words(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except psutil.Error:
-        # It has ended, as others that this process has started before may have.
+        # The process may have ended, as earlier ones of this process may have.
         return []
 
 
@@ -84,7 +84,7 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
 
 
 def kill(client: subprocess.Popen[bytes]) -> None:
-    """Do what the system does with the pipes of a client that is killed."""
+    """Close the pipes, as the system does for a killed client."""
     assert client.stdin is not None
     assert client.stdout is not None
     client.stdin.close()
@@ -96,7 +96,7 @@ ENDS: dict[str, tuple[Callable[[subprocess.Popen[bytes]], None], int]] = {
     "SIGINT": (lambda client: client.send_signal(signal.SIGINT), -signal.SIGINT),
     "SIGTERM": (lambda client: client.send_signal(signal.SIGTERM), -signal.SIGTERM),
 }
-"""What a bridge ends by, and its exit code then."""
+"""Ways to end a bridge, and their exit codes."""
 
 
 @pytest.mark.parametrize("what", ENDS)

@@ -1,4 +1,4 @@
-"""The official clients beside this server: the inspector on both transports, and the conformance suite."""
+"""The official clients with this server: the inspector on both transports, and the conformance suite."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WANTING = {
         *("input-required-result-non-tool-request", "input-required-result-capability-check"),
     },
 }
-"""By suite and version the scenarios for whose tools, prompts and resources :mod:`tests.mcp.everything` has none."""
+"""By suite and version, the scenarios with tools, prompts or resources that :mod:`tests.mcp.everything` lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def holder(daemon: Daemon) -> Holder:
 
 
 def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str, Any]:
-    """Have the inspector ask the server at ``target``, and return the result."""
+    """Send a request to the server at ``target`` by the inspector, and return the result."""
     words = ["--cli", "--protocol-era", era, "--format", "json", "--quiet", "--connect-timeout", CONNECT_MS]
     code, output, errors = official.run(official.INSPECTOR, *words, *options, *target, home=home)
     assert code == 0, (output, errors)
@@ -83,7 +83,7 @@ def test_the_inspector_runs_a_command(tmp_path: Path, target: list[str], era: st
 
 @pytest.fixture(scope="module")
 def proxy(daemon: Daemon, holder: Holder) -> Iterator[BearingProxy]:
-    """A way to a server with the tools that the suites look for."""
+    """A proxy of a server with the additional tools of the suites."""
     everything = [sys.executable, "-m", "tests.mcp.everything", daemon.url]
     with HttpBridge(daemon, argv=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
         yield proxy

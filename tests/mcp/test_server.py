@@ -1,4 +1,4 @@
-"""The MCP server as an agent meets it: what it lists, what it answers, and what it refuses."""
+"""The MCP server for an agent: lists, answers and refusals."""
 
 from __future__ import annotations
 

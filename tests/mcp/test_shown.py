@@ -1,4 +1,4 @@
-"""What machines have printed, as an agent is shown it, and keys as a terminal sends them."""
+"""Output of machines as shown to an agent, and keys as sent to a terminal."""
 
 from __future__ import annotations
 

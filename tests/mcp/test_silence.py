@@ -1,4 +1,4 @@
-"""Daemons and machines that do not answer: an agent is answered in time, and nothing is lost or done twice."""
+"""Daemons and machines that do not answer: the agent gets an answer in time, and nothing is lost or done twice."""
 
 from __future__ import annotations
 

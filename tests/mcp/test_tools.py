@@ -1,4 +1,4 @@
-"""What an agent finds: tools with types and annotations, terminals, saved commands, tunnels, resources and prompts."""
+"""Tools with types and annotations, terminals, saved commands, tunnels, resources and prompts."""
 
 from __future__ import annotations
 
