@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("mac
 
 @pytest.fixture
 def user(running_machine: Machine) -> Iterator[Inhabitant]:
-    """A user of the machine who becomes root by sudo, with a password."""
+    """A user of the machine who becomes root by sudo with a password."""
     user = running_machine.add_user()
     running_machine.allow(f"{user.name} ALL=(ALL) ALL")
     yield user

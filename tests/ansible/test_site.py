@@ -1,4 +1,4 @@
-"""A playbook of what people do, over the daemon's connections and over ssh with ControlMaster: the same comes of it."""
+"""A playbook over the daemon's connections has the same effects as over ssh with ControlMaster."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.ansible.ways import DAEMON, SITE, SSH, inventories, sources
 from tests.fleet import Fleet, recap, tree
 
 HOSTS = ("web1", "web2")
-"""Two are enough to work on at once."""
+"""Two hosts suffice for work in parallel."""
 
 LARGE = ("web2",)
-"""The hosts that get, and give back, a file of 20 MB."""
+"""The hosts that receive and return a file of 20 MB."""
 
 COMPARED = ("web1",)
-"""The hosts that ssh works on too, and that do what each does as if it were alone."""
+"""The hosts that ssh works on too, and that run the play of independent hosts."""
 
 ONCE = ("--skip-tags", "alike", "-e", f"alone={','.join(COMPARED)}")
-"""The options by which the playbook reaches a host in each way once."""
+"""Options that leave out tasks which reach a host in the same way as others."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.needs("linux", "ssh", "sshd")]
 
@@ -37,7 +37,7 @@ def test_a_playbook_does_the_same_as_over_ssh_and_nothing_when_it_checks(fleet: 
         assert "WARNING" not in done.stderr
         return done.stdout
 
-    # Beside each other, for each waits for its hosts.
+    # At the same time, since each mostly waits for its hosts.
     with ThreadPoolExecutor() as both:
         daemon, ssh = (recap(output) for output in both.map(run, (DAEMON, SSH)))
     assert set(daemon) == set(HOSTS)

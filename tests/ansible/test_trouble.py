@@ -1,4 +1,4 @@
-"""Hosts that cannot be reached, tasks that fail, and what Ansible says of it; and the inventory."""
+"""Unreachable hosts, failing tasks and Ansible's messages about them; and the inventory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_p
         "away": {"unreachable"},
         "nobody": {"unreachable"},
     }
-    # Each host's first task may shake hands; the others continue one session.
+    # Each host's first task may start a session, which the others continue.
     assert fleet.daemon.client.daemon.status().clients - sessions <= len(counted)
     said = done.stdout + done.stderr
     assert "refused the connection" in said
@@ -47,7 +47,7 @@ def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_p
 
 
 def _raw(fleet: Fleet, directory: Path, host: str, command: str, *options: str, **more: object) -> str:
-    """Run a raw command on a host by its bare inventory, and return all that Ansible says."""
+    """Run a raw command on ``host``, the only one of the inventory, and return Ansible's whole output."""
     inventory = directory / "hosts"
     inventory.write_text(hosts_of([host], **OVER_DAEMON))
     done = fleet.run("ansible", "-i", inventory, "fleet", "-m", "raw", "-a", command, *options, **more)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_without_a_daemon_a_host_is_unreachable_and_what_to_do_is_said(fleet: Fl
 def test_a_connection_is_named_by_its_category_or_uuid_too(fleet: Fleet, tmp_path: Path) -> None:
     assert "here" in _raw(fleet, tmp_path, "x ansible_host=fleet/web2", "echo here")
     assert "here" in _raw(fleet, tmp_path, f"x connmgr_connection={fleet.connections['web2']}", "echo here")
-    # An address of which no connection has the name leaves the host's own.
+    # If no connection has the name of the address, the host's own name is used.
     assert "here" in _raw(fleet, tmp_path, "web2 ansible_host=192.0.2.1", "echo here")
 
 
@@ -101,7 +101,7 @@ def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Flee
     assert "correct horse" not in shown
     assert set(found["fleet"]["hosts"]) == {*fleet.connections, "secret-web"}
     assert found["type_ssh"]["hosts"] == found["fleet"]["hosts"]
-    # Ansible marks what is no template as unsafe.
+    # Ansible marks values that are no templates as unsafe.
     variables = found["_meta"]["hostvars"]["web1"].items()
     told = {name: value["__ansible_unsafe"] if isinstance(value, dict) else value for name, value in variables}
     assert told == {

@@ -1,4 +1,4 @@
-"""One playbook by two ways: over the daemon's connections, and over Ansible's own ssh."""
+"""One playbook over the daemon's connections and over Ansible's own SSH."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.components import program
 from tests.fleet import HOSTS, Fleet, hosts_of
 
 SITE = Path(__file__).parent / "playbooks" / "site.yml"
-"""About thirty tasks; all that they write is below the variable ``root``."""
+"""About thirty tasks, which write only below the variable ``root``."""
 
 DAEMON, SSH = "daemon", "ssh"
 
 
 def sources(directory: Path, large: int = 0) -> Path:
-    """Make the files that the playbook copies, one of them of ``large`` MiB."""
+    """Create the files that the playbook copies, one of them of ``large`` MiB."""
     directory.mkdir()
     (directory / "bytes").write_bytes(bytes(range(256)))
     (directory / "large").write_bytes(os.urandom(1 << 20) * large)
@@ -33,7 +33,7 @@ def inventories(
     over_daemon: Sequence[str] = HOSTS,
     over_ssh: Sequence[str] = HOSTS,
 ) -> dict[str, Path]:
-    """Write an inventory for each way, of which each has a ``root`` of its name in ``directory``, and return the files.
+    """Write an inventory for each way and return the files; each way has its own ``root`` in ``directory``.
 
     The hosts in ``large`` get the large file of ``source``.
     """

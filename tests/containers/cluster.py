@@ -1,4 +1,4 @@
-"""A cluster of one pod, as far as kubectl asks it: a real HTTP and WebSocket server that runs programs in a directory.
+"""A cluster of one pod for kubectl: a real HTTP and WebSocket server that runs programs in a directory.
 
 It answers discovery, lists and describes its pods, and carries ``exec`` by the protocol ``v5.channel.k8s.io``: each
 message begins with the number of a channel.
@@ -56,11 +56,11 @@ def pod(namespace: str, name: str, *containers: str, running: bool = True) -> di
 
 
 CONTEXT = "arn:aws:eks:eu-west-1:000000000000:cluster/test of ours"
-"""Its name, as long and odd as those that cloud providers give."""
+"""A context name, as long and odd as those of cloud providers."""
 
 
 class Cluster:
-    """A running server, a process of its own; ``entering`` are the words that run an argv in every container."""
+    """A running server in a separate process; ``entering`` is the argv prefix that enters every container."""
 
     def __init__(self, pods: Sequence[Mapping[str, Any]], entering: Sequence[str]) -> None:
         argv = [sys.executable, "-m", __name__, json.dumps({"pods": pods, "entering": entering})]
@@ -71,7 +71,7 @@ class Cluster:
         assert self.url, "the cluster did not start"
 
     def configuration(self) -> str:
-        """Return the text of a kubectl configuration that leads here: the contexts :data:`CONTEXT` and "test"."""
+        """Return a kubectl configuration for this server, with the contexts :data:`CONTEXT` and "test"."""
         context = {"cluster": "test", "user": "test", "namespace": "shop"}
         return json.dumps(
             {
@@ -85,12 +85,12 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """End the server, which happens with its input."""
+        """Stop the server by closing its input."""
         self._process.communicate(timeout=20)
 
 
 def serve(pods: Sequence[Mapping[str, Any]], entering: Sequence[str]) -> None:
-    """Serve until standard input ends, after a line that says where."""
+    """Print a line with the address, and serve until standard input ends."""
 
     class Handler(_Handler):
         served = Served(pods, entering)
@@ -99,12 +99,12 @@ def serve(pods: Sequence[Mapping[str, Any]], entering: Sequence[str]) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     sys.stdin.read()
-    # Programs that nobody ends keep threads.
+    # Threads of programs that still run must not delay the end.
     os._exit(0)
 
 
 class Served(NamedTuple):
-    """What a server has."""
+    """The state of a server."""
 
     pods: Sequence[Mapping[str, Any]]
     entering: Sequence[str]
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -135,13 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._describe(words[3] if len(words) > 3 else "", last)
 
     def do_POST(self) -> None:
-        # Where a WebSocket is refused kubectl asks again by SPDY, and tells that answer.
+        # After a refused WebSocket, kubectl tries SPDY and reports that answer.
         url = urlsplit(self.path)
         refusal = self._refusal(url.path.split("/"), parse_qs(url.query))
         self._refuse(400, "BadRequest", refusal or "this cluster speaks WebSockets alone")
 
     def _refusal(self, words: Sequence[str], query: Mapping[str, list[str]]) -> str | None:
-        """Return why a request to run something is refused, if it is."""
+        """Return the reason to refuse a request to run a program, or None."""
         namespace, name, [container] = words[-4], words[-2], query["container"]
         for one in self.served.pods:
             containers = [own["name"] for own in one["spec"]["containers"]]

@@ -1,4 +1,4 @@
-"""Fixtures: one machine with containers for all tests of a process, and the ways to it."""
+"""One machine with containers for all tests of a process, and the ways to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def container_host() -> Iterator[ContainerHost]:
 
 @pytest.fixture(scope="session")
 def ways(container_host: ContainerHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """The ways to that machine; the daemon's home says nothing of hosts."""
+    """The ways to that machine, without an SSH configuration."""
     with pytest.MonkeyPatch.context() as patch:
         home: Path = tmp_path_factory.mktemp("home")
         patch.setenv("HOME", str(home))
@@ -43,13 +43,13 @@ def operator(container_host: ContainerHost) -> Inhabitant:
 
 @pytest.fixture(scope="session")
 def over_ssh(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
-    """The machine's root, who logs in; what is opened over it leaves it open."""
+    """The machine's root by a login; closing a connection over it leaves it open."""
     with ways.reach(SSH, container_host.machine.root) as transport:
         yield transport
 
 
 @pytest.fixture(scope="session")
 def sudo_over_ssh(ways: Places, operator: Inhabitant) -> Iterator[Transport]:
-    """The machine's root, whom a user becomes; what is opened over it leaves it open."""
+    """The machine's root by sudo; closing a connection over it leaves it open."""
     with ways.reach(SSH, operator) as transport:
         yield elevate(transport, method="sudo", password=operator.password)

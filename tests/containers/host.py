@@ -1,4 +1,4 @@
-"""A machine of the tests that has containers of every kind, each started when it is first asked for."""
+"""A test machine with containers of every kind, each started at its first use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_PROCESSES = 32768
 APPLETS_LEFT_OUT = {"busybox"}
 NAME = "A small box"
 
-# Where the tests run, no cgroup need be writable and no limit raised; nothing of it is what the tests are about. The
-# limit of processes counts those of all tests of an ordinary user.
+# The tests need neither writable cgroups nor raised limits. The limit of processes counts those of all tests of an
+# ordinary user.
 _CONTAINERS_CONF = """
 [containers]
 cgroups = "disabled"
@@ -68,7 +68,7 @@ _NSPAWN = (
 
 
 class ContainerHost:
-    """The machine, and what runs on it.
+    """The machine and its containers.
 
     ``name`` is that of its containers, ``idle`` that of one of LXC that does not run: LXC's sockets have names that all
     machines of the tests share. ``root`` is the root directory of its systems, ``jail`` the same with a ``/proc``.
@@ -81,10 +81,10 @@ class ContainerHost:
         self.root, self.jail = "/run/box", "/run/jail"
         self.cluster: Cluster | None = None
         self._started: set[str] = set()
-        # Of the system's own cgroups the tests know nothing: the container runtime gets a plain hierarchy.
+        # The container runtime gets a plain hierarchy, independent of the system's cgroups.
         # Root of a user namespace may mount cgroups only from a cgroup namespace of its own.
         self.machine.run("unshare", "--cgroup", "mount", "-t", "cgroup2", "cgroup2", "/sys/fs/cgroup")
-        # Locks and caches there belong to the system's root, who may be another.
+        # Locks and caches there belong to the system's root, which may be another user.
         for directory in ("/dev/shm", "/var/cache"):
             self.machine.run("mount", "-t", "tmpfs", "tmpfs", directory)
         _, most = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -94,7 +94,7 @@ class ContainerHost:
         self.machine.write("/etc/containers/storage.conf", _STORAGE_CONF)
         make_root(self.machine.path(self.root))
         self.machine.run("mkdir", self.jail)
-        # Root of a user namespace may mount a device file elsewhere but make none.
+        # Root of a user namespace may bind-mount a device file but not create one.
         self.machine.run("mount", "--bind", os.devnull, f"{self.root}/dev/null")
         self.machine.run("mount", "--rbind", self.root, self.jail)
         self.machine.run("mount", "-t", "proc", "proc", f"{self.jail}/proc")
@@ -102,17 +102,17 @@ class ContainerHost:
         copy_program(bare, "/bin/sleep", "/bin/echo")
 
     def has(self, kind: str) -> None:
-        """Start what tests of that kind of connection need, once."""
+        """Start the container for tests of a kind of connection, once."""
         if kind not in self._started:
             getattr(self, f"_start_{kind}")()
             self._started.add(kind)
 
     def _start_chroot(self) -> None:
-        """Nothing: the root directory is there."""
+        """Do nothing: a chroot needs only its root directory."""
 
     def _start_podman(self) -> None:
         for image, path in (("box", self.root), ("bare", "/run/bare")):
-            # The root directory of a chroot has devices, which an image need not have.
+            # A chroot needs devices; an image does not.
             tar = f"tar -C {path} --exclude=./dev/* --exclude=./proc/* -c . | podman import - {image}:1"
             self.machine.run("/bin/sh", "-c", tar)
         self.run_container(self.name, "box:1", "sleep", "100000")
@@ -143,7 +143,7 @@ class ContainerHost:
     def _start_instances(self, daemon: str, client: str) -> None:
         for directory in ("/var/lib/lxd", "/var/lib/incus", "/var/log/lxd", "/var/log/incus"):
             self.machine.run("/bin/sh", "-c", f"! test -d {directory} || mount -t tmpfs -o mode=0711 tmpfs {directory}")
-        # Nothing is asked of other machines, as the daemon would by itself.
+        # No requests to other machines, which the daemon would send by itself.
         alone = "HTTPS_PROXY=http://127.0.0.1:1 HTTP_PROXY=http://127.0.0.1:1"
         self.machine.run("/bin/sh", "-c", f"{alone} nohup {daemon} --group root >/run/{daemon}.log 2>&1 </dev/null &")
         self.machine.run(daemon, "waitready", "--timeout=20")
@@ -169,14 +169,14 @@ class ContainerHost:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """End the machine with all that runs on it."""
+        """End the machine and everything on it."""
         self.machine.close()
         if self.cluster:
             self.cluster.close()
 
 
 def make_root(root: Path) -> None:
-    """Make a directory that can be a root: busybox under its many names, users, an empty ``/dev/null``, one file."""
+    """Create a root directory: busybox with its links, users, an empty ``/dev/null``, and one file."""
     busybox = copy_program(root)
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, timeout=20, check=True).stdout
     for applet in set(listed.split()) - APPLETS_LEFT_OUT:
@@ -195,7 +195,7 @@ def make_root(root: Path) -> None:
 
 
 def copy_program(root: Path, *names: str) -> str:
-    """Copy busybox and what it loads below ``root``, under ``names`` or its own in ``bin``; return where it is here."""
+    """Copy busybox and its libraries below ``root``, as ``names`` or into ``bin``; return busybox's path here."""
     busybox = program("busybox")
     assert busybox
     listed = subprocess.run(["ldd", busybox], capture_output=True, text=True, timeout=20, check=False).stdout

@@ -32,7 +32,7 @@ class Messages:
         self._lock = threading.Lock()
 
     def send(self, channel: int, data: bytes) -> None:
-        """Send what came on a channel; a client that is gone gets nothing."""
+        """Send data of a channel, unless the client has disconnected."""
         with self._lock, suppress(OSError, LocalProtocolError):
             self._write(self._frames.send(BytesMessage(data=bytes([channel]) + data)))
 
@@ -41,7 +41,7 @@ class Messages:
             self._write(self._frames.send(CloseConnection(code=1000)))
 
     def each(self, take: Callable[[int, bytes], None]) -> None:
-        """Call ``take`` with each message's channel and content until the client is gone."""
+        """Call ``take`` with each message's channel and content until the client disconnects."""
         whole = bytearray()
         with suppress(OSError):
             while data := self._read(CHUNK):
@@ -77,7 +77,7 @@ class Piped:
         )
 
     def outputs(self) -> Sequence[tuple[int, IO[bytes]]]:
-        """Return what is sent, by channels."""
+        """Return the program's output streams by channel."""
         assert self.process.stdout
         assert self.process.stderr
         return [(STDOUT, self.process.stdout), (STDERR, self.process.stderr)]
@@ -94,12 +94,12 @@ class Piped:
             self.process.stdin.close()
 
     def ended(self) -> None:
-        """Give back what the program had."""
+        """Release the program's streams."""
         assert self.process.stdin
         self.process.stdin.close()
 
     def live(self) -> None:
-        """Carry the program's streams until it ends, or the client does: then its input ends."""
+        """Carry the program's streams until it ends; if the client disconnects, end its input."""
         told = threading.Thread(target=self._tell)
         told.start()
         self.messages.each(self.take)

@@ -1,4 +1,4 @@
-"""The types of systems inside of others against the public suite, on a machine that has them."""
+"""The types of containers against the public suite, on a machine that has them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 class InsideConformance(WrapperConformance):
-    """The suite in the container named box; ``kind`` is a fixture of the subclass."""
+    """The suite in the container ``box``; subclasses have the fixture ``kind``."""
 
     @pytest.fixture
     def data(self, container_host: ContainerHost) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ class TestPodman(InsideConformance):
 
 @pytest.mark.needs("sshd", "sudo")
 class TestPodmanFromAfar(TestPodman):
-    """The whole suite by sudo over ssh; test_far.py has the other types."""
+    """The whole suite by sudo over SSH; test_far.py has the other types."""
 
     @pytest.fixture
     def via(self, container_host: ContainerHost, sudo_over_ssh: Transport) -> Transport:  # type: ignore[override]
@@ -129,4 +129,4 @@ OTHERS = [
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
 class TestOthers(SchemaConformance):
-    """Those that lead to hosts, and those whose daemon no test can start."""
+    """Types of hosts, and types whose daemon no test can start."""

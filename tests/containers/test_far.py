@@ -1,4 +1,4 @@
-"""The same types where their host is reached over ssh, or by sudo over that: what differs is the way alone."""
+"""The same types on a host over SSH, and by sudo over SSH."""
 
 from __future__ import annotations
 

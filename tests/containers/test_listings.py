@@ -1,4 +1,4 @@
-"""What the listings of runtimes say that no test can run, played by a function each."""
+"""Listings of runtimes that no test can run, each imitated by a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTANCES = [{"name": "web", "status": "Running"}, {"name": "db", "status": "Sto
 
 
 def listed(kind: IncusHost | NspawnHost, answers: dict[str, str], **data: Any) -> tuple[list[Child], list[list[str]]]:
-    """Return what is found where a program's last word has these answers, and the argv of each that was asked."""
+    """Return the containers found if programs give ``answers``, by their last word, and the argvs that were run."""
 
     def answer(process: Process) -> int:
         process.write(answers[process.argv[-1]].encode())

@@ -1,4 +1,4 @@
-"""An image without a shell: no session, and jobs that name a program run all the same."""
+"""An image without a shell: sessions are refused, jobs with an argv run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bare(container_host: ContainerHost, ways: Places, daemon: Daemon) -> Iterato
     container_host.has("podman")
     host = daemon.client.connection.add("machine", {"type": "ssh", **ssh_fields(ways.sshd, "root")})
     yield daemon.client.connection.add("bare", {"type": "podman", "host": host, "containerName": "bare"})
-    # Other tests list all that the machine's root keeps.
+    # Other tests list all jobs of the machine's root.
     for job in daemon.client.jobs.query("machine/bare"):
         daemon.client.post("/job/remove", job=job.id, force=True)
     daemon.client.connection.remove([host])

@@ -1,4 +1,4 @@
-"""docs/CONTAINERS.md, held against a real daemon and real containers to the letter."""
+"""docs/CONTAINERS.md, verbatim, against a real daemon and real containers."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def test_the_page_is_what_a_terminal_shows(
 
 
 def _comparable(text: str, name: str) -> list[str]:
-    """Return lines without what differs from run to run: uuids, the containers' name, the width of columns."""
+    """Return lines without variable parts: uuids, the containers' name, the width of columns."""
     return [re.sub(" +", " ", UUID.sub(ANY, line)).replace(name, "guest") for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""What is told where a runtime or a place is not to be reached: which one, and what to do."""
+"""Errors of unreachable runtimes and containers name which one, and what to do."""
 
 from __future__ import annotations
 

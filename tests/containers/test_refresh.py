@@ -1,4 +1,4 @@
-"""A refresh of a host puts what it has below it, through a daemon that reaches the host over ssh."""
+"""A refresh of a host over SSH stores the host's containers below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Add = Callable[..., str]
 
 @pytest.fixture
 def add(daemon: Daemon) -> Any:
-    """A function that stores a connection, and removes it with all over it after the test."""
+    """A function that stores a connection, which is removed after the test with all connections over it."""
     added: list[str] = []
 
     def add(name: str, **data: Any) -> str:
@@ -40,7 +40,7 @@ def host(add: Add, ways: Places) -> str:
 
 
 def states(daemon: Daemon, ids: list[str]) -> dict[str, Any]:
-    """Return the states of connections by their own names."""
+    """Return the states of connections by name."""
     infos: Any = daemon.client.post("/connection/info", connections=ids)
     return {info["name"][-1]: info["state"] for info in infos["infos"]}
 

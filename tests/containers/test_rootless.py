@@ -1,4 +1,4 @@
-"""Containers of an ordinary user, which nobody else's podman shows."""
+"""Containers of an ordinary user, which only this user's podman lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.plugins.places import LOCAL, Places
 DATA = {"host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "containerName": "mine"}
 RUNTIME = "/run/user/of-tests"
 STORAGE = '[storage]\ndriver = "vfs"\n'
-# Above those of the machine's users, and mapped also where the tests run in a user namespace of 65,536 ids.
+# Above the uids of the machine's users, and mapped even in a user namespace of 65,536 ids.
 LEAST_ID, IDS = 56_000, 9_000
 
 pytestmark = pytest.mark.needs("machine", "busybox", "podman", "newuidmap")
@@ -31,7 +31,7 @@ def owner(container_host: ContainerHost, ways: Places) -> Iterator[Transport]:
     for file in ("/etc/subuid", "/etc/subgid"):
         machine.write(file, f"{user.name}:{LEAST_ID}:{IDS}\n")
     machine.run("install", "-d", "-o", user.name, "-m", "700", RUNTIME)
-    # The storage of root is named by a file that all users read.
+    # A file that all users read names root's storage.
     machine.write("/run/storage-of-tests.conf", STORAGE)
     environment = {"XDG_RUNTIME_DIR": RUNTIME, "CONTAINERS_STORAGE_CONF": "/run/storage-of-tests.conf"}
     words = ["env", *(f"{name}={value}" for name, value in environment.items()), "/bin/sh", "-c"]

@@ -1,4 +1,4 @@
-"""A refresh of a host whose runtime, a script of the test's, lists what it likes."""
+"""A refresh of a host whose runtime is a script with hostile listings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.daemon import Daemon
 
 
 class Runtime:
-    """A daemon on whose machine ``docker`` lists what it is told, and a connection to its containers."""
+    """A daemon on a machine with a scripted ``docker``, and a connection to its containers."""
 
     def __init__(self, daemon: Daemon, listing: Path) -> None:
         self.client = daemon.client
@@ -27,20 +27,20 @@ class Runtime:
         return str(self.client.post("/connection/add", name=name, data=data, validate=False)["connection"])
 
     def lists(self, text: str) -> Refreshed:
-        """Refresh the host where the program prints ``text``."""
+        """Let the program print ``text``, and refresh the host."""
         self._listing.write_text(text)
         return self.client.connection.refresh(self.host)
 
     def has(self, *names: str) -> Refreshed:
-        """Refresh the host where these containers run."""
+        """Let the program list these containers, and refresh the host."""
         return self.lists("".join(json.dumps({"Names": one, "State": "running"}) + "\n" for one in names))
 
     def add(self, name: str, **data: Any) -> str:
-        """Store a container by hand."""
+        """Store a connection to a container."""
         return self._add(name, type="docker", host=self.host, **data)
 
     def state(self, id: str) -> Any:
-        """Return what is known of a container."""
+        """Return the description of a container's connection."""
         [info] = self.client.post("/connection/info", connections=[id])["infos"]
         return info["state"]
 
