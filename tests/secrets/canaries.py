@@ -1,4 +1,4 @@
-"""Values that must not turn up anywhere, and the search for them."""
+"""Values that must not appear anywhere, and the search for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 class Canaries:
-    """Gives out secret values that share a random stem, by which all of them are found, in base64 too."""
+    """Creates secret values with a common random stem, which finds all of them, in base64 too."""
 
     def __init__(self) -> None:
         self.stem = "Canary" + secrets.token_hex(12)
         self._numbers = count(1)
         self.given: list[str] = []
-        # What base64 makes of the stem depends on how many bytes stand before it, up to two.
+        # The base64 of the stem depends on the number of bytes before it, modulo three.
         spellings = [base64.b64encode(b"\0" * n + self.stem.encode())[4 if n else 0 : -4] for n in range(3)]
         self._spellings = [self.stem.encode(), self.stem.encode().hex().encode(), *spellings]
 
@@ -29,22 +29,22 @@ class Canaries:
         return self.given[-1]
 
     def also(self, *values: str) -> None:
-        """Look for these values too, which could not be chosen."""
+        """Search for these values too, which have no stem."""
         self._spellings += [value.encode() for value in values]
 
     def within(self, content: bytes) -> bool:
-        """Whether one of them stands in ``content``."""
+        """Whether ``content`` has one of them."""
         return any(spelling in content for spelling in self._spellings)
 
     def found_in_files(self, directories: Iterable[Path]) -> list[str]:
-        """Return the files below ``directories`` in whose content or name one stands."""
+        """Return the files below ``directories`` with one in their content or name."""
         paths = [path for directory in directories for path in directory.rglob("*")]
         files = [path for path in paths if stat.S_ISREG(path.lstat().st_mode)]
         assert files, "there is nothing to search"
         return [str(path) for path in files if self.within(path.read_bytes()) or self.within(str(path).encode())]
 
     def found_in_processes(self) -> set[str]:
-        """Return where one stands in the arguments or the environment of a process that runs now."""
+        """Return the running processes with one in their arguments or environment."""
         found = set()
         for process in Path("/proc").iterdir():
             if process.name.isdigit():
@@ -57,7 +57,7 @@ class Canaries:
 
     @contextmanager
     def watched_processes(self) -> Iterator[set[str]]:
-        """Look at all processes over and over; what was found is in the set that is returned."""
+        """Search all processes again and again, and yield the set of finds."""
         found: set[str] = set()
         over = threading.Event()
         rounds = count()

@@ -1,4 +1,4 @@
-"""Secrets that pass through a whole daemon at log level debug, and are found nowhere afterwards."""
+"""Secrets that pass through a daemon at log level debug are found nowhere afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 class Teller:
-    """A client that keeps what errors it was told."""
+    """A client that records its errors."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._client = Client(daemon.url, auth_file=daemon.auth_file)
@@ -47,7 +47,7 @@ class Teller:
 
 @contextmanager
 def teller(daemon: Daemon, canaries: Canaries) -> Iterator[Teller]:
-    """A client, whose every error and whose processes are searched in the end."""
+    """A client whose errors and processes are searched at the end."""
     client = Teller(daemon)
     with canaries.watched_processes() as seen:
         yield client
@@ -59,7 +59,7 @@ def teller(daemon: Daemon, canaries: Canaries) -> Iterator[Teller]:
 
 @pytest.fixture
 def daemon_program() -> tuple[str, ...]:
-    """A process of its own, whose environment is searched too."""
+    """A separate process, whose environment is searched too."""
     return PROGRAM
 
 
@@ -69,7 +69,7 @@ def daemon(start_daemon: StartDaemon, tmp_path: Path) -> Daemon:
 
 
 def locked_key(directory: Path, canaries: Canaries) -> str:
-    """Return a private key whose passphrase is a canary, and whose lines are."""
+    """Return a private key with a canary as passphrase, whose lines are canaries too."""
     path = keygen(directory / "key", passphrase=canaries.new())
     key = path.read_text()
     path.unlink()

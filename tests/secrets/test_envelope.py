@@ -1,4 +1,4 @@
-"""The sealed form: only its principals can read it, and no byte of it can be changed."""
+"""The sealed form: only its principals can read it, and every changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_secret_of_another_vault_is_refused(encrypted: dict[str, Any]) -> None
 
 
 def test_a_forgery_from_public_keys_alone_is_refused() -> None:
-    """All that a forger needs but the sealing key: public keys, names and the format."""
+    """Everything that a forger needs except the sealing key: public keys, names and the format."""
     victim, _ = pair("vault")
     data_key = os.urandom(32)
     box = bytes(SecretBox(data_key).encrypt(sodium_pad(b"attacker's password", 64)))

@@ -1,4 +1,4 @@
-"""The key file: made safely, refused by name in every bad state, and never touched when refused."""
+"""The key file: created safely, refused with the reason in every bad state, and never changed when refused."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_unreadable_key_file_is_refused(key_path: Path) -> None:
         "load(pathlib.Path(sys.argv[1]), create=False)"
     )
     if os.geteuid() == 0:
-        # Reached through its descriptor, for the directories above are closed to the other user.
+        # By its descriptor, because the directories above are closed to the other user.
         os.chown(key_path.parent, 65534, -1)
         os.chown(key_path, 65534, -1)
         descriptor = os.open(key_path.parent, os.O_RDONLY)
@@ -188,7 +188,7 @@ def test_a_wrong_key_is_refused_and_kept(key_path: Path) -> None:
 
 
 class TestRotationInterrupted:
-    """Both key files are there; the vault's verifier says which one is its own."""
+    """With both key files, the vault's verifier decides which one is valid."""
 
     def test_before_the_vault_changed(self, key_path: Path) -> None:
         old = load(key_path, create=True)

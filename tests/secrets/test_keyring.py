@@ -1,4 +1,4 @@
-"""The operating system's keyring as the place of the key, with a backend that keeps its entries in memory."""
+"""The key in the operating system's keyring, with a backend that keeps its entries in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connmgr.secrets.keyring import Keyring
 
 
 class InMemory(KeyringBackend):
-    """A backend as the package's documentation describes one, which can be locked."""
+    """A backend as in the package's documentation, which can be locked."""
 
     priority = 1  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Keys from passphrases: parameters are checked before memory is taken, and derivations take turns."""
+"""Keys from passphrases: parameters are checked before memory is allocated, and derivations take turns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_downgraded_and_absurd_parameters_are_refused(cost: Cost, salt: bytes) -
 
 
 def test_they_are_refused_before_any_memory_is_taken() -> None:
-    """In a process that may not have even the memory of an honest derivation."""
+    """Run in a process with less memory than an honest derivation needs."""
     script = """
 import resource
 from connmgr.errors import Busy, IntegrityError

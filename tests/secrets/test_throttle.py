@@ -1,4 +1,4 @@
-"""Failed unlocks are slowed down, and never lock anyone out for good."""
+"""Failed unlocks are throttled, and never lock a user out permanently."""
 
 from __future__ import annotations
 

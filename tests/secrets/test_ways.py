@@ -1,4 +1,4 @@
-"""Whoever changes what a secret's way leads through needs that secret: tried on a running daemon."""
+"""Changing a connection on the way of a secret needs access to that secret, on a running daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ELSEWHERE = {"host": "127.0.0.2", "port": 10}
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose vault gets the users alice and bob."""
+    """A daemon for a vault with the users alice and bob."""
     daemon = Daemon(tmp_path_factory.mktemp("ways"))
     with session(daemon) as client:
         carrier, elevated = chain(client)[1:]
@@ -34,7 +34,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def alice(daemon: Daemon) -> Iterator[Client]:
-    """A session that has unlocked alice, which takes half a second."""
+    """A session that has unlocked alice; shared, since an unlock takes half a second."""
     with session(daemon, "alice") as client:
         yield client
 
@@ -53,7 +53,7 @@ def refusal(client: Client, path: str, **fields: Any) -> ClientError:
 
 
 def chain(client: Client, user: str = "u") -> tuple[str, str, str]:
-    """Add a gateway, a connection through it, and an elevated one in that, whose password the client's user has."""
+    """Add a gateway, a connection through it, and an elevated one in that with a password of the client's user."""
 
     def add(name: str, data: dict[str, Any]) -> str:
         return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])

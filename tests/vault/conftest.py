@@ -28,7 +28,7 @@ BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgres")
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """One server for all tests, which create databases of their own in it."""
+    """One server for all tests, in which each creates its own databases."""
     server = Postgres()
     yield server
     server.stop()
@@ -49,7 +49,7 @@ def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tu
 
 @pytest.fixture(params=BOTH)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database of either kind: of a new vault for who asks for :func:`vault`, else an empty one."""
+    """The URL of a database of either kind: with a new vault if the test uses :func:`vault`, else empty."""
     made = "vault" in request.fixturenames
     if request.param == "sqlite":
         if made:
@@ -77,7 +77,7 @@ def new_database(postgres: Postgres) -> str:
 
 @pytest.fixture
 def open_vault() -> Iterator[Callable[..., Vault]]:
-    """A function that opens the vault at a URL, under :data:`KEY` or another key; all are closed at the end."""
+    """A function that opens the vault at a URL with :data:`KEY` or another key; all are closed at the end."""
     opened: list[Vault] = []
 
     def open(url: str, key: VaultKey = KEY) -> Vault:
@@ -109,7 +109,7 @@ class Add:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements take few values, so that a handful needs several."""
+    """Statements take few values, so that few connections need several statements."""
     monkeypatch.setattr("connmgr.vault.tree._CHUNK_VALUES", 3)
 
 
@@ -120,14 +120,14 @@ def add(vault: Vault) -> Add:
 
 @pytest.fixture
 def behind(url: str, vault: Vault) -> Iterator[Database]:
-    """The vault's database, for changes behind its back."""
+    """The vault's database, for direct changes."""
     database = open_database(url)
     yield database
     database.close()
 
 
 def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0001") -> None:
-    """Take a vault back to an older schema; without the ``key`` as well as one can.
+    """Downgrade a vault to an older schema; without the ``key`` as far as possible.
 
     In 0002 connections are not tied to what they run over, in 0001 categories have no codes either.
     """
@@ -157,13 +157,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(template: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test."""
+    """A copy of that directory for one test."""
     return copied(template, tmp_path)
 
 
 @pytest.fixture
 def derivations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
-    """Each derivation that was asked for."""
+    """The derivations requested so far."""
     asked: list[tuple[str, Cost]] = []
     derive = KeyDerivation.derive
 

@@ -1,4 +1,4 @@
-"""Work on a vault for processes that are to be killed."""
+"""Work on a vault, for processes that tests kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WRITERS = 3
 
 
 def write(url: str, pipe: Pipe) -> None:
-    """Add connections from several threads without end, and send each id once it is acknowledged."""
+    """Add connections from several threads without end, and send each acknowledged id."""
     vault = Vault(open_database(url), KEY)
     known = len(vault.connections.query())
     sending = threading.Lock()
@@ -36,7 +36,7 @@ def write(url: str, pipe: Pipe) -> None:
 
 
 def migrate(url: str, pipe: Pipe) -> None:
-    """Announce the migration of a vault, do it, and say so."""
+    """Report the begin of a vault's migration, migrate, and report the end."""
     pipe.send("begins")
     Vault(open_database(url), KEY).close()
     pipe.send("done")
@@ -44,7 +44,7 @@ def migrate(url: str, pipe: Pipe) -> None:
 
 @contextmanager
 def process(target: Callable[[str, Pipe], Any], url: str) -> Iterator[tuple[multiprocessing.process.BaseProcess, Pipe]]:
-    """Run ``target`` in a process of its own, forked from a server that has everything loaded; kill it at the end."""
+    """Run ``target`` in a process forked from a server that has loaded everything; kill it at the end."""
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload([__name__])
     receiver, sender = forking.Pipe(duplex=False)

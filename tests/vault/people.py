@@ -30,14 +30,14 @@ def opened(directory: Path) -> Iterator[Vault]:
 
 
 def new_directory(parent: Path) -> Path:
-    """Make an empty data directory."""
+    """Create an empty data directory."""
     directory = parent / "data"
     directory.mkdir(mode=0o700)
     return directory
 
 
 def peopled(parent: Path) -> Path:
-    """Make a vault with alice and bob."""
+    """Create a vault with alice and bob."""
     directory = new_directory(parent)
     with opened(directory) as vault:
         access = Access()
@@ -53,13 +53,13 @@ def copied(template: Path, parent: Path) -> Path:
 
 
 def add_connection(vault: Vault, name: str, data: dict[str, Any]) -> str:
-    """Store a connection that no other equals."""
+    """Store a connection that equals no other."""
     uuid, _ = vault.connections.add(name, "ssh", data, fingerprint=fingerprint({"name": name}), same=lambda _: False)
     return uuid
 
 
 def edit(directory: Path, statement: str, *values: Any) -> None:
-    """Change the database file behind the vault's back."""
+    """Change the database file directly."""
     with closing(sqlite3.connect(directory / "vault.db")) as connection, connection:
         changed = connection.execute(statement, values).rowcount
     assert changed > 0, f"changed nothing: {statement}"

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a temporary directory, on a loopback port, under a user other than root."""
+"""A PostgreSQL server for the tests: in a temporary directory, on a loopback port, as a user other than root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE = 30.0
 
 
 class Postgres:
-    """A running server, with its defaults of durability; :meth:`stop` ends it and removes its files."""
+    """A running server with its default durability; :meth:`stop` ends it and removes its files."""
 
     def __init__(self) -> None:
         programs = postgres_programs()
@@ -76,7 +76,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The process that the server's others are children of."""
+        """The parent of the server's processes."""
         assert self._process is not None
         return self._process.pid
 
@@ -94,7 +94,7 @@ class Postgres:
         shutil.rmtree(self._directory)
 
     def create(self, template: str | None = None) -> str:
-        """Create a database, empty or as ``template`` is that nobody uses, and return its name."""
+        """Create a database, empty or as a copy of the unused ``template``, and return its name."""
         name = f"vault{next(self._names)}"
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
@@ -105,7 +105,7 @@ class Postgres:
         return f"postgresql://connmgr@127.0.0.1:{self.port}/{name}"
 
     def backends(self, name: str) -> list[int]:
-        """Return the pids of the processes that serve a database, but for the one that is asked."""
+        """Return the pids of the processes that serve a database, except the one that answers."""
         with psycopg.connect(self.dsn("postgres")) as connection:
             query = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
             return [pid for (pid,) in connection.execute(query, [name])]
@@ -116,13 +116,13 @@ class Postgres:
 
 
 def _ends_with_its_parent() -> list[str]:
-    """Return what makes a program end with the process that started it, where the system can."""
+    """Return the argv prefix that ends a program with its parent, if the system has one."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "QUIT"] if setpriv and sys.platform == "linux" else []
 
 
 def _identity() -> dict[str, Any]:
-    """Return whom to run as: PostgreSQL refuses root."""
+    """Return the user to run as, since PostgreSQL refuses root."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

@@ -1,4 +1,4 @@
-"""Who may use a running shell is remembered for a moment, and never longer than it holds in this daemon."""
+"""Admission to a running shell is cached briefly, and never longer than it is true in this daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def vault(directory: Path) -> Iterator[Vault]:
 
 @pytest.fixture
 def look_ups(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Grows by one whenever the database is asked who may open secrets."""
+    """A list that grows with each query of who may open secrets."""
     made: list[Any] = []
     require = vault.principals.require
 

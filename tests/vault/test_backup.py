@@ -1,4 +1,4 @@
-"""Backups: taken from both databases while they are in use, and restored into both."""
+"""Backups of both databases in use, restored into both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OpenVault = Callable[..., Vault]
 
 @pytest.fixture
 def saved(url: str, vault: Vault, add: Add, tmp_path: Path) -> Path:
-    """A backup of a vault with a host and two wrappers in a category of their own."""
+    """A backup of a vault with a host and two wrappers in a separate category."""
     team = vault.categories.add("Team", ALL_CONNECTIONS)
     host = add("host", category=team)
     add("inner", {"host": "root"}, parent=add("root", {"host": host}, parent=host))

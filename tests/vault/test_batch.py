@@ -1,4 +1,4 @@
-"""Batches on both databases: whole or not at all, tied and authentic as what is added alone."""
+"""Batches on both databases are atomic, and their records are tied and authenticated like single ones."""
 
 from __future__ import annotations
 

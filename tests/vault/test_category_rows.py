@@ -1,4 +1,4 @@
-"""Categories that were changed in the database are refused, whatever was changed, and older vaults get their codes."""
+"""Categories changed in the database are refused, and migrations give older vaults their authentication codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored(database: Database, id: str) -> dict[str, Any]:
 
 
 def exchange(database: Database, one: str, other: str) -> None:
-    """Let the names of two categories lead to each other."""
+    """Swap the names of two categories."""
     places = [{column: stored(database, id)[column] for column in PLACE} for id in (one, other)]
     change(database, one, segment="out of the way")
     change(database, other, **places[0])
@@ -89,7 +89,7 @@ def test_values_of_another_type_are_refused(
 ) -> None:
     shutil.copy(new_file, tmp_path / "vault.db")
     vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
-    # PostgreSQL would take none of them.
+    # PostgreSQL would accept none of them.
     statement = sa.text(f"UPDATE category SET {column} = {value} WHERE id = '{DEFAULT}'")
     vault.database.write(lambda tx: tx.execute(statement))
     with pytest.raises(IntegrityError):
@@ -111,7 +111,7 @@ def test_a_changed_category_can_be_removed_and_what_it_held_stays(vault: Vault, 
 
 @pytest.fixture
 def older(url: str, vault: Vault) -> Vault:
-    """A closed vault of the schema before categories had codes, with one that has a connection."""
+    """A closed vault of the schema before categories had codes, with a connection in a category."""
     Add(vault)("web", category=vault.categories.add("Team", ALL_CONNECTIONS))
     vault.database.write(make_older)
     vault.close()

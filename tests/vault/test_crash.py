@@ -1,4 +1,4 @@
-"""Killed at any moment, the vault has everything that was acknowledged, and is whole."""
+"""After a kill at any moment the vault is consistent and has everything acknowledged."""
 
 from __future__ import annotations
 

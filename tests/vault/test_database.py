@@ -1,4 +1,4 @@
-"""How a vault's database is opened, refused and kept."""
+"""How a vault's database is opened, refused and maintained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OpenVault = Callable[..., Vault]
 
 @pytest.fixture
 def file(tmp_path: Path, open_vault: OpenVault) -> Path:
-    """A vault on SQLite with a few connections, closed."""
+    """A closed vault on SQLite with a few connections."""
     vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
     for number in range(3):
         Add(vault)(f"host {number}")

@@ -1,4 +1,4 @@
-"""Documents: found by id and key, changed in one step, refused when they were changed outside of connmgr."""
+"""Documents: found by id and key, changed atomically, refused after changes outside of connmgr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was removed or overwritten is not found in the files of a running vault."""
+"""Removed or overwritten secrets are not in the files of a running vault."""
 
 from __future__ import annotations
 

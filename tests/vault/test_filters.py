@@ -1,4 +1,4 @@
-"""Filters: what they mean, and that both databases agree with a plain reading of that."""
+"""Filters: their meaning, and that both databases agree with a plain implementation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.vault.conftest import BOTH, KEY, Add
 from tests.vault.postgres import Postgres
 
 ALPHABET = "abB/*?[]{},!^-\\.$|()+ äΣς\n"
-"""What means something in a filter, in GLOB or in a regular expression, and some letters."""
+"""Special characters of filters, GLOB and regular expressions, and some letters."""
 
 
 def plainly(pattern: str, path: str) -> bool:
-    """Whether a filter without sets and braces matches, read off the definition without regard for speed."""
+    """Whether a filter without sets and braces matches, by a slow implementation of the definition."""
 
     @cache
     def match(p: int, t: int) -> bool:
@@ -53,7 +53,7 @@ def plainly(pattern: str, path: str) -> bool:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what tells whether a path matches ``pattern``."""
+    """Return a function that says whether a path matches ``pattern``."""
     compiled = glob.compile(pattern)
     return (lambda _: True) if compiled is None else glob.Matcher(compiled)
 

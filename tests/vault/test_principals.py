@@ -1,4 +1,4 @@
-"""Principals in the vault: who may open what, and what happens when somebody edits the database."""
+"""Principals in the vault: who may open which secrets, and edits of the database."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TestWithoutUsers:
                 outcomes.append(error.code)
 
         threads = [threading.Thread(target=add, args=[name]) for name in PASSPHRASES]
-        # The longer a key takes the surer they meet.
+        # A slow derivation makes the two threads meet.
         with real_cost():
             for thread in threads:
                 thread.start()
@@ -282,7 +282,7 @@ class TestUsers:
 
 
 def put_back(directory: Path) -> None:
-    """Put the row of alice back to what it was before her passphrase changed."""
+    """Restore the row of alice from before her change of passphrase."""
     with closing(sqlite3.connect(directory / "vault.db")) as connection:
         old = connection.execute("SELECT * FROM principal WHERE name = 'alice'").fetchone()
     with opened(directory) as vault:
@@ -292,7 +292,7 @@ def put_back(directory: Path) -> None:
 
 
 def everybody(directory: Path) -> None:
-    """Leave no trace of principals, as if the vault were yet to be given its first."""
+    """Remove all traces of principals, as in a vault without users."""
     edit(directory, "DELETE FROM principal")
     edit(directory, "DELETE FROM meta WHERE name = 'principals_mac'")
 

@@ -1,4 +1,4 @@
-"""Records that were changed in the database are refused, whatever was changed."""
+"""Records changed in the database are refused, whatever the change."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_values_of_another_type_are_refused(
 ) -> None:
     shutil.copy(new_file, tmp_path / "vault.db")
     vault = open_vault(f"sqlite:///{tmp_path}/vault.db")
-    # PostgreSQL would take none of them.
+    # PostgreSQL would accept none of them.
     vault.database.write(lambda tx: tx.execute(sa.text(f"UPDATE connection SET {column} = {value}")))
     with pytest.raises(IntegrityError):
         vault.connections.get(LOCAL)

@@ -1,4 +1,4 @@
-"""Rotation of the vault's key and change of a passphrase: whole or not at all, whenever the process is killed."""
+"""Rotation of the vault's key and change of a passphrase are atomic, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.vault.people import PASSPHRASES, add_connection, copied, edit, new_di
 
 CYCLES = 10
 MOST_CYCLES = 200
-"""How many there are while none was killed at the moment that the test is about."""
+"""Most cycles until one is killed at the right moment."""
 
-# The children touch nothing that another thread of the test run holds.
+# The children use nothing that another thread of the test run may have locked.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
@@ -50,7 +50,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def filled(directory: Path) -> tuple[Path, dict[str, Any], list[str]]:
-    """A closed vault with a secret that a client kept, and some connections."""
+    """A closed vault with some connections, and a secret that a client has kept."""
     with opened(directory) as vault:
         kept = vault.principals.seal("kept by a client", Access())
         uuids = [
@@ -169,7 +169,7 @@ def in_a_child(work: Callable[[], None]) -> int:
 
 
 def killed_at_random(work: Callable[[], None], generator: random.Random) -> None:
-    """Repeat ``work`` in a child, and kill that in the midst of it after a few rounds."""
+    """Repeat ``work`` in a child, and kill the child in the middle of a later round."""
     done, report = os.pipe()
 
     def repeat() -> None:
@@ -208,7 +208,7 @@ def test_rotation_survives_being_killed(filled: tuple[Path, dict[str, Any], list
 
 
 class Killer:
-    """Kills its own process at the n-th of the system calls by which a rotation becomes durable."""
+    """Kills its own process at the n-th system call that makes a rotation durable."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -249,7 +249,7 @@ def test_rotation_survives_being_killed_at_each_step(filled: tuple[Path, dict[st
 
 @pytest.fixture
 def one_salt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Real keys of real passphrases, derived once: with another salt each time a cycle would take a second."""
+    """Real keys of real passphrases, derived once, since each derivation would take a second."""
     derive, known = KeyDerivation.derive, dict[str, bytes]()
 
     def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:

@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables that the program works with."""
+"""The migrations create exactly the tables of the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connmgr.vault import Vault, schema
 from connmgr.vault.tables import metadata
 
 FOR_QUERIES = {"ix_connection_query", "ix_connection_depth", "ix_connection_long"}
-"""Indices that each database has in a form of its own."""
+"""Indices that differ between the databases."""
 
 
 def test_the_known_revisions_are_those_of_the_migrations() -> None:

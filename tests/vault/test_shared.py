@@ -1,4 +1,4 @@
-"""A vault on PostgreSQL, whose server and network fail in every way."""
+"""A vault on PostgreSQL during failures of server and network."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ def test_a_commit_lost_in_a_crash_is_not_taken_for_another_transaction_s(
         try:
             assert network.was_cut.wait(60)
             own_postgres.halt(signal.SIGQUIT)
-            # Here, because the server ends with the thread that starts it.
+            # In this thread, because the server ends with the thread that starts it.
             own_postgres.start()
             with psycopg.connect(own_postgres.dsn(name), autocommit=True) as other:
                 for _ in range(100):
-                    # Each commits, and so is given a number: also that of the transaction that was lost.
+                    # Each commit gets the next number, so one reuses the number of the lost transaction.
                     other.execute("SELECT pg_current_xact_id()")
         finally:
             back.set()
@@ -233,7 +233,7 @@ def trouble(server: Postgres, name: str, state: str, times: int) -> None:
 
 
 class Unreliable:
-    """Passes TCP connections on to a port of this machine, and cuts one when a transaction is committed."""
+    """A TCP relay to a port of this machine that can cut a connection at a commit."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -247,9 +247,9 @@ class Unreliable:
         self._accepting = threading.Thread(target=self._accept)
 
     def cut(self, moment: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Cut the next connection that commits, before the server hears of it or after it has answered.
+        """Cut the next connection that commits, before the server receives the commit or after its answer.
 
-        The client learns of it when ``meanwhile`` is done.
+        The client notices after ``meanwhile`` has returned.
         """
         self._moment, self._meanwhile = moment, meanwhile
 

@@ -1,4 +1,4 @@
-"""Jobs that one daemon has started, in the hands of another daemon of the same vault."""
+"""Jobs of one daemon, used by another daemon of the same vault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLL_SECONDS = 25
 
 @pytest.fixture
 def connection(daemons: tuple[Daemon, Daemon], tmp_path: Path) -> Iterator[str]:
-    """A connection by ssh on which both daemons have a shell."""
+    """An SSH connection on which both daemons have a shell."""
     (tmp_path / "far").mkdir()
     with ssh_server(tmp_path / "far") as server:
         data = {"type": "ssh", **ssh_fields(server, server.user)}
@@ -57,7 +57,7 @@ def test_a_job_is_read_waited_for_fed_and_killed_by_the_other(daemons: tuple[Dae
             return error.code == "unknown_job"
         return False
 
-    # What a daemon knows of a row may be a second old.
+    # A daemon's copy of a row may be a second old.
     eventually(unknown, "a job that the other daemon has removed is known")
 
 

@@ -25,7 +25,7 @@ def remove(client: Client, connection: str) -> None:
 
 
 def refusal(client: Client, connection: str) -> str:
-    """Run commands until one is refused, and return with which code."""
+    """Run commands until one is refused, and return its error code."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         assert time.monotonic() < deadline, "the shell takes commands although its connection is another, or none"
@@ -68,6 +68,6 @@ def test_a_shell_that_is_started_again_is_one_on_the_data_as_another_daemon_left
     while shell != "new":
         assert time.monotonic() < deadline, "starting the shell leaves one that runs on what the connection was"
         here.post("/shell/start", connection=connection)
-        # It may be noticed between the two.
+        # The daemon may notice the change between the two requests.
         with suppress(ClientError):
             shell = exec_text(here, connection, "echo ${BASH_VERSION:+new}")

@@ -1,4 +1,4 @@
-"""Connections in memory: kept while they have a link, and not much longer."""
+"""Temporary connections are kept while they have a link, and not much longer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connmgr.vault.temporary import TemporaryConnections
 
 
 class Clock:
-    """The time, which the test moves."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""What a connection runs over is what it was stored with, whoever changes which rows behind the vault's back."""
+"""A connection runs over what it was stored with, even after direct changes of any rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.vault.test_record import change, stored
 
 
 class Chain:
-    """An elevated connection in a carrier, which goes through a gateway; a plugin's own field names another one."""
+    """An elevated connection over a carrier through a gateway, with a plugin's field that names another connection."""
 
     def __init__(self, vault: Vault, add: Add) -> None:
         self.vault = vault
@@ -32,7 +32,7 @@ class Chain:
         self.elevated = add("elevated", {"host": self.inner, "password": secret}, parent=self.inner)
 
     def way(self) -> list[str]:
-        """Return the names of what the elevated connection runs over."""
+        """Return the names of the connections below the elevated one."""
         bound = self.vault.connections.get(self.elevated).way
         return sorted(one.name for one in self.vault.connections.way([self.inner], bound).values())
 
