@@ -1,4 +1,4 @@
-"""A daemon that answers what a test says, by wsproto: what a client of streams may meet, and must not believe."""
+"""A daemon whose answers a test scripts, by wsproto, for hostile answers to a client of streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Callable[["Accepted"], None]
 
 
 class Accepted:
-    """One WebSocket of a client, as its server has it; each call has :data:`DEADLINE_SECONDS`."""
+    """The server's side of a client's WebSocket; each call may take :data:`DEADLINE_SECONDS`."""
 
     def __init__(self, connected: socket.socket, head: bytes) -> None:
         self.socket = connected
@@ -40,7 +40,7 @@ class Accepted:
         self.raw(self.protocol.send(AcceptConnection()))
 
     def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self.socket.sendall(data)
 
     def send(self, *parts: bytes) -> None:
@@ -56,7 +56,7 @@ class Accepted:
         self.raw(self.protocol.send(Ping(content)))
 
     def finish(self, status: int = 0) -> None:
-        """Say that output is over, the exit status, and close."""
+        """Send the end of output and the exit status, and close."""
         self.send(bytes((frames.EOF,)))
         self.send(frames.exit_status(status))
         self.close(1000)
@@ -68,7 +68,7 @@ class Accepted:
     def receive(self) -> bytes | str:
         """Return the client's next message.
 
-        :raises EOFError: it has closed.
+        :raises EOFError: the client has closed.
         """
         while not self._messages:
             if self.closed is not None:
@@ -108,7 +108,7 @@ class Accepted:
 
 
 class StreamServer:
-    """Listens on the loopback interface; each WebSocket is ``script``'s, in a thread of its own.
+    """Listens on the loopback interface, and calls ``script`` for each WebSocket in its own thread.
 
     ``answers`` has the bodies of the answers to other requests, by path. An error of a script is raised at the end.
     """
@@ -130,7 +130,7 @@ class StreamServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # It wakes the thread that accepts, which close() does not.
+        # shutdown() wakes the accepting thread; close() does not.
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for thread in self._threads:
@@ -187,7 +187,7 @@ class StreamServer:
 
     @staticmethod
     def _end(accepted: socket.socket) -> None:
-        """Close as a daemon does: with something unread, the kernel would take back what was sent last."""
+        """Close as a daemon does: with unread input, the kernel would discard the last output."""
         if accepted.fileno() >= 0:
             # The client may have gone already.
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""``connmgr.client``: typed results, errors, sessions, and requests that break."""
+"""``connmgr.client``: typed results, errors, sessions, and broken requests."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class TestSessions:
 
 @contextmanager
 def impostor(host: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
-    """Another user's program that listens: its port, and what returns all that it was sent by its first client."""
+    """Another user's listening program: its port, and a function that returns its first client's whole data."""
     program = (
         "import os, socket, sys; os.setgid(65533); os.setuid(65533)\n"
         "family = socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET\n"

@@ -1,4 +1,4 @@
-"""Files through the client: streamed both ways, with progress, and honest about what breaks."""
+"""Files through the client: streamed both ways, with progress, and with an error if the transfer breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``client.jobs``: jobs that are started, followed, fed and ended, and what the client bears meanwhile."""
+"""``client.jobs``: jobs are started, followed, fed and ended, with retries over failures."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def client(daemon: Daemon) -> Iterator[Client]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A pipe that a job reads, and so waits for the test."""
+    """A pipe on which a job waits for the test."""
     path = tmp_path / "gate"
     os.mkfifo(path)
     return path
 
 
 def read_all(job: Job, stdout: int = 0, stderr: int = 0) -> tuple[bytes, bytes, JobOutput]:
-    """Return both streams of a job from two offsets on, and the last piece."""
+    """Read both streams of a job from two offsets on; return them and the last piece."""
     out, err, last = b"", b"", None
     for last in job.stream(stdout, stderr):
         out += last.stdout
@@ -89,7 +89,7 @@ class TestOutput:
         assert job.output(max_bytes=16).stdout == b"one\n"
 
     def test_a_client_may_ask_again_as_soon_as_there_were_news(self, client: Client) -> None:
-        # A request that waited has no thread: the next one must not meet two that read it.
+        # A request that waited has no thread: no two threads may read the next one.
         def poll(client: Client) -> bytes:
             with client:
                 job = client.jobs.start(
@@ -105,7 +105,7 @@ class TestOutput:
 
     def test_output_that_is_gone_is_said_to_be(self, client: Client, daemon: Daemon) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "echo one")
-        # At the end of its output nothing writes into its directory any more.
+        # After the end of its output nothing writes into the job's directory.
         assert b"".join(piece.stdout for piece in job.stream()) == b"one\n"
         place = f"{daemon.environment['XDG_STATE_HOME']}/connmgr/jobs/{job.id.replace('-', '')}"
         assert client.shell.exec(LOCAL_MACHINE, f"rm -r {place}").exit_code == 0
@@ -115,7 +115,7 @@ class TestOutput:
 
 
 def read_again(job: Job) -> None:
-    """Read the job's output until that fails: what was read a moment ago serves others for as long."""
+    """Read the job's output until that fails, since recently read output is answered from a cache."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         list(job.stream(retry_timeout=math.inf))
@@ -302,7 +302,7 @@ class TestRetries:
 
 
 def _vanish(server: Sshd) -> None:
-    """Kill the server and the processes that serve connections, but none that runs in them."""
+    """Kill the server and the processes that serve connections, but not their children."""
     doomed = [process for process in server.sessions() if process.name().startswith("sshd")]
     for process in doomed:
         process.kill()

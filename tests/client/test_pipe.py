@@ -1,4 +1,4 @@
-"""Streams of the client against a daemon that does what a test says."""
+"""Streams of the client against a scripted daemon."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_both_windows_are_kept_while_megabytes_go_both_ways() -> None:
         got = bytearray()
         for start in range(0, len(content), 65536):
             pipe.send(content[start : start + 65536])
-            # The client acknowledges what its program has taken.
+            # The client acknowledges what its caller has read.
             while len(got) < start:
                 for kind, piece in pipe.events():
                     assert kind == frames.DATA

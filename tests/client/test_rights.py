@@ -1,4 +1,4 @@
-"""What the client has for tokens, approvals, saved commands and the audit trail."""
+"""The client's methods for tokens, approvals, saved commands and the audit trail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``client.shell.stream``: pieces as they come, and what becomes of a command that is left."""
+"""``client.shell.stream``: pieces as they come, and commands whose stream is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_pieces_come_while_the_command_runs_and_the_exit_code_at_its_end(client:
         assert stream.exit_code is None
         gates[0].touch()
         assert next(pieces) == Piece(b"", b"two\n")
-        # The client is free for other requests.
+        # The client can send other requests.
         assert client.daemon.status().shells
         gates[1].touch()
         assert list(pieces) == [Piece(b"three\0", b"")]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as the client speaks it: what it sends, what it takes for an answer, and what it does not."""
+"""HTTP/1.1 in the client: its requests, and the answers that it accepts and refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deadlines import DEADLINE_SECONDS
 
 @contextmanager
 def wire() -> Iterator[tuple[Connection, socket.socket]]:
-    """A connection, and the other end of it."""
+    """A connection and its other end."""
     ours, theirs = socket.socketpair()
     connection = Connection("127.0.0.1", 7, DEADLINE_SECONDS)
     connection.sock = ours
@@ -30,7 +30,7 @@ def wire() -> Iterator[tuple[Connection, socket.socket]]:
 
 @contextmanager
 def answered(answer: bytes, *, end: bool = True) -> Iterator[Response]:
-    """The answer that the other side sends before it ends the connection."""
+    """Send an answer from the other side, close there unless ``end`` is false, and yield the response."""
     with wire() as (connection, theirs):
         theirs.sendall(answer)
         if end:

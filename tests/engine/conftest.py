@@ -1,4 +1,4 @@
-"""Sessions of the local shells; a test gets one of each that its fixture stands for."""
+"""Sessions of the local shells; a test runs with each shell of its fixture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _session(request: pytest.FixtureRequest, reused: Reused) -> Iterator[Session
         return local_session(request.param)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OLDPWD", raising=False)  # a service has none
+        patch.delenv("OLDPWD", raising=False)  # a service has no terminal
         with reused.get(request.param, opening) as session:
             yield session
 
@@ -42,7 +42,7 @@ bash = pytest.fixture(params=SESSIONS["bash"])(_session)
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Path:
-    """A program that prints what it was executed with, for :func:`tests.recorder.recorded`."""
+    """A program that prints its argv, directory and environment, for :func:`tests.recorder.recorded`."""
     return write_recorder(tmp_path / "recorder")
 
 

@@ -1,4 +1,4 @@
-"""The engine's cases over every way to a shell, spread by pairs instead of by products.
+"""The engine's cases over every way to a shell, in pairs instead of all combinations.
 
 A case is a test with one set of its other parameters. It runs in each shell on this machine, and here once by each way:
 case ``index`` of a test runs by way ``number`` in shell ``index + offset + number``, counted around, where ``offset``
@@ -23,7 +23,7 @@ Test = Callable[..., None]
 
 
 def cases_of(*modules: types.ModuleType) -> dict[str, Test]:
-    """Return the tests of ``modules`` by name that get a session of a fixture and are not marked ``local``."""
+    """Return the tests of ``modules`` with a session fixture and without the mark ``local``, by name."""
     return {
         name: test
         for module in modules
@@ -33,17 +33,17 @@ def cases_of(*modules: types.ModuleType) -> dict[str, Test]:
 
 
 def session_of(test: Test) -> str | None:
-    """Return the name of the session fixture that ``test`` asks for, or None."""
+    """Return the name of ``test``'s session fixture, or None."""
     return next((name for name in inspect.signature(test).parameters if name in SESSIONS), None)
 
 
 def marks_of(test: Test) -> list[pytest.Mark]:
-    """Return the marks of ``test`` itself."""
+    """Return the marks on the function ``test``."""
     return list(getattr(test, "pytestmark", []))
 
 
 def over(ways: Mapping[str, Sequence[str]], tests: Mapping[str, Test]) -> dict[str, Test]:
-    """Return copies of ``tests`` whose session fixture is given a way and a shell.
+    """Return copies of ``tests`` with a way and a shell for the session fixture.
 
     :param ways: the components that each way needs, by its name.
     """
@@ -86,7 +86,7 @@ def _runs(cases: Iterator[Any], ways: Mapping[str, Sequence[str]], shells: list[
 
 
 def _parameters(values: list[Any], ids: Any, names: list[str]) -> list[Any]:
-    """Return what a mark gives ``names``, each as pytest.param with an id."""
+    """Return a mark's parameters for ``names``, each as pytest.param with an id."""
     given = [ids(value) for value in values] if callable(ids) else ids or [None] * len(values)
     parameters = []
     for value, id in zip(values, given, strict=True):

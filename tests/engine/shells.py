@@ -1,4 +1,4 @@
-"""The shells that the engine's cases run in, and where."""
+"""The shells and places of the engine's cases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def local_session(shell: str, max_output: int = MAX_OUTPUT, transport: Transport
 
 
 class Reused:
-    """Sessions that are opened when first asked for, and serve test after test until one fails or has ended them."""
+    """Sessions opened at their first use, and lent to test after test until a test fails or ends them."""
 
     def __init__(self, tests: pytest.Session) -> None:
         self._tests = tests
@@ -70,7 +70,7 @@ class Reused:
 
     @contextlib.contextmanager
     def get(self, key: Hashable, opening: Callable[[], AbstractContextManager[Session]]) -> Iterator[Session]:
-        """Lend the session of ``key``, which ``opening`` opens; the next test finds it as it was then."""
+        """Lend the session of ``key``, which ``opening`` opens; it is reset for the next test."""
         if key not in self._opened:
             stack = ExitStack()
             self._opened[key] = stack.enter_context(opening()), stack
@@ -93,13 +93,13 @@ class Reused:
 
 
 def begin_anew(session: Session) -> None:
-    """Have the next command of ``session`` begin in the directory and with the variables that its shell started with.
+    """Reset ``session``, so that its next command begins with the directory and variables of its shell's start.
 
-    The engine does this with the same words as after a command that changed them, so no program is started.
+    The engine restores them as after a command that changed them, so no program is started.
     """
     shell = session._supervisor
     changes = session._state.update(shell.directory, shell.variables, from_env=False)
-    # OLDPWD, which the shell was started without, lasts as long as it is marked as exported.
+    # OLDPWD is not among the variables of the start, but lasts as long as it is marked as exported.
     session._restore += changes + b"export OLDPWD;"
 
 
@@ -113,6 +113,6 @@ def out(session: Session, text: str | bytes, **options: object) -> str:
 
 
 def assert_usable(session: Session) -> None:
-    """The session answers a fresh command with exactly its own output and status."""
+    """Check that the session answers a new command with exactly its output and status."""
     result = run(session, "echo still here")
     assert (result.exit_code, bytes(result.stdout), bytes(result.stderr)) == (0, b"still here\n", b"")

@@ -1,4 +1,4 @@
-"""An argv is executed as it is: no shell reads a word of it, whatever the session and its shell are like."""
+"""An argv is executed unchanged: no shell reads its words, in any session and shell."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WORDS = [
     "ä€😀",
     "\u2028\u00a0",
 ]
-# Builtins, reserved words, options and what some shells expand; programs all the same.
+# Program names that are builtins, reserved words, options or expanded by some shells.
 NAMES = ["cd", "echo", "true", "exec", "command", "builtin", "export", "eval", "set", ":", "[", "if", "print", "whence"]
 NAMES += ["noglob", "time", "-", "-x", "A=b", "@x", "%1", "=x", "a b", "it's", "new\nline", "ä"]
 
@@ -79,15 +79,15 @@ def record(session: Session, *argv: str, **options: object) -> Recorded:
 
 
 def check_own_argv(result: Result, name: str) -> None:
-    """Check that ``name``, which is cat, was given two words and printed them with its own name."""
+    """Check that ``name``, a copy of cat, was executed under its own name and printed its argv."""
     first, *others = bytes(result.stdout).split(b"\0")
-    # What looks like an option is called by its path.
+    # A name like an option is called by its path.
     called = first.rpartition(b"/")[2] if name.startswith("-") else first
     assert (result.exit_code, called, others) == (0, name.encode(), [b"--", b"/proc/self/cmdline", b""])
 
 
 def exporting(session: Session, name: str, value: str) -> str:
-    """Return the text that exports a variable in the session's shell."""
+    """Return the command that exports a variable in the session's shell."""
     return f"setenv {name} '{value}'" if session.info.shell_dialect == 7 else f"export {name}='{value}'"
 
 
@@ -233,7 +233,7 @@ def test_an_sh_of_any_kind_takes_no_builtin_for_a_program(tmp_path: Path, shell:
 
 @pytest.fixture(scope="module", params=ALL)
 def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Recorded]]:
-    """What records an argv in a session that many examples share."""
+    """A recorder of argvs in a session that many examples share."""
     recorder = write_recorder(tmp_path_factory.mktemp("argv") / "recorder")
     with ExitStack() as stack:
         session = stack.enter_context(local_session(request.param))

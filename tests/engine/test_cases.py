@@ -1,4 +1,4 @@
-"""Commands that break naive shell engines: each gets its right result, and the session is usable after it.
+"""Commands that break naive shell engines: each has the right result, and the session stays usable.
 
 Each test gets its session of a fixture, and so runs over every transport too (tests/engine/test_transports.py), or is
 marked ``local`` with the reason.
@@ -21,7 +21,7 @@ from tests.engine.shells import assert_usable, local_session, only, out, run
 ANY = None
 FAILS = "non-zero"
 
-# Bash 5.2 spins for ever if it is interrupted just before it waits for a subshell.
+# Bash 5.2 loops forever if it is interrupted just before it waits for a subshell.
 ASLEEP = 'until read -r s </proc/$$/stat; case ${s##*") "} in S*) ;; *) false; esac; do :; done'
 
 POSIX_CASES = {
@@ -65,7 +65,7 @@ POSIX_CASES = {
     "no final newline": ("printf hi", 0, b"hi"),
     "many newlines": (r"printf '\n\nhi\n\n'", 0, b"\n\nhi\n\n"),
     "background job holds stdout": ("sleep 60 & echo $! >/dev/null; echo hi; kill $!", 0, b"hi\n"),
-    # ksh93 waits for the last program alone; what the others complain of may come later.
+    # ksh93 waits only for the last program; messages of the others may come later.
     "pipeline": ("yes 2>/dev/null | head -c 10000000 | wc -c", 0, ANY),
     "field separator": ("IFS=0123456789; export IFS; true", 0, b""),
     "locale": ("LC_ALL=C; export LC_ALL; true", 0, b""),
@@ -75,7 +75,7 @@ POSIX_CASES = {
 
 
 def check(session: Session, text: str, status: int | str | None, stdout: bytes | None) -> None:
-    """Run ``text`` and compare; on a terminal, what a shell complains of arrives within stdout."""
+    """Run ``text`` and compare; on a terminal, a shell's messages arrive in stdout."""
     result = run(session, text)
     merged = session.info.tty_state == "merged"
     if status == FAILS:
@@ -98,7 +98,7 @@ def test_posix_shell(posix: Session, case: str) -> None:
 def test_stopped_by_itself_is_woken(posix: Session) -> None:
     waker = "until grep -q ') T ' /proc/$$/stat; do sleep 0.01; done; kill -CONT $$"
     check(posix, f"({waker}) & kill -STOP $$; echo on", 0, b"on\n")
-    # sudo and su stop themselves with their shell, and nobody wakes them: it is the last case of a session.
+    # sudo and su stop themselves with their shell, and nothing continues them: the last case of a session.
     posix.stop(0.5)
 
 
@@ -182,7 +182,7 @@ def test_what_a_trap_prints_is_the_commands_alone(posix: Session, in_functions: 
     text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"
     alone = subprocess.run([shell, "-c", functions_too + text], capture_output=True, check=False)
     result = run(posix, functions_too + text)
-    # On a terminal what the shell says of the directory that is not there arrives within stdout.
+    # On a terminal the shell's message about the missing directory arrives in stdout.
     printed = [line for line in bytes(result.stdout).splitlines(keepends=True) if b"no-such" not in line]
     assert (result.exit_code, b"".join(printed)) == (alone.returncode, alone.stdout)
     assert out(posix, "pwd") == "/usr\n"
@@ -258,7 +258,7 @@ def test_tracing_in_a_shell_of_another_language_harms_nothing(interpreted: Sessi
     result = run(interpreted, f"{trace}; /bin/echo traced; cd /usr")
     assert result.exit_code == 0
     assert b"traced" in result.stdout
-    # On a terminal what the shell traces arrives within stdout.
+    # On a terminal the shell's trace arrives in stdout.
     lines = out(interpreted, "pwd").splitlines()
     assert lines == ["/usr"] or (interpreted.info.tty_state == "merged" and lines[-1] == "/usr")
 
@@ -342,7 +342,7 @@ def test_a_late_background_job_does_not_print_into_the_next_result(posix: Sessio
     run(posix, f"(until [ -e {gate} ]; do sleep 0.02; done; echo late; touch {done}) & :")
     gate.touch()
     wait = f"until [ -e {done} ]; do sleep 0.02; done"
-    # The job's output comes before this command's own begins, or within it; after it, nothing is left over.
+    # The job's output comes before this command's output or within it, and never after it.
     run(posix, wait)
     assert_usable(posix)
 

@@ -1,4 +1,4 @@
-"""What a far side prints around the marks of a command costs little time and memory, or ends the session."""
+"""Hostile output around the marks of a command costs little time and memory, or ends the session."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_directory_too_long_is_not_kept() -> None:
 
 
 class Garbles(Delegate):
-    """Puts ``tag`` in the place of the status that the shell reports, once more than ``first`` texts were sent."""
+    """Replaces the shell's reported status by ``tag`` after ``first`` texts were sent."""
 
     tag = b""
     first = 1
@@ -154,7 +154,7 @@ def test_a_number_that_no_process_has_fails_the_start(pid: str, monkeypatch: pyt
 
 
 class Greets(Delegate):
-    """Tells another process number than that of its shell."""
+    """Reports a wrong process id for its shell."""
 
     pid = b""
 
@@ -167,7 +167,7 @@ class Greets(Delegate):
 
 def test_a_flood_on_both_streams_is_read_in_linear_time() -> None:
     flood = fill(MARK[:-1])
-    # A link that ends is no session's business here.
+    # The end of the link is not under test here.
     session: Any = SimpleNamespace(guarded=nullcontext)
     limits = Limits(timeout=60, max_output=1 << 20, abandoned=lambda: False)
     running = Running(session, Prints(flood, flood), Command(b""), NONCE, "cookie", limits)

@@ -1,4 +1,4 @@
-"""Whatever a far side prints while a shell or a helper starts, it is read in little time."""
+"""Hostile output of a far side while a shell or a helper starts is read in little time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_announcement_is_found_behind_noise_however_it_is_cut(piece: int) -> 
 
 
 class Opens(Transport):
-    """Opens the one channel that it is given."""
+    """A transport with one given channel."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel

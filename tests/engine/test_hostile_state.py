@@ -1,4 +1,4 @@
-"""Whatever a command leaves as its state, reading it takes time in proportion to its size."""
+"""Reading the state after a command takes time in proportion to its size, whatever the state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How output is joined on its way to a reader."""
+"""Bursts of output are joined on their way to a reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from connmgr.engine.joined import JOIN_SECONDS, JOINED_BYTES, PIECE_BYTES, Joine
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as its last element."""
+    """A clock whose time is its last element."""
     now = [1000.0]
     monkeypatch.setattr(joined.time, "monotonic", lambda: now[-1])
     return now

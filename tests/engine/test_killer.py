@@ -1,4 +1,4 @@
-"""The killer finishes what it has begun, also too late, and finds processes whatever they are called."""
+"""The killer finishes even after its deadline, and finds processes with any name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.components import program
 
 pytestmark = pytest.mark.needs("linux")
 
-# The second search comes when the tree is stopped and not yet killed; it then takes longer than the killer has.
+# The second search, between stopping and killing the tree, takes longer than the killer's deadline.
 SLOW_GREP = """#!/bin/sh
 case " $* " in
   *CONNMGR_COMMAND=*)
@@ -29,7 +29,7 @@ exec {grep} "$@"
 
 @contextmanager
 def supervised(sleep: str) -> Iterator[tuple[int, list[psutil.Process]]]:
-    """Start a supervisor with the command ``sleep 1000``, and yield its number and the command."""
+    """Start a supervisor with the command ``sleep 1000``, and yield its process id and the command."""
     argv = ["/bin/sh", "-c", '"$0" 1000 & "$0" 0; echo; wait', sleep]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env={"PATH": "/usr/bin:/bin", "CONNMGR_BOOT": "word"}) as root:
         assert root.stdout

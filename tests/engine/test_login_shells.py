@@ -1,4 +1,4 @@
-"""Login shells on the far side, and what their start-up files do."""
+"""Login shells on the far side, and the effects of their start-up files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NUDGED_SECONDS = max(NUDGE_SECONDS) + 2
 
 @dataclass(frozen=True)
 class Login:
-    """A user of a far side: an open link to it by ssh, and its home directory as the tests see it."""
+    """A user of a far side: an open SSH link, and the home directory as the tests see it."""
 
     name: str
     home: Path
@@ -62,7 +62,7 @@ LoginOf = Callable[[str], Login]
 
 
 def prepare(directory: Path) -> None:
-    """Put login shells that no system has into a directory, which may hold them already: pytest may ask twice."""
+    """Write login shells that no system has into a directory, unless they are there: pytest may call this twice."""
     for name, text in SCRIPTS.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
@@ -79,7 +79,7 @@ def path_of(shell: str, prepared: str) -> str:
 
 @pytest.fixture(scope="module")
 def oneself(home_of_the_daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginOf]:
-    """A function that lets the user who runs the tests log in to a shell, by a server of its own."""
+    """A function that logs the user who runs the tests in to a shell, by a separate server."""
     directory = tmp_path_factory.mktemp("shells")
     prepare(directory)
     logins: dict[str, Login] = {}
@@ -97,7 +97,7 @@ def oneself(home_of_the_daemon: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def inhabitant(running_machine: Machine, places: Places) -> Iterator[LoginOf]:
-    """A function that returns the user of the machine whose login shell is the given one."""
+    """A function that returns the machine's user with a given login shell."""
     logins: dict[str, Login] = {}
     prepare(running_machine.path("/run"))
     with ExitStack() as opened:
@@ -114,7 +114,7 @@ def inhabitant(running_machine: Machine, places: Places) -> Iterator[LoginOf]:
 
 @pytest.fixture(scope="module", params=["oneself", pytest.param("inhabitant", marks=pytest.mark.needs("machine"))])
 def anybody(request: pytest.FixtureRequest) -> LoginOf:
-    """A login shell in place of the tester's own, and one of the user database."""
+    """A login shell that replaces the tester's own, and one from the user database."""
     login_of: LoginOf = request.getfixturevalue(request.param)
     return login_of
 
@@ -199,7 +199,7 @@ NOISE = {
 
 @contextmanager
 def noisy(login_of: LoginOf, shell: str, text: str) -> Iterator[Login]:
-    """Give the user of a shell a start-up file for a while."""
+    """Give the user of a shell a start-up file for the block."""
     user = login_of(shell)
     path = user.home / RC_FILES[shell]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def test_noise_does_no_harm(oneself: LoginOf, case: str) -> None:
         assert_usable(session)
 
 
-# What waits for a line, or becomes another shell, keeps sudo from being run at all.
+# A start-up file that waits for a line or executes another shell prevents sudo from running.
 BEFORE_SUDO = [case for case in NOISE if not {"reads", "asks", "becomes", "runs"} & set(case.split())]
 
 

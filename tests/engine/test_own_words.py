@@ -1,4 +1,4 @@
-"""What a command calls its functions, and what a shell lacks, changes no result."""
+"""Names of a command's functions, and missing tools, change no result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_input_goes_by_what_the_shell_is_not_by_what_a_variable_says(any_shell: 
 
 
 class _Bare(LocalTransport):
-    """A system without a description of itself, or with an odd one: what ``prepare`` makes of an empty /etc."""
+    """Systems with odd or missing os-release files: ``prepare`` fills an empty /etc."""
 
     def __init__(self, prepare: str) -> None:
         super().__init__()

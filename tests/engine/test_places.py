@@ -1,4 +1,4 @@
-"""A session stays in the place where its last command left it, whatever the names that lead there come to mean."""
+"""A session stays in the directory of its last command, even if names on its path change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connmgr.plugin import Channel
 from connmgr_local.transport import LocalTransport
 from tests.engine.shells import ALL, assert_usable, local_session, out, run
 
-# ksh93 goes nowhere when it is told to go where it believes to be.
+# ksh93 ignores a cd to the directory that it believes to be in.
 FOLLOWING = [case for case in ALL if case.id != "ksh93"]
 
 
@@ -77,7 +77,7 @@ def any_shell_name(request: pytest.FixtureRequest) -> str:
 
 
 class _FromNowhere(LocalTransport):
-    """Opens channels whose directory is removed before their program runs."""
+    """Opens channels, and removes their directory before the program runs."""
 
     def open_channel(self, argv, **options):  # type: ignore[no-untyped-def]
         words = ["/bin/sh", "-c", 'd=$(mktemp -d);cd "$d";rmdir "$d";exec "$@"', "sh", *argv]

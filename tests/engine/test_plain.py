@@ -1,4 +1,4 @@
-"""A command that cannot change its session's state is not asked for it; every other one is."""
+"""The state is requested after every command except those that cannot change it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ NOT_SINGLE += [
     "a\0",
 ]
 
-# What the shells say of themselves; one word a line.
+# The shells' own lists of words, one a line.
 WORDS = {
     "bash": "compgen -bk",
     "zsh": "unalias run-help which-command; print -rl -- ${(k)builtins} $reswords ${(k)aliases}",

@@ -1,4 +1,4 @@
-"""A running command: its output as it comes, its end, and what becomes of one that nobody reads to its end."""
+"""A running command: its output as it comes, its end, and commands whose reader stops early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words for the far side's shell arrive as they were."""
+"""Words for the far side's shell arrive unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables that mean something to a shell last where they can, and harm no session."""
+"""Special variables of shells last if possible, and harm no session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The working directory and the exported variables last from one command to the next, whatever is in them."""
+"""The working directory and exported variables last from command to command, whatever their content."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.plugins.faulty_types import Delegate, Link
 
 
 def await_gone(pid: int) -> None:
-    """Wait until a process is gone, or fail; a zombie that nobody has reaped yet runs no more."""
+    """Wait until a process has ended, or fail; a zombie counts as ended."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -104,7 +104,7 @@ def test_hard_to_kill(posix: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
         run(posix, HARD_TO_KILL[case], timeout=0.1)
     assert_usable(posix)
-    # The subshell of the last command may still be on its way out.
+    # The subshell of the last command may not have ended yet.
     for child in psutil.Process(posix.pid).children(recursive=True):
         await_gone(child.pid)
 

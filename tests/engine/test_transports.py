@@ -1,6 +1,6 @@
-"""The engine's cases wherever a session can run: over ssh, elevated, on a terminal, and all of it at once.
+"""The engine's cases wherever a session can run: over SSH, elevated, on a terminal, and combined.
 
-The tests are those of the local shells, collected again with sessions of other places.
+These are the tests of the local shells, collected again with sessions in other places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.oneself import ssh_link, ssh_server
 from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on
 
-# Where the login happens, and by which program; a terminal is what su asks on.
+# Place and program of the login; su asks on a terminal.
 WAYS = {
     "ssh": (SSH, None),
     "sudo": (LOCAL, "sudo"),
@@ -45,7 +45,7 @@ NEEDS = {
 class Kept:
     """The sessions of all ways and shells.
 
-    Plain ssh leads to the user who runs the tests, by a server of their own; for all else there is a machine, with a
+    Plain SSH leads to the user who runs the tests, by a separate server; the other ways lead to a machine, with a
     user who may become root.
     """
 
@@ -114,7 +114,7 @@ globals().update(RUNS)
 
 
 def test_a_case_that_is_added_runs_over_every_transport() -> None:
-    """Every test of test_cases.py gets a session of a fixture and so is collected here, or says why it is local."""
+    """Every test of test_cases.py has a session fixture and is collected here, or has a reason to be local."""
     defined = {name: test for name, test in vars(test_cases).items() if name.startswith("test_")}
     local = {name for name, test in defined.items() if any(mark.name == "local" for mark in marks_of(test))}
     assert set(defined) - local - set(CASES) == set(), "these take no session of a fixture, and are not marked local"
@@ -136,7 +136,7 @@ def test_pairs_leave_no_way_or_shell_out() -> None:
 
 
 def by(*pairs: tuple[str, str]) -> pytest.MarkDecorator:
-    """Return the mark that gives a test the sessions of these ways and shells."""
+    """Return the mark that parametrizes a test with these ways and shells."""
     runs = []
     for way, name in pairs:
         [shell] = only(name)
@@ -168,7 +168,7 @@ def test_a_command_may_set_the_terminal_as_it_likes(any_shell: Session, tmp_path
 
 
 def check_newlines(session: Session, directory: Path) -> None:
-    """Newlines arrive in the text of a command, in its directory, in its environment and in what lasts."""
+    """Newlines arrive in a command's text, directory, environment and lasting state."""
     (directory / "two\nlines").mkdir(exist_ok=True)
     lines = "".join(f"line {number} of a longer text\n" for number in range(500))
     text = "test \"$(printf x)\" = x && printf '%s' '" + lines + "'"
@@ -203,6 +203,6 @@ def test_hard_to_kill_elsewhere(any_shell: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
         run(any_shell, test_time_and_size.HARD_TO_KILL[case], timeout=0.15)
     assert_usable(any_shell)
-    # The subshell of the last command may still be on its way out.
+    # The subshell of the last command may not have ended yet.
     for child in psutil.Process(any_shell.pid).children(recursive=True):
         test_time_and_size.await_gone(child.pid)

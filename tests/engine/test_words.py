@@ -1,4 +1,4 @@
-"""The programs of the far side and the engine use the same words, and leave no blank unfilled."""
+"""The scripts of the far side and the engine use the same words, and every placeholder is filled."""
 
 from __future__ import annotations
 
