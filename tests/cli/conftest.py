@@ -25,7 +25,7 @@ LOST_SECONDS = 15.0
 
 
 def lose_links(connmgr: CommandLine, server: Sshd) -> None:
-    """Kill the processes that serve ``server``'s connections, and return once the daemon shows shells as lost."""
+    """Kill the processes that serve ``server``'s connections, and wait until the daemon shows shells as lost."""
     server.kill_sessions()
     deadline = time.monotonic() + LOST_SECONDS
     while not any(one.status.state == "lost" for one in connmgr.daemon.client.shell.list()):
@@ -35,7 +35,7 @@ def lose_links(connmgr: CommandLine, server: Sshd) -> None:
 
 @pytest.fixture(scope="session")
 def module_lender() -> Iterator[CleanDaemon]:
-    """Where the daemon of :func:`connmgr` comes from."""
+    """The owner of :func:`connmgr`'s daemon."""
     with tempfile.TemporaryDirectory(prefix="cm-", ignore_cleanup_errors=True) as directory:
         lender = CleanDaemon(Path(directory), {"SHELL": "/bin/bash"})
         yield lender
@@ -44,26 +44,26 @@ def module_lender() -> Iterator[CleanDaemon]:
 
 @pytest.fixture(scope="module")
 def connmgr(module_lender: CleanDaemon) -> Iterator[CommandLine]:
-    """The command line of a user whose daemon runs, shared by the tests of a module; it is cleaned after them."""
+    """The command line of a user with a running daemon, shared by a module's tests and cleaned after them."""
     with module_lender.lent() as daemon:
         yield CommandLine(daemon)
 
 
 @pytest.fixture
 def own_connmgr(own_daemon: Daemon) -> CommandLine:
-    """The command line of a user whose daemon is this test's alone."""
+    """The command line of a user with a daemon for this test alone."""
     return CommandLine(own_daemon)
 
 
 @pytest.fixture
 def clean_connmgr(clean_daemon: Daemon) -> CommandLine:
-    """The command line of a user whose vault and home are as new."""
+    """The command line of a user with a new vault and home."""
     return CommandLine(clean_daemon)
 
 
 @pytest.fixture(scope="session")
 def login() -> Iterator[str]:
-    """Whom to log in as over SSH: a throw-away user where the tests run as root."""
+    """The user of SSH logins: a temporary one if the tests run as root."""
     if os.geteuid() != 0:
         yield getpass.getuser()
         return
@@ -74,7 +74,7 @@ def login() -> Iterator[str]:
 
 @pytest.fixture
 def start_sshd(login: str) -> Iterator[StartSshd]:
-    """A function that starts an sshd of the test's own."""
+    """A function that starts an sshd for the test."""
     started: list[Sshd] = []
 
     def start(**more: Any) -> Sshd:

@@ -1,4 +1,4 @@
-"""The installed program ``connmgr``, run as a user of a daemon runs it."""
+"""The installed program ``connmgr``, run as the user of a daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Done:
 
 
 def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"") -> Done:
-    """Run the program in the home directory of ``environment`` to its end; there is no terminal to ask on."""
+    """Run the program in the home directory of ``environment`` to its end, without a terminal."""
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
         done = spawner().run(arguments, environment, Path(environment["HOME"]), content, DEADLINE_SECONDS)
@@ -60,7 +60,7 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
 
 
 class CommandLine:
-    """Runs the program in the environment of the user who has started ``daemon``; there is no terminal."""
+    """Runs the program in the environment of ``daemon``'s user, without a terminal."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -78,13 +78,13 @@ class CommandLine:
         code: int = 0,
         environment: Mapping[str, str] | None = None,
     ) -> Done:
-        """Run it to its end, which must be with the exit code ``code``."""
+        """Run the program to its end; its exit code must be ``code``."""
         done = run(*arguments, environment=self.environment | dict(environment or {}), stdin=stdin)
         assert done.code == code, f"connmgr {arguments} exited with {done.code}\n{done.stdout!r}\n{done.errors}"
         return done
 
     def on_terminal(self, *arguments: str, program: str = "connmgr", columns: int = 120) -> pexpect.spawn:
-        """Start it, or another ``program``, on a terminal of its own."""
+        """Start the program, or another ``program``, on a new terminal."""
         return pexpect.spawn(
             str(DIRECTORY / program) if program == "connmgr" else program,
             list(arguments),
@@ -103,7 +103,7 @@ class CommandLine:
 
 
 def finish(terminal: pexpect.spawn) -> tuple[int | None, str]:
-    """Wait for the program to end, and return its exit code and what it has printed since the last match."""
+    """Wait for the program's end, and return its exit code and its output since the last match."""
     terminal.expect(pexpect.EOF)
     terminal.close()
     return terminal.exitstatus, str(terminal.before)

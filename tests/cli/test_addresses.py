@@ -1,4 +1,4 @@
-"""Machines that are named by their address, where no connection to them is stored."""
+"""Machines named by their address, without a stored connection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(start_sshd: StartSshd) -> Sshd:
 
 @pytest.fixture
 def connmgr(clean_connmgr: CommandLine, server: Sshd) -> CommandLine:
-    """A command line whose daemon's user knows the server as ssh does, by ~/.ssh alone."""
+    """A command line with a daemon whose user knows the server only by ~/.ssh."""
     home = clean_connmgr.daemon.home
     (home / ".ssh").mkdir(mode=0o700)
     (home / ".ssh" / "known_hosts").write_text(server.known_hosts())

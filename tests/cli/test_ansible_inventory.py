@@ -1,4 +1,4 @@
-"""``connmgr import-ansible-inventory``: what becomes of hosts, groups and variables, and what is told instead."""
+"""``connmgr import-ansible-inventory``: how hosts, groups and variables are imported, and what is reported."""
 
 from __future__ import annotations
 

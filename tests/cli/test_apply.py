@@ -1,4 +1,4 @@
-"""``connmgr export`` and ``connmgr apply``: what comes out goes in again unchanged, and what changes is shown first."""
+"""``connmgr export`` and ``connmgr apply``: an export applies without changes, and changes are shown first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ connections:
 
 @pytest.fixture
 def peopled(clean_connmgr: CommandLine) -> CommandLine:
-    """A vault with what is hard to tell apart, and with secrets."""
+    """A vault with similar connections and with secrets."""
     connmgr = clean_connmgr
     for category in ("a/b", "a", "empty"):
         connmgr("category", "add", category)
@@ -85,7 +85,7 @@ def test_an_export_makes_the_same_vault_elsewhere_but_for_secrets(peopled: Comma
             one.get("data", {}).pop(secret, None)
     assert sorted(map(repr, theirs["connections"])) == sorted(map(repr, ours["connections"]))
     assert theirs["categories"] == ours["categories"]
-    # Its twins have other uuids there, and are found by their data.
+    # Connections of equal names have other uuids there, and are found by their data.
     assert connmgr("apply", "-f", "-", "--yes", "--prune", stdin=exported).output.endswith("8 unchanged\n")
 
 

@@ -1,4 +1,4 @@
-"""``connmgr approve``: what waits is listed, shown whole, and decided about."""
+"""``connmgr approve``: waiting requests are listed, shown whole, and decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backup beside a running daemon, and restore into an empty place: the secrets are back once the key is."""
+"""Backup beside a running daemon, and restore into an empty directory: with the key, secrets can be opened again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connections a command works on: GLOBs, categories, types, an earlier run, and what is near a wrong name."""
+"""The choice of connections by GLOBs, categories, types or an earlier run, and suggestions for wrong names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLEET = {
 
 @pytest.fixture(scope="module")
 def connmgr(connmgr: CommandLine) -> CommandLine:
-    """A command line whose daemon has the fleet, and a shell within one of its machines."""
+    """A command line with a daemon that has the fleet, and a shell inside one of its machines."""
     connection, category = connmgr.daemon.client.connection, connmgr.daemon.client.category
     ids = {}
     for name, shell in FLEET.items():
@@ -40,7 +40,7 @@ def connmgr(connmgr: CommandLine) -> CommandLine:
 
 
 def names(connmgr: CommandLine, *arguments: str, command: str = "true", code: int = 0) -> list[str]:
-    """Return the names of the connections on which ``exec --all`` ran a command, in alphabetical order."""
+    """Return the sorted names of the connections on which ``exec --all`` ran a command."""
     done = connmgr("exec", "--all", "--json", *arguments, "--", command, code=code)
     return sorted(json.loads(line)["name"] for line in done.output.splitlines())
 
@@ -78,7 +78,7 @@ def test_the_summary_tells_what_the_limit_left_out(connmgr: CommandLine) -> None
 
 
 class TestTheCommand:
-    """With --all it begins behind ``--``, so that no connection is taken for its first word."""
+    """With --all the command begins after ``--``, so that no connection is taken for its first word."""
 
     def test_without_the_dashes_nothing_runs(self, connmgr: CommandLine, tmp_path: Path) -> None:
         mark = tmp_path / "mark"

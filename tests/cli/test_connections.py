@@ -15,7 +15,7 @@ from tests.cli.program import CommandLine, finish
 
 @pytest.fixture(autouse=True)
 def nothing_left(connmgr: CommandLine) -> Iterator[None]:
-    """Remove what a test has added."""
+    """Remove the connections that a test has added."""
     yield
     client = connmgr.daemon.client
     added = set(client.connection.query()) - {LOCAL_MACHINE}

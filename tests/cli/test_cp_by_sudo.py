@@ -1,4 +1,4 @@
-"""300 files with modes go to five hosts in one command, each over SSH and by sudo with a password, and come back."""
+"""300 files with modes are copied to five hosts and back in one command, over SSH and by sudo with a password."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = (0o600, 0o640, 0o644, 0o755, 0o700, 0o444, 0o777)
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """300 files in twenty directories, of all sizes up to some 40 kB, with all modes, and links."""
+    """300 files in twenty directories, with sizes up to 40 kB and various modes, and links."""
     random = Random(1)
     directory = tmp_path / "tree"
     for number in range(FILES):
@@ -41,7 +41,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hosts(clean_connmgr: CommandLine, running_machine: Machine, places: Places) -> dict[str, Inhabitant]:  # noqa: F811
-    """By name, root's connections by sudo to users of the machine, each in its user's home."""
+    """Root connections by sudo to users of the machine, by name, each in its user's home."""
     users = {f"host{number}": running_machine.add_user() for number in range(HOSTS)}
     running_machine.allow(*(f"{user.name} ALL=(ALL) ALL" for user in users.values()))
     client = clean_connmgr.daemon.client

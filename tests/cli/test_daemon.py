@@ -1,4 +1,4 @@
-"""Finding the daemon, its state and its end, and what each command says where there is none."""
+"""Finding the daemon, its state and its end, and the commands' messages without a daemon."""
 
 from __future__ import annotations
 

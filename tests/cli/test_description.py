@@ -1,4 +1,4 @@
-"""The description of the commands is the one that the commands give, and the program starts quickly."""
+"""The documentation of the commands matches their help, and the program starts quickly."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_a_command_loads_nothing_that_it_does_not_need(command: str) -> None:
 
 @cache
 def _loaded() -> dict[str, tuple[str, list[str]]]:
-    """Return for each of :data:`LIGHT` its help and the packages that are loaded then, each in a process of its own."""
+    """Return the help of each of :data:`LIGHT` and the packages loaded for it, each from a new process."""
     argv = [sys.executable, "-c", LOADS, *LIGHT]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     return dict(zip(LIGHT, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
 def _each(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield the words and the command of all that do something, below ``command``."""
+    """Yield the words and the command of each runnable command below ``command``."""
     if not isinstance(command, click.Group) or command.invoke_without_command:
         yield context.command_path.partition(" ")[2], command
     if not isinstance(command, click.Group):

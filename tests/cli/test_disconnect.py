@@ -1,4 +1,4 @@
-"""``connmgr disconnect``, and what ``status`` and ``info`` show of shells before it."""
+"""``connmgr disconnect``, and the shells in ``status`` and ``info`` before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs("bash")
 
 @contextmanager
 def killing(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill a process that a failed assertion leaves, which its ``with`` would wait for."""
+    """Kill a process after a failed assertion, since its ``with`` would wait for it."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""``connmgr exec``: output, exit codes, shells that start by themselves, and what kills a command."""
+"""``connmgr exec``: output, exit codes, automatic starts of shells, and ways to kill a command."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmg
     terminal = connmgr.on_terminal("exec", "local", "--", command)
     shown = []
     for _ in range(2):
-        # On a busy machine a second may be left out.
+        # On a busy machine a second may be skipped.
         terminal.expect(r"local: (\d+) s")
         shown.append(int(terminal.match[1]))
     assert 1 <= shown[0] < shown[1]
@@ -216,7 +216,7 @@ def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(conn
     began = time.monotonic()
     terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
     code, shown = finish(terminal)
-    # On a busy machine it may not be quick.
+    # On a busy machine the command may be slow.
     assert (code, shown) == (0, "done\r\n") or time.monotonic() - began > QUIET_SECONDS
     assert connmgr("exec", "local", "--", "sleep 1.5").errors == ""
 

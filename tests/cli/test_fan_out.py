@@ -1,4 +1,4 @@
-"""``connmgr exec --all`` over fifty hosts, some of which are in trouble: bounded time, and the right summary."""
+"""``connmgr exec --all`` over fifty hosts, some of them faulty: bounded time, and the right summary."""
 
 from __future__ import annotations
 

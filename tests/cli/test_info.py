@@ -1,4 +1,4 @@
-"""``connmgr info``: what would really be dialled, after ~/.ssh/config."""
+"""``connmgr info``: the hosts that would be dialled, with ~/.ssh/config applied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def connmgr(clean_connmgr: CommandLine) -> CommandLine:
 
 
 def shown(connmgr: CommandLine, name: str) -> list[tuple[str, str]]:
-    """Return the rows of ``connmgr info`` that tell what would be dialled."""
+    """Return the rows of ``connmgr info`` about dialled hosts."""
     rows = [line.split("  ", 1) for line in connmgr("info", name).output.splitlines()]
     return [(row[0], row[1].strip()) for row in rows if row[0] in ("dials", "through", "offers")]
 

@@ -1,4 +1,4 @@
-"""``connmgr exec --detach`` and ``connmgr job``: jobs begun, named, followed, fed, waited for and removed."""
+"""``connmgr exec --detach`` and ``connmgr job``: starting, naming, following, feeding, awaiting and removing jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n"
 
 @pytest.fixture
 def connmgr(connmgr: CommandLine) -> Iterator[CommandLine]:
-    """The command line of the module's daemon; the jobs of the test are removed afterwards."""
+    """The command line with the module's daemon; the test's jobs are removed afterwards."""
     yield connmgr
     client = connmgr.daemon.client
     for one in client.jobs.query():
@@ -38,7 +38,7 @@ def connmgr(connmgr: CommandLine) -> Iterator[CommandLine]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A pipe that a job reads, and so waits for the test."""
+    """A pipe on which a job waits for the test."""
     path = tmp_path / "gate"
     os.mkfifo(path)
     return path
@@ -72,7 +72,7 @@ class Follower:
         return self.process.returncode, out, err
 
     def close(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kill the process, unless it has ended."""
         with self.process:
             self.process.kill()
 

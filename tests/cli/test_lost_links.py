@@ -1,4 +1,4 @@
-"""Links that break between commands, and during one: the next command works, says so, and nothing runs twice."""
+"""Links that break between or during commands: the next command works and reports it, and nothing runs twice."""
 
 from __future__ import annotations
 

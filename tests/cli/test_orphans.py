@@ -1,4 +1,4 @@
-"""``connmgr job orphans``, and what ``connmgr doctor`` tells of what is left of jobs."""
+"""``connmgr job orphans``, and the report of ``connmgr doctor`` about leftovers of jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.plugins.sshd import Sshd
 
 
 def old_job(daemon: Daemon) -> str:
-    """Return a job that has ended, and looks as if it began two days ago."""
+    """Return an ended job that seems to have begun two days ago."""
     daemon.client.shell.start(LOCAL_MACHINE)
     job = daemon.client.jobs.start(LOCAL_MACHINE, "echo done")
     assert job.wait(20).state == "exited"
@@ -43,7 +43,7 @@ def left(start_daemon: StartDaemon) -> tuple[Daemon, str]:
 
 
 def findings(connmgr: CommandLine) -> list[dict[str, Any]]:
-    """What doctor finds about jobs; nothing may be wrong otherwise."""
+    """Return doctor's findings about jobs; there may be no other problems."""
     return [one for one in connmgr("doctor", "--json").json if one["subject"] == "jobs"]
 
 
@@ -98,7 +98,7 @@ def test_doctor_says_nothing_of_jobs_where_no_daemon_runs(own_daemon: Daemon) ->
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Sshd]:
-    """An sshd whose logins have a home of the test's own, in which no other test has jobs."""
+    """An sshd whose logins have a separate home, in which no other test has jobs."""
     (tmp_path / "far").mkdir()
     with ssh_server(tmp_path / "far") as server:
         yield server

@@ -1,4 +1,4 @@
-"""Shells of one's own: ``--session``, ``CONNMGR_SESSION`` and ``--fresh``."""
+"""Separate shells: ``--session``, ``CONNMGR_SESSION`` and ``--fresh``."""
 
 from __future__ import annotations
 

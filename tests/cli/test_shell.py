@@ -33,7 +33,7 @@ def terminal(clean_connmgr: CommandLine) -> Iterator[pexpect.spawn]:
 
 
 def run(terminal: pexpect.spawn, line: str, directory: str) -> str:
-    """Enter a line, wait for the next prompt, and return what was printed in between."""
+    """Enter a line, wait for the next prompt, and return the output."""
     terminal.sendline(line)
     terminal.expect(prompt(directory))
     printed = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", str(terminal.before)).replace("\r", "")
@@ -59,7 +59,7 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
 
 
 def await_sleep(pid: int) -> None:
-    """Return once a process waits for something to come."""
+    """Wait until a process waits for input."""
     deadline = time.monotonic() + 60
     while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
         assert time.monotonic() < deadline, "the program does not wait for a key"
@@ -72,7 +72,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line(clean_connmgr: CommandLine) -> None
     terminal.expect(prompt(str(home)))
     terminal.send("touch never")
     terminal.expect("never")
-    # Python's readline shows a key before it waits for the next one, and notices a signal while it waits alone.
+    # Python's readline shows a key before it waits for the next one, and notices a signal only while it waits.
     await_sleep(terminal.pid)
     terminal.sendintr()
     terminal.expect(prompt(str(home)))
@@ -153,7 +153,7 @@ def test_a_shell_that_is_lost_is_started_again(clean_connmgr: CommandLine, start
     terminal.sendline("echo ba''ck")
     terminal.expect_exact("web: the shell was started anew; its directory and variables are new")
     terminal.expect(r"back\s+web:(?!/etc)\S+> ")
-    # Nothing that was sent is repeated by itself; the next line has a new shell.
+    # A sent line is not repeated; the next line has a new shell.
     terminal.sendline("echo $$; sleep 100")
     terminal.expect(r"\d+")
     server.kill_sessions()

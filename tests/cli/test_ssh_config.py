@@ -1,4 +1,4 @@
-"""``connmgr import-ssh-config``: what is shown, added, left alone, and then works."""
+"""``connmgr import-ssh-config``: hosts are shown, added or left unchanged, and then work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that finds no daemon offers a person at the terminal to start one."""
+"""A command on a terminal that finds no daemon offers to start one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = str(DIRECTORY / "connmgr")
 
 
 class Person:
-    """Types commands at a terminal; a daemon of theirs takes a free port."""
+    """A user at a terminal, whose daemon takes a free port."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or hold no text: one message, an exit code, and never a traceback."""
+"""Standard streams that are closed, full or not text: one message, an exit code, and no traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def run(connmgr: CommandLine, line: str, code: int) -> subprocess.CompletedProcess[str]:
-    """Run a line of bash, as a user types it, which must exit with ``code`` and show no traceback."""
+    """Run a line of bash, which must exit with ``code`` and print no traceback."""
     done = subprocess.run(
         ["bash", "-c", line],
         env=connmgr.environment,
@@ -64,20 +64,20 @@ def test_output_that_cannot_be_written_is_one_message(connmgr: CommandLine, line
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_leaves_the_exit_code_of_a_command_alone(connmgr: CommandLine, closed: str) -> None:
     done = run(connmgr, f"connmgr exec --stdin local -- 'cat; echo out; echo err >&2; exit 7' {closed}", 7)
-    # Nothing went to the files that the program has opened meanwhile, and what is open was written to.
+    # No output went into files that the program opened meanwhile, and the open stream got its output.
     assert done.stdout == ("" if ">&-" in closed.split() else "out\n")
     assert done.stderr == ("" if "2>&-" in closed else "err\n")
 
 
 def test_the_daemon_runs_with_its_streams_closed(connmgr: CommandLine, tmp_path: Path) -> None:
     options = f"--port 0 --data-dir {tmp_path}/data --auth-file {tmp_path}/auth"
-    # The auth file is there when it is ready.
+    # The auth file exists when the daemon is ready.
     wait = f"for _ in {{1..300}}; do [ -e {tmp_path}/auth ] && break; sleep 0.1; done; kill $!; wait $!"
     run(connmgr, f"connmgr serve {options} <&- >&- 2>&- & {wait}", 0)
 
 
 @pytest.mark.parametrize("command", ["encrypt", "shell local"])
 def test_input_that_is_no_text_is_told_of(connmgr: CommandLine, command: str) -> None:
-    # As where the locale is not C.UTF-8, whose bytes Python takes as they are.
+    # A locale other than C.UTF-8, in which Python would accept any bytes.
     line = rf"printf '\xff\n' | PYTHONIOENCODING=utf-8:strict connmgr {command}"
     assert "Input or output failed: 'utf-8' codec can't decode" in run(connmgr, line, 1).stderr

@@ -1,4 +1,4 @@
-"""``connmgr token``, and commands of who has one."""
+"""``connmgr token``, and commands with a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that are met for the first time, and hosts that were set up anew."""
+"""Host keys at the first connection, and after a reinstallation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``connmgr tunnel``: services on ports here by a word, and what there is of tunnels."""
+"""``connmgr tunnel``: opening, listing and closing tunnels."""
 
 from __future__ import annotations
 

@@ -167,6 +167,6 @@ def test_each_daemon_of_a_user_has_its_own_session(start_daemon: StartDaemon, tm
     assert second("vault", "status", "--json").json["user"] is None
     key = tmp_path / "key"
     key.write_text(second("api-key").output)
-    # Even one that is named beside the auth file of the first.
+    # Even if --url names the other daemon beside the first one's auth file.
     first("--url", second.daemon.url, "--api-key-file", str(key), "vault", "lock")
     assert first("vault", "status", "--json").json["user"] == "alice"

@@ -31,11 +31,11 @@ class Far:
     def run(
         self, *argv: str, code: int = 0, stdin: bytes | None = b"", **more: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a program to its end, which must be with the exit code ``code``."""
+        """Run a program to its end; its exit code must be ``code``."""
         more = {"env": self.environment, "cwd": self.home, "capture_output": True, "timeout": DEADLINE_SECONDS, **more}
         if stdin is not None:
             more["input"] = stdin
-        # Without a terminal to ask on, even where the tests have one.
+        # Without a terminal, even if the tests have one.
         done = subprocess.run(argv, check=False, start_new_session=True, **more)
         assert done.returncode == code, f"{argv} exited with {done.returncode}\n{done.stdout!r}\n{done.stderr!r}"
         return done

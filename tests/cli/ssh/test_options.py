@@ -1,4 +1,4 @@
-"""The command line of ``ssh``, as the programs write it that start one."""
+"""The command line of ``ssh`` as other programs call it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "TOOLS.md"
         ("-V", {"version": True, "host": None}),
         ("-G web", {"describe": True}),
         ("-O check web", {"control": "check"}),
-        # What scp, sftp, git and Ansible write.
+        # The command lines of scp, sftp, git and Ansible.
         (
             "-x -oPermitLocalCommand=no -oClearAllForwardings=yes -oRemoteCommand=none -oRequestTTY=no "
             "-oForwardAgent=no -l me -s -- web sftp",

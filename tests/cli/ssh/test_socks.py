@@ -1,4 +1,4 @@
-"""What clients of SOCKS say, and what they are answered."""
+"""The greetings of SOCKS clients, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``connmgr ssh`` as a program that starts one sees it: streams, exit codes, signals, names."""
+"""``connmgr ssh`` for programs that start it: streams, exit codes, signals, names."""
 
 from __future__ import annotations
 

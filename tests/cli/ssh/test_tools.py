@@ -1,4 +1,4 @@
-"""Programs that start an ssh, started with ``connmgr ssh``: what they carry arrives as it was."""
+"""Programs that start an ssh, over ``connmgr ssh``: all data arrive unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.plugins.sshd import Sshd
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
 
 FILES = 1000
-"""More than the window of a channel holds."""
+"""Files whose content exceeds a channel's window."""
 
 MODES = (0o644, 0o600, 0o755, 0o4711)
 LARGE = 8_000_000
@@ -94,7 +94,7 @@ def test_rsync_writes_as_root_over_a_sudo_that_asks_for_a_password(
 def test_git_pushes_and_clones(far: Far, tmp_path: Path) -> None:
     name = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example", "GIT_CONFIG_GLOBAL": os.devnull}
     committer = {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example", "GIT_SSH_COMMAND": "connmgr ssh"}
-    # Random bytes are not worth the time that it takes to find them incompressible.
+    # Compressing random bytes would only take time.
     quick = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.compression", "GIT_CONFIG_VALUE_0": "0"}
     environment = far.environment | name | committer | quick
     work = tmp_path / "work"
@@ -159,7 +159,7 @@ def test_ssh_itself_goes_through_it(far: Far, tmp_path: Path) -> None:
 
 @pytest.fixture
 def forwarding(far: Far) -> Iterator[tuple[int, int]]:
-    """A port that leads to the server, and one that speaks SOCKS."""
+    """A port that leads to the server, and a SOCKS port."""
     with far.popen("-N", "-L", f"0:127.0.0.1:{far.server.port}", "-D", "localhost:0", "web") as process:
         assert process.stderr is not None
         lines = [process.stderr.readline().decode() for _ in range(2)]
@@ -182,7 +182,7 @@ def test_ports_are_forwarded(far: Far, forwarding: tuple[int, int], tmp_path: Pa
         carrier.start()
     for carrier in carriers:
         carrier.join(DEADLINE_SECONDS)
-    # A stream that ends at once leaves the others as they are.
+    # A stream that ends at once does not affect the others.
     socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS).close()
     carry()
 

@@ -1,4 +1,4 @@
-"""A person at a terminal: tmux draws it, and what it shows is read from there."""
+"""A user at a terminal, which tmux draws; tests read its screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.05
 
 
 class Person:
-    """A terminal of 100 columns and 30 rows with a program on it."""
+    """A terminal of 100 columns and 30 rows that runs a program."""
 
     def __init__(self, directory: Path, name: str, environment: Mapping[str, str], command: str) -> None:
         self._words = ["tmux", "-S", str(directory / name), "-f", "/dev/null"]
@@ -48,11 +48,11 @@ class Person:
         self._tmux("send-keys", "--", *keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give the terminal another size."""
+        """Resize the terminal."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def screen(self) -> str:
-        """Return what it shows."""
+        """Return the screen."""
         return self._tmux("capture-pane", "-p")
 
     def sees(self, pattern: str) -> re.Match[str]:
@@ -60,11 +60,11 @@ class Person:
         return self._until(lambda: re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is not shown")
 
     def sees_no(self, pattern: str) -> None:
-        """Wait until the screen shows ``pattern`` no longer."""
+        """Wait until ``pattern`` has disappeared from the screen."""
         self._until(lambda: not re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is still shown")
 
     def sees_it_end(self) -> int:
-        """Wait until the program has ended and return its exit code; the terminal must be as it was before."""
+        """Wait for the program's end and return its exit code; the terminal's settings must be restored."""
         code = int(self.sees(r"^ended (\d+)$")[1])
         before, after = (path.read_text() for path in self._settings)
         assert before == after, f"the terminal is not as it was: {before} {after}"
@@ -75,7 +75,7 @@ class Person:
         return code
 
     def program(self, name: str) -> int:
-        """Return the process id of the program ``name`` that runs below the terminal."""
+        """Return the process id of the program ``name`` on the terminal."""
         import psutil
 
         top = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
@@ -86,7 +86,7 @@ class Person:
         return int(self._until(find, f"{name} does not run"))
 
     def close(self) -> None:
-        """End the terminal with all that runs on it."""
+        """End the terminal and its programs."""
         self._tmux("kill-server")
 
     def _until(self, look: Callable[[], object], what: str) -> re.Match[str]:
@@ -102,7 +102,7 @@ Sit = Callable[[str], Person]
 
 @contextmanager
 def sitting(connmgr: CommandLine) -> Iterator[Sit]:
-    """Yield a function that puts a person at a terminal, where a command runs."""
+    """Yield a function that runs a command on a new terminal."""
     environment = connmgr.environment | {"PS1": "far> ", "ENV": "", "HISTFILE": "", "SHELL": "/bin/sh"}
     persons: list[Person] = []
     # A socket's path has 107 bytes at most.
@@ -119,6 +119,6 @@ def sitting(connmgr: CommandLine) -> Iterator[Sit]:
 
 @pytest.fixture
 def sit(clean_connmgr: CommandLine) -> Iterator[Sit]:
-    """A function that puts a person at a terminal of :func:`clean_connmgr`."""
+    """A function that runs a command of :func:`clean_connmgr` on a new terminal."""
     with sitting(clean_connmgr) as start:
         yield start

@@ -1,4 +1,4 @@
-"""``connmgr terminal``: terminals listed, looked at and closed."""
+"""``connmgr terminal``: listing, showing and closing terminals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_screen_is_printed(connmgr: CommandLine, opened: str) -> None:
 def test_a_terminal_is_closed(connmgr: CommandLine, opened: str) -> None:
     done = connmgr("terminal", "close", opened)
     assert (done.code, done.output) == (0, "")
-    # What it showed can still be looked at.
+    # The screen of an ended terminal can still be shown.
     assert connmgr("terminal", "screen", opened).output == "hello\n"
     listed = next(line for line in connmgr("terminal", "ls").output.splitlines() if opened in line)
     assert "closed" in listed

@@ -1,4 +1,4 @@
-"""Which keys are for this program, and which modes output leaves a terminal in."""
+"""The program's own keys, and the modes in which output leaves a terminal."""
 
 from __future__ import annotations
 

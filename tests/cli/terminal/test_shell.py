@@ -1,4 +1,4 @@
-"""``connmgr shell`` on a terminal, as a person sees it."""
+"""``connmgr shell`` on a terminal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_less_pages_and_top_refreshes(sit: Sit) -> None:
     first = person.sees(r"^top - \S+ up.*\n(?:.*\n)+ +PID USER")[0]
     person.sees_no(re.escape(first))
     person.press("q")
-    # top drops what is typed before it has ended.
+    # top discards keys typed before its end.
     person.sees(PROMPT)
     person.type("exit")
     person.sees_it_end()
@@ -211,7 +211,7 @@ def test_a_megabyte_is_pasted(clean_connmgr: CommandLine) -> None:
     terminal.delaybeforesend = None
     terminal.sendline(f"stty raw -echo; echo rea''dy; head -c {MIB} | md5sum; stty sane; exit")
     terminal.expect_exact("ready")
-    # The terminal's own buffer is small: who pastes waits until it is read.
+    # The terminal's own buffer is small, so pasting waits for the reader.
     paste = threading.Thread(target=terminal.send, args=[pasted.decode()])
     paste.start()
     terminal.expect_exact(hashlib.md5(pasted).hexdigest())
