@@ -1,4 +1,4 @@
-"""``/connection/apply``: many changes in one step, each refused, asked about and recorded as if it came alone."""
+"""``/connection/apply``: many changes in one step, each checked, authorised and recorded like a single one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``argv`` in place of ``command``: at every endpoint that runs something, one of them, within one bound."""
+"""``argv`` in place of ``command``, at every endpoint that runs commands, with one limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDPOINTS = {
     "/job/start": ({"connection": LOCAL}, 1 << 20),
     "/terminal/open": ({"connection": LOCAL}, 64 << 10),
 }
-"""The endpoints that run something for a request by HTTP: what it needs besides, and how many bytes they take."""
+"""The HTTP endpoints that run commands: their other fields, and their limits in bytes."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def recorder(tmp_path: Path) -> str:
 
 @contextmanager
 def session_in(client: Client, directory: Path) -> Iterator[str]:
-    """Start a shell in ``directory`` that has KEPT exported, and yield its name."""
+    """Start a shell in ``directory`` with KEPT exported, and yield its name."""
     client.shell.start(LOCAL, session="argv")
     client.shell.exec(LOCAL, f"cd {shlex.quote(str(directory))}; KEPT=1; export KEPT", session="argv")
     yield "argv"
@@ -86,7 +86,7 @@ def test_exec_runs_exactly_the_argv(client: Client, recorder: str, tmp_path: Pat
 
 @pytest.fixture(scope="module", params=["bash", "dash", "zsh", "fish"])
 def shell(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[tuple[Client, str]]:
-    """A client, and a connection whose shell runs."""
+    """A client, and a connection with a running shell."""
     if program(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     with client_of(daemon) as client:

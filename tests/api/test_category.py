@@ -1,4 +1,4 @@
-"""``/category``: the tree as clients see it."""
+"""``/category``: the tree of categories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that block never keep others waiting, and beyond the limit the answer is an honest 503."""
+"""Blocked commands do not delay other requests, and requests beyond the limit get 503."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SLOTS = 64
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A file that does not exist; commands wait until it does."""
+    """A missing file; commands wait until it exists."""
     return tmp_path / "gate"
 
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads for requests; to be asked for before a daemon, whose end then ends them, should a test fail."""
+    """Threads for requests. Request it before the daemon, whose end then ends them even if the test fails."""
     with ThreadPoolExecutor(SLOTS + 1) as pool:
         yield pool
 
@@ -42,13 +42,13 @@ def blocked(daemon: Daemon, connection: str, gate: Path) -> Any:
             try:
                 return client.post("/shell/exec", connection=connection, command=command, timeout=90)
             except ClientError as error:
-                # The test itself holds a slot for a moment whenever it looks whether one is free.
+                # The test's own requests for a free slot occupy one briefly.
                 if error.code != "busy":
                     raise
 
 
 def until_full(daemon: Daemon, headers: dict[str, str]) -> Any:
-    """Return the answer that says that no slot is free, which comes once all others are taken."""
+    """Repeat a request until no slot is free, and return the refusal."""
     deadline = time.monotonic() + 60
     while True:
         answer = send(daemon.url, "/shell/start", {"connection": LOCAL}, headers)
@@ -62,7 +62,7 @@ def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(
 ) -> None:
     clean_daemon.client.post("/shell/start", connection=LOCAL)
     headers = bearer(clean_daemon)
-    # One command runs and the others wait for their turn on the same session: each holds a slot and a thread.
+    # One command runs, the others queue in the same session; each occupies a slot and a thread.
     running: list[Future[Any]] = [pool.submit(blocked, clean_daemon, LOCAL, gate) for _ in range(SLOTS)]
     refused = until_full(clean_daemon, headers)
     assert (refused.status, refused.code, refused.headers["Retry-After"]) == (503, "busy", "1")

@@ -1,4 +1,4 @@
-"""``/connection``: what is stored, and what is told of it."""
+"""``/connection``: storing and describing connections."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def resolved(description: dict[str, Any], schema: dict[str, Any]) -> dict[str, A
 
 
 def undescribed(description: dict[str, Any], schema: dict[str, Any], path: str) -> list[str]:
-    """Return the fields of ``schema``, nested ones too, that nothing is said about."""
+    """Return the fields of ``schema`` without a description, nested ones included."""
     missing = []
     for name, field in schema.get("properties", {}).items():
         if not field.get("description"):
@@ -102,7 +102,7 @@ def test_the_codes_of_an_answer_are_named(description: dict[str, Any]) -> None:
 
 
 class Page(HTMLParser):
-    """What a page refers to, and its elements."""
+    """The references and elements of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

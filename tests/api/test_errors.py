@@ -74,7 +74,7 @@ DEEP = b'{"filter":' + b"[" * 40 + b"]" * 40 + b"}"
         (b'{"filter":NaNx}}', "filter: NaN"),
         (b'{"a":[1,-Infinitya]]]]', "a.1: -Infinity"),
         (b'{"a":1e999.},1', "a: The number is too large"),
-        # Where nobody looks that deep for the place, nor that far.
+        # Too deep and too far for the message to name the place.
         (b'{"a":' * 900 + b'{"b":1,"b":2}' + b"}" * 900, "b: This name occurs more than once"),
         (b'{"filter":"' + b"x" * 70_000 + b'","a":NaN}', "The request body: NaN"),
         (b'{"filter":"' + b"x" * 70_000 + b'","a":' + b"[" * 40 + b"]" * 40 + b"}", "The request body: This is nested"),

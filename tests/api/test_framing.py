@@ -1,4 +1,4 @@
-"""Where one request ends and the next one begins: what could be read in two ways is refused, and nothing follows it."""
+"""The boundary between requests: ambiguous requests are refused, and nothing after them is answered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.daemon import Daemon
 
 QUERY = b'{"filter":"*"}'
 SMUGGLED = b"POST /nothing HTTP/1.1\r\nHost: HERE\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-"""Follows each request: it must not be answered where the one before it is refused."""
+"""Sent after each request, and must not be answered if that is refused."""
 
 
 def responses(daemon: Daemon, first_line: bytes, *lines: bytes, body: bytes = b"") -> list[bytes]:
-    """Send a request with a valid token and then :data:`SMUGGLED`; return the responses, until the daemon closes."""
+    """Send a request with a valid token and then :data:`SMUGGLED`; return all responses until the daemon closes."""
     token = f"Authorization: Bearer {token_of(daemon)}".encode()
     head = b"\r\n".join([first_line, b"Host: HERE", b"Content-Type: application/json", token, *lines, b"", b""])
     host = ":".join(map(str, address(daemon.url))).encode()

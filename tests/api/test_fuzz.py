@@ -1,4 +1,4 @@
-"""Requests made up from the published description, valid ones and broken ones: each answer is one that it announces."""
+"""Valid and invalid requests generated from the published description get only documented answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BROKEN_EXAMPLES = 5
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon of its own: what is made up changes its vault, and its handshakes fail too often."""
+    """A separate daemon, since generated requests change its vault and fail many handshakes."""
     daemon = Daemon(tmp_path_factory.mktemp("fuzzed"))
     yield daemon
     assert daemon.running

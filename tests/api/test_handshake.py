@@ -1,4 +1,4 @@
-"""How a client comes in, and what its token is good for."""
+"""The handshake, and the validity of session tokens."""
 
 from __future__ import annotations
 

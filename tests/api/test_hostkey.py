@@ -1,4 +1,4 @@
-"""Who may have which key trusted or forgotten, seen at the endpoints."""
+"""Who may trust or forget host keys, at the endpoints."""
 
 from __future__ import annotations
 

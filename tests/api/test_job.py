@@ -1,4 +1,4 @@
-"""``/job``: started, read by offsets, waited for, fed, killed, found and removed, as clients rely on it."""
+"""``/job``: starting, reading by offsets, awaiting, feeding, killing, finding and removing jobs."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_was_read_comes_no_second_time_while_nothing_is_printed(client: Cli
     while not (before["stdout"]["next"] == 5 and before["stderr"]["next"] == 4):
         before = poll(client, job, wait=1)
     for _ in range(3):
-        # Longer than what was seen last is taken for what is.
+        # The wait is longer than the daemon's last view of the job is used.
         again = poll(client, job, stdout=5, stderr=4, wait=0.2)
         assert (again["stdout"]["data"], again["stderr"]["data"]) == ("", "")
     client.post("/job/remove", job=job, force=True)

@@ -1,4 +1,4 @@
-"""``/job`` when machines cannot be reached, callers may not, clients leave, connections go, and the daemon stops."""
+"""``/job`` with unreachable machines, unauthorised callers, lost clients, removed connections and a stopping daemon."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def client(own_daemon: Daemon) -> Iterator[Client]:
 
 
 def waits(daemon: Daemon, job: str, token: str) -> socket.socket:
-    """Send a request that waits for a job, and return its connection."""
+    """Send a request that waits for a job, and return the socket."""
     one = socket.create_connection(address(daemon.url), timeout=POLL_SECONDS)
     body = json.dumps({"job": job, "wait": POLL_SECONDS}).encode()
     head = f"POST /job/wait HTTP/1.1\r\nHost: localhost:{address(daemon.url)[1]}\r\nContent-Type: application/json\r\n"
@@ -51,7 +51,7 @@ def connected(daemon: Daemon) -> int:
 
 
 def test_the_stop_is_told_at_once_to_all_who_wait(own_daemon: Daemon, client: Client) -> None:
-    # It ends by itself: the daemon that could end it stops.
+    # The job ends by itself, because the daemon stops before.
     job = start(client, "sleep 60")
     token = bearer(own_daemon)["Authorization"]
     with ExitStack() as stack:
@@ -122,7 +122,7 @@ def test_of_a_machine_that_cannot_be_reached_is_told_what_was_seen_last(client: 
         assert client.post("/job/output", job=job, wait=POLL_SECONDS)["stdout"]["data"] == "x\n"
         server.crash()
         relay.reset()
-        # What was seen a moment ago is answered without asking.
+        # A recent view of the job is answered without asking the machine.
         eventually(lambda: client.post("/job/info", job=job)["stale"], "the machine is not missed")
         for offset, data in ((0, "x\n"), (2, ""), (5000, "")):
             answer = client.post("/job/output", job=job, stdout=offset, wait=0.5)

@@ -1,4 +1,4 @@
-"""Web pages stay out, before anything else is looked at."""
+"""Requests of web pages are refused before anything else is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/job/orphans``: jobs of lost vaults, removed connections and other daemons are found, the vault's own never."""
+"""``/job/orphans`` finds jobs of lost vaults, removed connections and other daemons, never the vault's own."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HOUR = 3600
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Path]:
-    """A pipe that a job reads; whatever still reads it ends with the test."""
+    """A pipe that a job reads; its readers end with the test."""
     path = tmp_path / "gate"
     os.mkfifo(path)
     yield path
-    # It has a reader only while a job reads it, and opening it without one would wait.
+    # Opening the pipe without a reader would block.
     with os.fdopen(os.open(path, os.O_RDWR | os.O_NONBLOCK), "wb", buffering=0) as opened:
         opened.write(b"end\n" * 8)
 
@@ -54,7 +54,7 @@ def done(client: Client, connection: str = LOCAL) -> str:
 
 
 def kept(daemon: Daemon) -> Path:
-    """Where the jobs of a daemon's own machine lie."""
+    """The directory of jobs on a daemon's own machine."""
     return daemon.home / "state" / "connmgr" / "jobs"
 
 
@@ -63,7 +63,7 @@ def directory(daemon: Daemon, job: str) -> Path:
 
 
 def age(daemon: Daemon, *jobs: str, seconds: float = HOUR) -> None:
-    """Have jobs look as if they began so long ago."""
+    """Backdate the start of jobs."""
     began = time.time() - seconds
     for job in jobs:
         os.utime(directory(daemon, job) / "runner", (began, began))
@@ -74,7 +74,7 @@ def states(found: Sequence[Orphan]) -> dict[str, tuple[str, bool]]:
 
 
 def audited(daemon: Daemon, path: str) -> dict[str, Any]:
-    """Return the last entry of the audit trail on a request to ``path``."""
+    """Return the last audit entry of a request to ``path``."""
     lines = (daemon.data_dir / "audit.log").read_text().splitlines()
     entry: dict[str, Any] = [one for one in map(json.loads, lines) if one["path"] == path and "removed" not in one][-1]
     return entry
@@ -126,7 +126,7 @@ def test_a_job_that_is_being_started_is_none_however_old_it_looks(clean_daemon: 
     ):
         before = set(kept(clean_daemon).iterdir())
         vault.execute("BEGIN IMMEDIATE")
-        # The far side has the job now, and the vault cannot take it.
+        # The far side has the job now, but the vault cannot store it.
         begun = pool.submit(starting.jobs.start, LOCAL, "true")
         eventually(
             lambda: any((path / "runner").exists() for path in set(kept(clean_daemon).iterdir()) - before), "none"
@@ -178,7 +178,7 @@ def test_a_link_is_opened_for_it_and_an_unknown_connection_is_refused(clean_daem
 
 
 class TestRemovedConnections:
-    """What becomes of the jobs of a connection that is removed."""
+    """The jobs of a removed connection."""
 
     @pytest.fixture
     def other(self, clean_daemon: Daemon) -> str:

@@ -1,4 +1,4 @@
-"""HTTP as it comes over the wire: limits, odd and broken requests, pipelining."""
+"""HTTP on the wire: limits, odd and broken requests, pipelining."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT = 256 * 1024
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """A daemon that takes bodies of up to :data:`LIMIT` bytes."""
+    """A daemon that accepts bodies of up to :data:`LIMIT` bytes."""
     daemon = Daemon(tmp_path_factory.mktemp("small"), "--max-body", str(LIMIT))
     yield daemon
     daemon.stop()
@@ -37,14 +37,14 @@ def head(daemon: Daemon, path: str, *lines: str, token: bool = True, method: str
 
 
 def only(received: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Take a single response apart."""
+    """Parse a single response."""
     top, _, body = received.partition(b"\r\n\r\n")
     lines = top.decode().split("\r\n")
     return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
 
 
 def query(size: int) -> bytes:
-    """A request body of ``size`` bytes that asks for nothing that exists."""
+    """Return a request body of ``size`` bytes with a filter that matches nothing."""
     return json.dumps({"filter": "x" * (size - len('{"filter": ""}'))}).encode()
 
 
@@ -160,7 +160,7 @@ def test_what_is_not_http_is_400_to_a_client_that_was_just_answered(daemon: Daem
     with socket.create_connection(address(daemon.url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(head(daemon, "/nothing", "Content-Length: 0", token=False))
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
-        # At once, while the thread that has answered waits for what follows.
+        # At once, while the answering thread waits for the next request.
         connection.sendall(sent.replace(b"localhost", host))
         received = b""
         while chunk := connection.recv(65536):
@@ -208,7 +208,7 @@ def test_forwarding_headers_change_nothing(daemon: Daemon) -> None:
 
 @pytest.fixture
 def strangers(own_daemon: Daemon) -> Iterator[list[socket.socket]]:
-    """More connections than the daemon takes, by clients without a token."""
+    """More connections than the daemon allows, by clients without a token."""
     with ExitStack() as stack:
         taken = []
         for number in range(MAX_CONNECTIONS + 50):

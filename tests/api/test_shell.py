@@ -1,4 +1,4 @@
-"""``/shell``: the answers exactly as clients rely on them."""
+"""``/shell``: the exact answers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_options_hold_for_one_command(client: Client, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 1024 * 1024 - 1, 1024 * 1024, 1024 * 1024 + 1, 3_000_000])
 @pytest.mark.parametrize("encoding", ["utf-8", "base64"])
 def test_output_of_any_size_arrives_whole(client: Client, size: int, encoding: str) -> None:
-    # Characters of two bytes, so that pieces are cut within one.
+    # Characters of two bytes, so that some are cut between pieces.
     pairs, odd = divmod(size, 2)
     command = f"yes é | tr -d '\\n' | head -c {2 * pairs}; printf %.{odd}s x"
     answer = run(client, command, encoding=encoding)

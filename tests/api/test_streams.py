@@ -1,4 +1,4 @@
-"""``/shell/exec`` asked for lines: what comes while the command runs, and how it ends."""
+"""``/shell/exec`` with lines: output while the command runs, and the last line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Line = dict[str, Any]
 
 
 class Stream:
-    """A request for lines, whose answer is read while the command runs; iterating yields the lines that are left."""
+    """A request for lines whose answer is read while the command runs; iterating yields the remaining lines."""
 
     def __init__(self, daemon: Daemon, fields: Line) -> None:
         self._connection = http.client.HTTPConnection(*address(daemon.url), timeout=DEADLINE_SECONDS)
@@ -60,7 +60,7 @@ Run = Callable[..., Stream]
 
 @pytest.fixture(scope="module")
 def over_ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A connection over ssh to the user who runs the tests."""
+    """An SSH connection to the user who runs the tests."""
     with ssh_server(tmp_path_factory.mktemp("far")) as server, client_of(daemon) as client:
         fields = {"type": "ssh", **ssh_fields(server, server.user)}
         id = client.connection.add("streamed", fields)
@@ -70,7 +70,7 @@ def over_ssh(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.needs("sshd"))])
 def connection(request: pytest.FixtureRequest, daemon: Daemon) -> str:
-    """A connection whose shell runs."""
+    """A connection with a running shell."""
     id = LOCAL if request.param == "local" else str(request.getfixturevalue("over_ssh"))
     with client_of(daemon) as client:
         client.shell.start(id)
@@ -79,7 +79,7 @@ def connection(request: pytest.FixtureRequest, daemon: Daemon) -> str:
 
 @pytest.fixture
 def run(daemon: Daemon) -> Iterator[Run]:
-    """A function that asks for lines of a command: ``run(command, connection=..., timeout=...)``."""
+    """A function that requests lines of a command: ``run(command, connection=..., timeout=...)``."""
     running: list[Stream] = []
 
     def begin(command: str, *, connection: str = LOCAL, of: Daemon = daemon, **options: Any) -> Stream:
@@ -139,7 +139,7 @@ def test_lines_come_while_the_command_runs_each_stream_by_its_name(run: Run, con
     ],
 )
 def test_output_is_neither_cut_nor_stripped(run: Run, local: Client, command: str, stdout: str, stderr: str) -> None:
-    # A shell may write each line by itself.
+    # A shell may write each line separately.
     lines = list(run(command))
     assert lines.pop() == {"exitCode": 0}
     assert (whole(lines, "stdout"), whole(lines, "stderr")) == (stdout, stderr)
@@ -147,7 +147,7 @@ def test_output_is_neither_cut_nor_stripped(run: Run, local: Client, command: st
 
 def test_a_character_that_is_printed_byte_by_byte_is_not_cut(run: Run, connection: str) -> None:
     text = "é€𝄞"
-    # The daemon reads each byte by itself, and joins what comes within 20 ms: both cut between bytes.
+    # The daemon reads single bytes, and joins output within 20 ms: both cut characters.
     slowly = "; ".join(f"printf '\\{byte:03o}'; sleep 0.03" for byte in text.encode())
     lines = list(run(slowly, connection=connection))
     assert lines.pop() == {"exitCode": 0}
@@ -286,7 +286,7 @@ STILL_SECONDS = 1.0
 
 
 def printing(progress: Path) -> str:
-    """Return a command that prints more than all buffers take, and writes how many megabytes it has printed."""
+    """Return a command that prints more than all buffers hold, and records the printed megabytes."""
     return (
         f"i=0; while [ $i -lt {MEGABYTES} ]; do head -c 1000000 /dev/zero; i=$((i+1)); echo $i > {progress}.new; "
         f"mv {progress}.new {progress}; done"
@@ -294,7 +294,7 @@ def printing(progress: Path) -> str:
 
 
 def until_it_stands_still(progress: Path) -> int:
-    """Return how many megabytes the command has printed when it has been waiting for its reader for a second."""
+    """Wait until the command has paused for a second, and return the printed megabytes."""
     await_file(progress, "the command printed nothing")
     seen, since = "", time.monotonic()
     while time.monotonic() - since < STILL_SECONDS:
@@ -357,7 +357,7 @@ def test_a_stream_holds_its_slot_and_is_recorded_when_it_ends(
         entries = [json.loads(line) for line in (daemon.data_dir / "audit.log").read_text().splitlines()]
         return [entry for entry in entries if entry["path"] == "/shell/exec" and entry.get("stdoutBytes")]
 
-    # A stream is recorded after its slot is free.
+    # A stream is recorded after its slot is released.
     eventually(lambda: len(streamed()) == 2, "not both streams are recorded")
     shown = [
         {name: entry.get(name) for name in ("status", "code", "exitCode", "stdoutBytes", "stderrBytes")}

@@ -1,4 +1,4 @@
-"""Plain HTTP for tests: requests as they are written, and answers as they come."""
+"""Plain HTTP for tests: raw requests and answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The error's code, in the shape that belongs to the status."""
+        """The error's code, from the shape that the status requires."""
         return str(self.json["error"]["code"] if self.status == 500 else self.json["code"])
 
     @property
@@ -43,7 +43,7 @@ class Answer:
 
 
 def address(url: str) -> tuple[str, int]:
-    """Return where a daemon's URL leads."""
+    """Return host and port of a daemon's URL."""
     parts = urlsplit(url)
     assert parts.hostname
     assert parts.port
@@ -53,7 +53,7 @@ def address(url: str) -> tuple[str, int]:
 def send(
     url: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, method: str = "POST"
 ) -> Answer:
-    """Send one request on a connection of its own; a ``body`` that is no bytes is sent as JSON."""
+    """Send one request on a new connection; a ``body`` that is not bytes is sent as JSON."""
     sent = {"Content-Type": "application/json", **(headers or {})}
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     connection = http.client.HTTPConnection(*address(url), timeout=DEADLINE_SECONDS)
@@ -78,12 +78,12 @@ def bearer(daemon: Daemon) -> dict[str, str]:
 
 
 def client_of(daemon: Daemon) -> Client:
-    """Return a client of its own, for a thread or for a session of its own."""
+    """Return a new client, for a thread or a separate session."""
     return Client(daemon.url, auth_file=daemon.auth_file)
 
 
 def talk(url: str, sent: bytes) -> bytes:
-    """Send bytes as they are and return all that comes until the daemon closes the connection."""
+    """Send raw bytes, and read until the daemon closes the connection."""
     with socket.create_connection(address(url), timeout=DEADLINE_SECONDS) as connection:
         connection.sendall(sent)
         received = b""
