@@ -1,5 +1,5 @@
 #!/bin/sh
-# Exchange the content of the auth file for a session token, and keep it for the other examples.
+# Exchange the content of the auth file for a session token, and keep the token for the other examples.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which API and which connmgr is this?
+# Show the versions of the API and of connmgr.
 set -eu
 . "$(dirname "$0")/request.sh"
 

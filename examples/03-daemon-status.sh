@@ -1,5 +1,5 @@
 #!/bin/sh
-# How is the daemon: which shells run, and what is in use?
+# Show the daemon's state: running shells, and resources in use.
 set -eu
 . "$(dirname "$0")/request.sh"
 

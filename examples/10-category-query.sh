@@ -1,5 +1,5 @@
 #!/bin/sh
-# Find categories by their path; * alone means all.
+# Find categories by path; * alone means all.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Describe categories; this is the root.
+# Describe categories, here the root.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Add a category below the root; a second time it returns the same id.
+# Add a category below the root; repeated, it returns the same id.
 set -eu
 . "$(dirname "$0")/request.sh"
 

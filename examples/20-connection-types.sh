@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which types of connections are installed, and which fields has their data?
+# List the installed connection types, and the fields of their data.
 set -eu
 . "$(dirname "$0")/request.sh"
 

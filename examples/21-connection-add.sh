@@ -1,5 +1,5 @@
 #!/bin/sh
-# Store a connection: here, another shell on this machine. With validate it is opened first.
+# Store a connection, here another shell on this machine. With validate it is opened first.
 set -eu
 . "$(dirname "$0")/request.sh"
 

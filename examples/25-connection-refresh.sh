@@ -1,5 +1,5 @@
 #!/bin/sh
-# Open a connection to see that it works, and store what is found as its state.
+# Open a connection to test it, and store the result as its state.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make categories, and give the connection another name, in one step. It adds and removes connections too.
+# Add categories and rename the connection in one step. It can add and remove connections too.
 set -eu
 . "$(dirname "$0")/request.sh"
 

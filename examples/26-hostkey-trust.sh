@@ -1,5 +1,5 @@
 #!/bin/sh
-# Accept the key of a host that nobody reaches: a connection to it would tell host and hostKey with host_key_unknown.
+# Accept a host's key, here of a host that does not exist. A real one's error host_key_unknown has host and hostKey.
 set -eu
 . "$(dirname "$0")/request.sh"
 

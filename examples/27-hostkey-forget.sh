@@ -1,5 +1,5 @@
 #!/bin/sh
-# Forget the key of a host that was set up anew, and remove the connection to it.
+# Forget the key of a reinstalled host, and remove the connection to it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

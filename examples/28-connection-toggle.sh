@@ -1,5 +1,5 @@
 #!/bin/sh
-# Store a service of the local machine, and want it open: what listens on its port can be reached by the tunnel's address.
+# Store a tunnel to a service of the local machine, and open it: the service is reached at the tunnel's address.
 set -eu
 . "$(dirname "$0")/request.sh"
 

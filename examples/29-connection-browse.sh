@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ask for a page with a connection's files; the answer is empty where there is none.
+# Request a page with a connection's files; the answer is empty if there is none.
 set -eu
 . "$(dirname "$0")/request.sh"
 

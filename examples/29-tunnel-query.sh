@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ask how far the tunnel is, and where it listens.
+# Show the tunnel's state and address.
 set -eu
 . "$(dirname "$0")/request.sh"
 

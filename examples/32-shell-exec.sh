@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a command and see its output as it is printed: a line of JSON for each piece, and a last one for the exit code.
+# Run a command and see its output as it is printed: one line of JSON for each piece, and a last one with the exit code.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# List the shells that run on a connection: its own, and one with a name, which is a shell beside it.
+# List the running shells of a connection: its own, and one with a name.
 set -eu
 . "$(dirname "$0")/request.sh"
 

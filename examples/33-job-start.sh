@@ -1,5 +1,5 @@
 #!/bin/sh
-# Start a job: a command that lives on by itself. It reads its input later.
+# Start a job: a command that runs independently. This one reads its input later.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a command on many connections at once. Each answers with a line when it is done; the last line has the counts.
+# Run a command on many connections at once. Each has a line when it has finished; the last line has the counts.
 set -eu
 . "$(dirname "$0")/request.sh"
 

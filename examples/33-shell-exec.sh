@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a program with its words. No shell reads them: nothing is to be quoted but the JSON.
+# Run a program by its words. No shell reads them, so nothing needs quotes but the JSON.
 set -eu
 . "$(dirname "$0")/request.sh"
 

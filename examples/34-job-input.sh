@@ -1,5 +1,5 @@
 #!/bin/sh
-# Send the job its input, and the end of it.
+# Send the job its input, and end the input.
 set -eu
 . "$(dirname "$0")/request.sh"
 

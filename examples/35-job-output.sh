@@ -1,5 +1,5 @@
 #!/bin/sh
-# Read what the job has printed from two offsets on. Without news yet, the answer comes with them, or after 25 seconds.
+# Read the output of the job from two offsets on. Without new output, the answer waits for some, up to 25 seconds.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Find jobs by their name, and describe one.
+# Find jobs by name, and describe one.
 set -eu
 . "$(dirname "$0")/request.sh"
 

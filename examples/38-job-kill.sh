@@ -1,5 +1,5 @@
 #!/bin/sh
-# Kill a job with all its processes, and see how it ended.
+# Kill all processes of a job, and show its end.
 set -eu
 . "$(dirname "$0")/request.sh"
 

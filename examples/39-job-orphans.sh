@@ -1,5 +1,5 @@
 #!/bin/sh
-# List what the machine keeps of jobs that no connection of the vault has; "remove": true clears those that have ended.
+# List the jobs on the machine that no connection of the vault has; "remove": true removes those that have ended.
 set -eu
 . "$(dirname "$0")/request.sh"
 

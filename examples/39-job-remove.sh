@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remove both jobs, with what the machine keeps of them.
+# Remove both jobs, and their files on the machine.
 set -eu
 . "$(dirname "$0")/request.sh"
 

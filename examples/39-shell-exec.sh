@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a command that may take long: what has not ended after half a second is answered as a job, which runs on.
+# Run a command that may take long: after half a second the answer is a job, which runs on.
 set -eu
 . "$(dirname "$0")/request.sh"
 

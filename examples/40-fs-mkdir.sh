@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a directory on the machine that the shell is on.
+# Create a directory on the shell's machine.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Hand bytes to the daemon, for a later write.
+# Store bytes in the daemon, for a later write.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put bytes into a file while they are sent, without a blob.
+# Write a file while it is sent, without a blob.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Put the bytes into a file, in one step.
+# Write a file from the blob, in one step.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Read the file; the answer is its bytes.
+# Read the file; the answer is its content.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Give the file another name.
+# Rename the file.
 set -eu
 . "$(dirname "$0")/request.sh"
 

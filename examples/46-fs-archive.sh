@@ -1,5 +1,5 @@
 #!/bin/sh
-# Get a directory of a machine as an archive, and list what it holds.
+# Get a directory of a machine as an archive, and list its members.
 set -eu
 . "$(dirname "$0")/request.sh"
 

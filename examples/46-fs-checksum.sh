@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compute the SHA-256 of what a directory holds, on its machine.
+# Compute the SHA-256 of the files in a directory, on its machine.
 set -eu
 . "$(dirname "$0")/request.sh"
 

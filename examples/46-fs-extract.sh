@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write the archive of the last example into another directory, while it is sent.
+# Extract the archive of the last example into another directory, while it is sent.
 set -eu
 . "$(dirname "$0")/request.sh"
 

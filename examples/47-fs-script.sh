@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a script of bytes, which lasts as long as the shell, and run it.
+# Make a script from a blob, which lasts as long as the shell, and run it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Remove the directory with what is in it.
+# Remove the directory and everything in it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Encrypt a secret; the result may stand wherever a connection's data takes one.
+# Encrypt a secret; the result may be used in a connection's data.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Decrypt it again. The answer of /secret/encrypt is just what /secret/decrypt takes.
+# Decrypt the secret. The answer of /secret/encrypt is the request of /secret/decrypt.
 set -eu
 . "$(dirname "$0")/request.sh"
 

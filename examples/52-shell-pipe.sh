@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a process whose streams are a WebSocket's, as curl cannot: a client in some thirty lines of Python.
+# Run a process with its streams in a WebSocket, which curl cannot use: a client in some thirty lines of Python.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Open a terminal: its program goes on whoever looks at it. This one asks a question.
+# Open a terminal: its program runs on without clients. This one asks a question.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Look at the screen of the terminal, once the question stands there.
+# Wait until the terminal shows the question, and print its screen.
 set -eu
 . "$(dirname "$0")/request.sh"
 

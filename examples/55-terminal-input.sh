@@ -1,5 +1,5 @@
 #!/bin/sh
-# Type the answer, and look what it leads to.
+# Type the answer, and print the screen.
 set -eu
 . "$(dirname "$0")/request.sh"
 

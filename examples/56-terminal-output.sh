@@ -1,5 +1,5 @@
 #!/bin/sh
-# Read what was printed, from its first byte on.
+# Read the output of the terminal, from its first byte on.
 set -eu
 . "$(dirname "$0")/request.sh"
 

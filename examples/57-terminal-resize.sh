@@ -1,5 +1,5 @@
 #!/bin/sh
-# Give the terminal another size.
+# Resize the terminal.
 set -eu
 . "$(dirname "$0")/request.sh"
 

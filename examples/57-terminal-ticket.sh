@@ -1,5 +1,5 @@
 #!/bin/sh
-# Get a ticket, with which a browser attaches: once, and within 30 seconds.
+# Get a ticket with which a browser can attach, once and within 30 seconds.
 set -eu
 . "$(dirname "$0")/request.sh"
 

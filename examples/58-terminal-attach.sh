@@ -1,6 +1,6 @@
 #!/bin/sh
-# Attach to the terminal by the ticket, as a browser does. curl shows that it is let in, and leaves after a second:
-# what follows are frames, which a client for WebSockets reads.
+# Attach to the terminal by the ticket, as a browser does. curl shows the upgrade and leaves after a second, because the
+# frames that follow need a WebSocket client.
 set -eu
 . "$(dirname "$0")/request.sh"
 

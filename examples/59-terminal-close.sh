@@ -1,5 +1,5 @@
 #!/bin/sh
-# Close the terminal: its program is sent HUP. Screen and output can still be asked for, for 5 minutes.
+# Close the terminal: its program gets HUP. Screen and output stay available for 5 minutes.
 set -eu
 . "$(dirname "$0")/request.sh"
 

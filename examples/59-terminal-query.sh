@@ -1,5 +1,5 @@
 #!/bin/sh
-# List the terminals that run, or ended lately.
+# List the terminals that run or have ended recently.
 set -eu
 . "$(dirname "$0")/request.sh"
 

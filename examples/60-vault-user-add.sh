@@ -1,6 +1,6 @@
 #!/bin/sh
-# Add a user to the vault. From now on its secrets are opened for sessions that unlock a user only.
-# The examples up to 65 are to be run together: the last one removes the user.
+# Add a user to the vault. From now on only sessions that unlock a user can open secrets.
+# Run the examples up to 65 together: the last one removes the user.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What may this session decrypt?
+# Show the principals whose secrets this session may decrypt.
 set -eu
 . "$(dirname "$0")/request.sh"
 

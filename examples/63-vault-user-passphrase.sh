@@ -1,5 +1,5 @@
 #!/bin/sh
-# Give the user another passphrase; its secrets stay as they are.
+# Change the user's passphrase; the secrets stay as they are.
 set -eu
 . "$(dirname "$0")/request.sh"
 

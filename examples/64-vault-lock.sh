@@ -1,5 +1,5 @@
 #!/bin/sh
-# Forget what this session has unlocked.
+# Lock the user of this session again.
 set -eu
 . "$(dirname "$0")/request.sh"
 

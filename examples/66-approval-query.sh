@@ -1,5 +1,5 @@
 #!/bin/sh
-# List what waits for approval: a token with a rule that asks has just asked for something.
+# List the requests that wait for approval; a token with an asking rule has just sent one.
 set -eu
 . "$(dirname "$0")/request.sh"
 

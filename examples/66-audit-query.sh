@@ -1,5 +1,5 @@
 #!/bin/sh
-# Who has run commands on this connection lately? The newest entries of the audit trail come first.
+# List recent commands on this connection, from the audit trail; the newest come first.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Give a monitoring script a token that may run two programs on one machine, for an hour, and use it.
+# Create a token for a monitoring script that may run two programs on one machine for an hour, and use it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Approve for one time what a token has asked for, and run it with that token.
+# Approve a request of a token once, and send it again with that token.
 set -eu
 . "$(dirname "$0")/request.sh"
 

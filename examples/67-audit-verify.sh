@@ -1,5 +1,5 @@
 #!/bin/sh
-# Is the audit trail as the daemon wrote it?
+# Verify that the audit trail is as the daemon wrote it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

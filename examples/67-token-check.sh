@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ask which rule would decide, without running anything; the holder of a token may ask for itself too.
+# Show which rule would decide about a request, without running it. The holder of a token may do this too.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ask, as the holder of a token, what it is for: its scopes, and the actions for which they suffice.
+# Show, as the holder of a token, its scopes and the actions that they allow.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Let the token live for another week, and list all tokens.
+# Renew the token for another week, and list all tokens.
 set -eu
 . "$(dirname "$0")/request.sh"
 

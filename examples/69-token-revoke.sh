@@ -1,5 +1,5 @@
 #!/bin/sh
-# End the token, and what runs by it; it is answered token_revoked from now on.
+# Revoke the token, and end what it runs; its requests get token_revoked from now on.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -3,8 +3,8 @@
 
     agent.py UNIT [OPTION OF connmgr mcp]...
 
-It does so by the tools of `connmgr mcp` alone, with the token in CONNMGR_TOKEN. What a rule of the token asks about, it
-asks on the terminal. It needs connmgr[mcp].
+It uses only the tools of `connmgr mcp`, with the token in CONNMGR_TOKEN. It asks on the terminal for approvals that
+a rule of the token requires. It needs connmgr[mcp].
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def repair(agent, system, model, unit):
 
 
 class Agent:
-    """The tools; one that fails ends the program with what it says."""
+    """Calls tools; the error of a tool ends the program."""
 
     def __init__(self, client):
         self._client = client

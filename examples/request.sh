@@ -1,4 +1,4 @@
-# Sourced by the examples: how they send a request, and where they keep what they share.
+# Sourced by the examples: functions for requests, and the directory of shared files.
 
 umask 077
 url=http://${CONNMGR_HOST:-127.0.0.1}:${CONNMGR_PORT:-21721}
