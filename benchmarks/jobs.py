@@ -21,10 +21,10 @@ from tests.api.wire import token_of
 from tests.daemon import Daemon
 
 REPEAT = "python -m benchmarks.jobs"
-WAITING = 480
+CLIENTS = 480
 """Waiting clients: the daemon accepts 512, and the measurement needs some."""
 
-AT_ONCE = 200
+JOBS = 200
 READY_SECONDS = 60
 
 
@@ -71,9 +71,9 @@ def _waits(daemon: Daemon, connection: str) -> None:
     process = psutil.Process(daemon.pid)
     idle = handshakes(daemon)
     token, before = token_of(daemon), process.memory_info().rss
-    waiting = [_wait(daemon, token, job) for _ in range(WAITING)]
+    waiting = [_wait(daemon, token, job) for _ in range(CLIENTS)]
     taken = handshakes(daemon)
-    grown = (process.memory_info().rss - before) / WAITING
+    grown = (process.memory_info().rss - before) / CLIENTS
     daemon.client.post("/job/input", job=job, data="x\n")
     begun = time.perf_counter()
     answered = sum(one.recv(65536).startswith(b"HTTP/1.1 200") for one in waiting)
@@ -82,15 +82,15 @@ def _waits(daemon: Daemon, connection: str) -> None:
         one.close()
     rows = [
         (name, f"{median(times) * 1e3:.2f}", f"{percentile(times, 99) * 1e3:.2f}")
-        for name, times in (("idle", idle), (f"while {WAITING} clients wait for a job", taken))
+        for name, times in (("idle", idle), (f"while {CLIENTS} clients wait for a job", taken))
     ]
     print_table("/handshake, each on a new TCP connection", ("", "p50 ms", "p99 ms"), rows, repeat=REPEAT)
-    print(f"  {grown / 1024:.0f} KiB a client; {answered} of {WAITING} answered {seconds:.2f} s after the job's end")
+    print(f"  {grown / 1024:.0f} KiB a client; {answered} of {CLIENTS} answered {seconds:.2f} s after the job's end")
 
 
 def _at_once(daemon: Daemon, connection: str) -> None:
     begun = time.perf_counter()
-    jobs = [_start(daemon, connection, f"read x; echo {number}", stdin="open") for number in range(AT_ONCE)]
+    jobs = [_start(daemon, connection, f"read x; echo {number}", stdin="open") for number in range(JOBS)]
     started = time.perf_counter()
     for job in jobs:
         daemon.client.post("/job/input", job=job, data="x\n", eof=True)
@@ -99,7 +99,7 @@ def _at_once(daemon: Daemon, connection: str) -> None:
         assert answer["stdout"]["data"] == f"{number}\n", answer
     ended = time.perf_counter()
     rows = [
-        (f"{AT_ONCE} jobs started", f"{started - begun:.2f}"),
+        (f"{JOBS} jobs started", f"{started - begun:.2f}"),
         ("fed and read to their ends", f"{ended - started:.2f}"),
     ]
     print_table("Jobs at once on one host over one link", ("", "s"), rows, repeat=REPEAT)

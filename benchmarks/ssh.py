@@ -30,18 +30,18 @@ from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
 
 REPEAT = "python -m benchmarks.ssh"
-AT_ONCE = 50
+SESSIONS = 50
 COMMANDS_EACH = 20
 BROADCAST = "/shell/broadcast true, one client"
-MANY = 500
-IDLE = 100
-MORE = 15
+BROADCAST_CONNECTIONS = 500
+IDLE_SESSIONS = 100
+IDLE_SHELLS = 15
 IDLE_SECONDS = 20
 
 
 def main() -> None:
     """Measure a command, the opening of a session, fifty and five hundred sessions at once, and idle ones."""
-    with server() as sshd, temporary_daemon("--threads", str(AT_ONCE + 14)) as daemon:
+    with server() as sshd, temporary_daemon("--threads", str(SESSIONS + 14)) as daemon:
         _commands(daemon, sshd)
         _opening(daemon, sshd)
         _at_once(daemon, sshd)
@@ -203,7 +203,7 @@ def _opening(daemon: Daemon, sshd: Sshd) -> None:
 
 
 def _at_once(daemon: Daemon, sshd: Sshd) -> None:
-    connections = [add(daemon, sshd, 100 + number) for number in range(AT_ONCE)]
+    connections = [add(daemon, sshd, 100 + number) for number in range(SESSIONS)]
     for connection in connections:
         daemon.client.post("/shell/start", connection=connection)
     clients = [Client(daemon.url, auth_file=daemon.auth_file) for _ in connections]
@@ -238,7 +238,7 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
                 rates[name].append(_rate(work))
             rates[BROADCAST].append(_broadcast_rate(daemon.client, connections))
     rows = [(name, f"{median(found):.0f}") for name, found in rates.items()]
-    print_table(f"{AT_ONCE} ssh sessions at once", ("", "a second"), rows, repeat=REPEAT)
+    print_table(f"{SESSIONS} ssh sessions at once", ("", "a second"), rows, repeat=REPEAT)
     for connection in connections:
         daemon.client.post("/shell/stop", connection=connection)
 
@@ -250,13 +250,13 @@ def _rate(work: Callable[[int], None]) -> float:
         for _ in range(COMMANDS_EACH):
             work(number)
 
-    threads = [threading.Thread(target=repeat, args=[number]) for number in range(AT_ONCE)]
+    threads = [threading.Thread(target=repeat, args=[number]) for number in range(SESSIONS)]
     begun = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return AT_ONCE * COMMANDS_EACH / (time.perf_counter() - begun)
+    return SESSIONS * COMMANDS_EACH / (time.perf_counter() - begun)
 
 
 def _broadcast_rate(client: Client, connections: list[str]) -> float:
@@ -269,8 +269,8 @@ def _broadcast_rate(client: Client, connections: list[str]) -> float:
 
 
 def _many_at_once() -> None:
-    with server({"MaxStartups": f"{MANY}"}) as sshd, temporary_daemon() as daemon:
-        connections = [add(daemon, sshd, number) for number in range(MANY)]
+    with server({"MaxStartups": f"{BROADCAST_CONNECTIONS}"}) as sshd, temporary_daemon() as daemon:
+        connections = [add(daemon, sshd, number) for number in range(BROADCAST_CONNECTIONS)]
         process, rows = psutil.Process(daemon.pid), []
         for what in ("starting the shells", "again, all shells run"):
             before, begun = process.memory_info().rss, time.perf_counter()
@@ -278,9 +278,16 @@ def _many_at_once() -> None:
             taken = time.perf_counter() - begun
             assert all(isinstance(one.result, Result) for one in outcomes)
             grown = process.memory_info().rss - before
-            rows.append((what, f"{taken:.2f}", f"{MANY / taken:.0f}", f"{grown / MANY / 1024:.0f}"))
+            rows.append(
+                (
+                    what,
+                    f"{taken:.2f}",
+                    f"{BROADCAST_CONNECTIONS / taken:.0f}",
+                    f"{grown / BROADCAST_CONNECTIONS / 1024:.0f}",
+                )
+            )
     heads = ("", "s", "a second", "KiB each")
-    print_table(f"{MANY} ssh connections by one broadcast", heads, rows, repeat=REPEAT)
+    print_table(f"{BROADCAST_CONNECTIONS} ssh connections by one broadcast", heads, rows, repeat=REPEAT)
 
 
 def _idle(daemon: Daemon, sshd: Sshd) -> None:
@@ -288,19 +295,23 @@ def _idle(daemon: Daemon, sshd: Sshd) -> None:
     daemon.client.post("/shell/start", connection=warm)
     process = psutil.Process(daemon.pid)
     before = process.memory_info().rss
-    for number in range(1, IDLE + 1):
+    for number in range(1, IDLE_SESSIONS + 1):
         daemon.client.post("/shell/start", connection=add(daemon, sshd, number))
     grown = process.memory_info().rss - before
     busy = sum(process.cpu_times()[:2])
     time.sleep(IDLE_SECONDS)
     share = (sum(process.cpu_times()[:2]) - busy) / IDLE_SECONDS
     before = process.memory_info().rss
-    for number in range(MORE):
+    for number in range(IDLE_SHELLS):
         daemon.client.post("/shell/start", connection=warm, session=f"more-{number}")
     more = process.memory_info().rss - before
     rows = [
-        (f"{IDLE} sessions, each on a connection of its own", f"{grown / IDLE / 1024:.0f}", f"{share * 100:.2f}"),
-        (f"{MORE} more on one connection", f"{more / MORE / 1024:.0f}", ""),
+        (
+            f"{IDLE_SESSIONS} sessions, each on a connection of its own",
+            f"{grown / IDLE_SESSIONS / 1024:.0f}",
+            f"{share * 100:.2f}",
+        ),
+        (f"{IDLE_SHELLS} more on one connection", f"{more / IDLE_SHELLS / 1024:.0f}", ""),
     ]
     print_table("Idle ssh sessions", ("", "KiB each", "% of a core"), rows, repeat=REPEAT)
 

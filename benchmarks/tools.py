@@ -29,7 +29,7 @@ REPEAT = "python -m benchmarks.tools"
 LARGE = 500 * 1000 * 1000
 PACK = 50 * 1000 * 1000
 KEYS = 300
-SECONDS = 300
+RUN_SECONDS = 300
 
 
 def main() -> None:
@@ -66,7 +66,12 @@ class Subject:
     def run(self, *argv: str) -> None:
         """Run a program that may start this ssh."""
         subprocess.run(
-            argv, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True, timeout=SECONDS
+            argv,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=RUN_SECONDS,
         )
 
     def rsync(self, *argv: str) -> None:
