@@ -183,17 +183,20 @@ DIALECTS = (
     ),
     _MKSH,
     replace(_MKSH, names=("oksh", "loksh", "pdksh"), by_path="exec"),
-    # ksh93 runs `( … )` without a fork, and a timeout could not kill only that; setting a limit makes it fork. On a
-    # terminal it loses the read part of a quoted string when the next line comes.
+    # ksh93 runs `( … )` without a fork, and a timeout could not kill only that; setting a limit makes it fork. A signal
+    # that comes before the parent has left the `( … )` makes it forget the child. The child therefore waits until the
+    # parent has closed descriptor 7, which exists only within the `( … )`. On a terminal, ksh93 loses the read part of a
+    # quoted string when the next line comes.
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
         kept=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
-        fork='ulimit -Ht "$(ulimit -Ht)";',
+        fork='exec 7>&8;ulimit -Ht "${_cm_limit-$(ulimit -Ht)}";exec 7>&-;'
+        "while [ /proc/$$/fd/7 -ef /proc/$$/fd/8 ];do :;done;",
         slurps=True,
         newline=b"'$'\\n''",
-        preparation=_KEEP_DIRECTORY_BEFORE,
+        preparation=f"{_KEEP_DIRECTORY_BEFORE};_cm_limit=$(ulimit -Ht)",
     ),
     Dialect(6, ("fish",), kept=frozenset({b"SHLVL"}), interpreter=_FISH),
     Dialect(7, ("csh", "tcsh", "bsd-csh"), kept=frozenset({b"SHLVL"}), interpreter=_CSH),

@@ -95,6 +95,13 @@ def test_posix_shell(posix: Session, case: str) -> None:
     check(posix, *POSIX_CASES[case])
 
 
+@pytest.mark.parametrize("posix", only("ksh93"), indirect=True)
+@pytest.mark.local("the race is within the shell")
+def test_a_signal_to_the_shell_right_after_the_fork_ends_no_command_early(posix: Session) -> None:
+    for _ in range(200):
+        assert out(posix, "kill -TERM $$; echo alive") == "alive\n"
+
+
 def test_stopped_by_itself_is_woken(posix: Session) -> None:
     waker = "until grep -q ') T ' /proc/$$/stat; do sleep 0.01; done; kill -CONT $$"
     check(posix, f"({waker}) & kill -STOP $$; echo on", 0, b"on\n")
