@@ -36,11 +36,21 @@ descendants() {
   done
   found=${found#" $root "}
 }
+# Whether $found has processes that are not in $sent: $new.
+fresh() {
+  new=
+  for p in $found; do
+    case $sent in *" $p "*) ;; *) new="$new$p ";; esac
+  done
+  [ "$new" ]
+}
+# Begins with the processes in $found.
 kill_all() {
-  stopped= round=0
-  while descendants; [ "$found" != "$stopped" ] && [ $round -lt 20 ]; do
-    kill -STOP $found 2>/dev/null
-    stopped=$found round=$((round + 1))
+  sent=" " round=0
+  while fresh && [ $round -lt 20 ]; do
+    kill -STOP $new 2>/dev/null
+    sent=$sent$new round=$((round + 1))
+    descendants
   done
   round=0
   while [ "$found" ] && [ $round -lt 20 ]; do

@@ -8,13 +8,6 @@ find_job() {
   [ "$phase" != started ] || [ "$state" != running ] || root=$pid
   descendants
 }
-fresh() {
-  new=
-  for p in $found; do
-    case $sent in *" $p "*) ;; *) new="$new $p";; esac
-  done
-  [ "$new" ]
-}
 pause() { sleep 0.05 || sleep 1; } 2>/dev/null
 find_job
 n=0
@@ -32,7 +25,7 @@ else
   # Processes that began meanwhile get it too; each gets it once.
   while fresh && [ "$n" -lt 5 ]; do
     for p in $new; do kill -s "$signal" "$p" 2>/dev/null || [ ! -d "/proc/$p" ] || refused=$((refused + 1)); done
-    sent="$sent${new# } " n=$((n + 1))
+    sent=$sent$new n=$((n + 1))
     find_job
   done
 fi
