@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine.boot import NUDGE_SECONDS
+from connmgr.engine import boot
 from connmgr.errors import CommandTimeout, UnsupportedShell
 from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
@@ -45,7 +45,8 @@ SCRIPTS = {
     "greeting": "#!/bin/sh\necho 'Only scp here.'\nexit 1\n",
 }
 LINKS = {"ash": "busybox", "rbash": "bash"}
-NUDGED_SECONDS = max(NUDGE_SECONDS) + 2
+NUDGE_SECONDS = tuple(seconds / 5 for seconds in boot.NUDGE_SECONDS)
+NUDGED_SECONDS = max(NUDGE_SECONDS) + 1
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,12 @@ def anybody(request: pytest.FixtureRequest) -> LoginOf:
     return login_of
 
 
+@pytest.fixture(autouse=True)
+def soon_nudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nudge silent shells sooner than a user's."""
+    monkeypatch.setattr(boot, "NUDGE_SECONDS", NUDGE_SECONDS)
+
+
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
 def test_works_in_its_own_language(anybody: LoginOf, shell: str) -> None:
     user = anybody(shell)
@@ -142,7 +149,7 @@ def test_another_shell_can_be_chosen(anybody: LoginOf, shell: str) -> None:
 def test_a_command_that_takes_too_long_is_killed(oneself: LoginOf, shell: str) -> None:
     with session_on(oneself(shell).link) as session:
         with pytest.raises(CommandTimeout):
-            run(session, "sleep 100", timeout=0.5)
+            run(session, "sleep 100", timeout=0.2)
         assert_usable(session)
 
 
@@ -182,7 +189,7 @@ NOISE = {
     "bash is strict": ("bash", "set -euo pipefail"),
     "bash ends with a failure": ("bash", "false"),
     "bash is traced": ("bash", "set -x"),
-    "bash is slow": ("bash", "sleep 2"),
+    "bash is slow": ("bash", "sleep 0.5"),
     "bash leaves a job": ("bash", "sleep 3 & echo started"),
     "bash asks for a password": ("bash", "printf 'Password: '"),
     "bash moves away": ("bash", "cd /; PATH=/bin; umask 077; export LANG=xx"),
@@ -191,9 +198,9 @@ NOISE = {
     "zsh is strict": ("zsh", "setopt err_exit no_unset"),
     "zsh becomes bash": ("zsh", "[[ -n $BECAME ]] || BECAME=1 exec bash"),
     "csh prints": ("tcsh", "echo welcome"),
-    "csh is slow": ("tcsh", "sleep 2; printf oops"),
+    "csh is slow": ("tcsh", "sleep 0.5; printf oops"),
     "fish prints": ("fish", "echo welcome; printf oops >&2"),
-    "fish is slow": ("fish", "sleep 2"),
+    "fish is slow": ("fish", "sleep 0.5"),
 }
 
 
@@ -216,7 +223,7 @@ def test_noise_does_no_harm(oneself: LoginOf, case: str) -> None:
         assert out(session, "id -un") == f"{user.name}\n"
         assert_usable(session)
         with pytest.raises(CommandTimeout):
-            run(session, "sleep 100", timeout=0.5)
+            run(session, "sleep 100", timeout=0.2)
         assert_usable(session)
 
 
