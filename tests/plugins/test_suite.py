@@ -26,7 +26,9 @@ SOUND = ("Sound", "SoundWrapper")
 def test_each_breach_is_noticed_by_its_test_and_sound_types_pass_all() -> None:
     selected = [f"{FILE}::Test{fault}::{test}" for fault, test in FAULTS.items()]
     selected += [f"{FILE}::Test{name}" for name in SOUND]
-    argv = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider", "-p", "timeout", *selected]
+    # Most tests are to fail, so failures are described briefly.
+    options = ["-rA", "-q", "--assert=plain", "--tb=short", "-p", "no:cacheprovider", "-p", "timeout"]
+    argv = [sys.executable, "-m", "pytest", *options, *selected]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     printed = subprocess.run(
         argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
