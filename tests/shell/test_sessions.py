@@ -288,7 +288,7 @@ def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(clean_dae
     def work(number: int) -> None:
         session = f"s{number % 20}"
         with Client(clean_daemon.url, auth_file=clean_daemon.auth_file) as own:
-            for turn in range(6):
+            for turn in range(3):
                 acts: list[Callable[[], object]] = [
                     lambda: own.shell.start(LOCAL, session=session),
                     lambda: (
