@@ -201,7 +201,7 @@ def test_an_sh_that_is_ksh93_is_told_by_what_it_is(kept: Kept, request: pytest.F
 @by(*((way, "bash") for way in WAYS))
 def test_hard_to_kill_elsewhere(any_shell: Session, case: str) -> None:
     with pytest.raises(CommandTimeout):
-        run(any_shell, test_time_and_size.HARD_TO_KILL[case], timeout=0.15)
+        run(any_shell, test_time_and_size.HARD_TO_KILL[case], timeout=0.08)
     assert_usable(any_shell)
     # The subshell of the last command may not have ended yet.
     for child in psutil.Process(any_shell.pid).children(recursive=True):
