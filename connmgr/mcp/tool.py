@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, get_type_hints
 
 import anyio
@@ -60,12 +60,20 @@ class Declared:
 
     def bound(self, bridge: Bridge) -> Tool:
         """Return the tool for one bridge, in the SDK's form."""
+
+        async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult | InputRequiredResult:
+            return await self._called(Call(bridge, context, self.name, arguments))
+
+        return self._form.model_copy(update={"fn": call})
+
+    @cached_property
+    def _form(self) -> Tool:
+        """The tool in the SDK's form, without a bridge; making its schemas takes milliseconds."""
         hints = get_type_hints(self.work, include_extras=True)
         answer = hints.pop("return")
         parameters = list(inspect.signature(self.work).parameters.values())[1:]
 
-        async def call(context: Context[Any, Any], **arguments: Any) -> CallToolResult | InputRequiredResult:
-            return await self._called(Call(bridge, context, self.name, arguments))
+        async def call() -> None: ...
 
         own = [
             one.replace(name=camel_case(one.name), annotation=hints[one.name], kind=one.KEYWORD_ONLY)
