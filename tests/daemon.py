@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tests.spawner import Child, Spawner, forkable
+from tests.spawner import MODULES, Child, Spawner, forkable
 
 if TYPE_CHECKING:
     from connmgr.client import Client
@@ -150,9 +150,9 @@ class Daemon:
 
 
 @cache
-def spawner() -> Spawner:
-    """Return the one spawner of this process."""
-    made = Spawner()
+def spawner(*modules: str) -> Spawner:
+    """Return the one spawner of this process that has ``modules`` loaded, by default those of the daemon."""
+    made = Spawner(modules or MODULES)
     atexit.register(made.close)
     return made
 

@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from tests.derivation import is_cost_lowered, lower_cost
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
+FORKED = Path(__file__).with_name("forked.py")
 MODULES = (
     *("connmgr.cli.serve", "connmgr.daemon", "connmgr_containers", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
     *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
@@ -94,15 +96,24 @@ class Child:
 
 
 class Spawner:
-    """The process that has loaded the program; it ends with the process that started it."""
+    """The process that has the program and ``modules`` loaded; it ends with the process that has made it.
 
-    def __init__(self) -> None:
+    ``command`` stands for the program where others start it: a small program that has the spawner fork.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
         self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            argv = [sys.executable, "-m", "tests.spawner", str(theirs.fileno())]
+        self._directory = tempfile.TemporaryDirectory(prefix="cm-")
+        self._address = f"{self._directory.name}/socket"
+        self.command = (sys.executable, "-ISE", str(FORKED), self._address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(self._address)
+            listening.listen()
+            argv = [sys.executable, "-m", "tests.spawner", str(listening.fileno()), *modules]
             environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
-            self._process = subprocess.Popen(argv, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
+            self._process = subprocess.Popen(
+                argv, cwd=ROOT, env=environment, pass_fds=[listening.fileno()], stdin=subprocess.PIPE
+            )
 
     def start(
         self,
@@ -118,13 +129,14 @@ class Spawner:
         told, tells = os.pipe()
         reads, stdout = os.pipe()
         try:
-            with self._lock:
+            with self._lock, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+                asking.connect(self._address)
                 mask = os.umask(0o077)
                 os.umask(mask)
                 options = [mask, new_session, is_cost_lowered()]
                 words = json.dumps([list(arguments), dict(environment), str(cwd), *options]).encode()
-                socket.send_fds(self._socket, [words], [stdin, stdout, stderr, tells])
-                pid = int(self._socket.recv(32))
+                socket.send_fds(asking, [words], [stdin, stdout, stderr, tells])
+                pid = int(asking.recv(32))
         finally:
             os.close(tells)
             os.close(stdout)
@@ -156,9 +168,9 @@ class Spawner:
         return subprocess.CompletedProcess(arguments, child.wait(), *said)
 
     def close(self) -> None:
-        """End the process; the programs that it has started run on."""
-        self._socket.close()
-        self._process.wait(60)
+        """End it; what it has started goes on."""
+        self._process.communicate(timeout=60)
+        self._directory.cleanup()
 
 
 def _exchange(feed: IO[bytes], content: bytes, sources: list[IO[bytes]], deadline: float) -> list[bytes]:
@@ -209,27 +221,28 @@ class _End:
 
 
 def main() -> None:
-    """Fork a child for each request until the socket is closed; return in a child, ready to run the program."""
+    """Fork whenever it is asked for, until standard input ends; in a child return, ready to run the program."""
     gc.disable()
-    for module in (*MODULES, *_commands()):
+    for module in (*sys.argv[2:], *_commands()):
         importlib.import_module(module)
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as asked, _Children() as children:
+    with socket.socket(fileno=int(sys.argv[1])) as listening, _Children() as children:
         while True:
-            ready, _, _ = select.select([asked, children], [], [])
+            ready, _, _ = select.select([0, listening, children], [], [])
+            if 0 in ready:
+                os._exit(0)
             if children in ready:
                 children.tell_ends()
-            if asked not in ready:
+            if listening not in ready:
                 continue
-            words, descriptors, *_ = socket.recv_fds(asked, MAX_REQUEST_BYTES, 4)
-            if not words:
-                os._exit(0)
-            *streams, tells = descriptors
-            pid = os.fork()
-            if pid == 0:
-                break
-            children.add(pid, tells)
-            asked.send(str(pid).encode())
+            with listening.accept()[0] as asking:
+                words, descriptors, *_ = socket.recv_fds(asking, MOST_BYTES, 4)
+                *streams, tells = descriptors
+                pid = os.fork()
+                if pid == 0:
+                    break
+                children.add(pid, tells)
+                asking.send(str(pid).encode())
             for stream in streams:
                 os.close(stream)
     os.close(tells)

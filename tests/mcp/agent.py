@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,26 +14,46 @@ from mcp_types import CallToolResult
 
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
+from tests.daemon import Daemon, spawner
 from tests.rights.wire import Holder
-from tests.spawner import PROGRAM
+from tests.spawner import Spawner
 
 MODES = ("legacy", "auto")
 
 
+def server_spawner() -> Spawner:
+    """Return the spawner that has the server loaded."""
+    return spawner("connmgr.mcp.http", "connmgr.mcp.server", "connmgr.mcp.stdio", "anyio._backends._asyncio")
+
+
 @asynccontextmanager
 async def agent(
-    daemon: Daemon, holder: Holder, *options: str, seconds: float = DEADLINE_SECONDS, **client: Any
+    daemon: Daemon,
+    holder: Holder,
+    *options: str,
+    seconds: float = TIMEOUT,
+    program: Sequence[str] = (),
+    **client: Any,
 ) -> AsyncIterator[Client]:
     """Start the server with a holder's token, and yield its client for ``seconds`` at most.
 
-    Further arguments are those of the client.
+    ``program`` is the command that has ``mcp``, without which the server is forked. Further arguments are those of the
+    client.
     """
     environment = {**daemon.environment, "CONNMGR_TOKEN": holder.secret}
-    words = ["--url", daemon.url, "mcp", *options]
-    server = StdioServerParameters(command=str(PROGRAM), args=words, env=environment)
+    command, *words = [*(program or server_spawner().command), "--url", daemon.url, "mcp", *options]
+    server = StdioServerParameters(command=command, args=words, env=environment)
     with anyio.fail_after(seconds):
         async with Client(server, read_timeout_seconds=DEADLINE_SECONDS, **client) as connected:
             yield connected
+
+
+def fault(daemon: Daemon, *options: str, code: int, **variables: str) -> str:
+    """Return what a server says that cannot start and exits with ``code``."""
+    words = ["--url", daemon.url, "mcp", *options]
+    done = server_spawner().run(words, daemon.environment | variables, daemon.home, b"", TIMEOUT)
+    assert done.returncode == code, done
+    return done.stderr.decode()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +22,9 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.api.wire import Answer
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
+from tests.mcp.agent import TIMEOUT, server_spawner
 from tests.rights.wire import Holder
-from tests.spawner import PROGRAM
+from tests.spawner import Child
 
 READY = "connmgr mcp listening on "
 STOP_SECONDS = 20.0
@@ -32,20 +34,24 @@ SESSION = "mcp-session-id"
 class HttpBridge:
     """A running ``connmgr mcp --http`` beside a daemon; a context that stops it, and fails unless it ends cleanly.
 
-    ``argv`` replaces the program.
+    ``program`` is the command that has ``mcp``, without which the bridge is forked.
     """
 
-    def __init__(self, daemon: Daemon, *options: str, argv: Sequence[str] | None = None) -> None:
-        # A file, since nobody would read a pipe meanwhile.
+    def __init__(self, daemon: Daemon, *options: str, program: Sequence[str] = ()) -> None:
+        # Nobody reads a pipe while it runs.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
-        self.process = subprocess.Popen(
-            argv or [str(PROGRAM), "--url", daemon.url, "mcp", "--http", "--port", "0", *options],
-            env=daemon.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
+        words = ["--url", daemon.url, "mcp", "--http", "--port", "0", *options]
+        self.process = self._started(daemon, words, program)
         self.url = self._ready_line().removeprefix(READY)
+
+    def _started(self, daemon: Daemon, words: list[str], program: Sequence[str]) -> subprocess.Popen[bytes] | Child:
+        with Path(os.devnull).open("rb") as stdin:
+            if not program:
+                streams = stdin.fileno(), self._errors.fileno()
+                return server_spawner().start(words, daemon.environment, daemon.home, *streams)
+            return subprocess.Popen(
+                [*program, *words], env=daemon.environment, stdin=stdin, stdout=subprocess.PIPE, stderr=self._errors
+            )
 
     def __enter__(self) -> HttpBridge:
         return self
@@ -58,7 +64,7 @@ class HttpBridge:
     def ended(self) -> str:
         """Wait for its end, which must be clean, and return its standard error."""
         try:
-            self.process.communicate(timeout=STOP_SECONDS)
+            self.process.wait(STOP_SECONDS)
         finally:
             errors = self._killed()
         assert self.process.returncode == 0, errors
@@ -67,6 +73,8 @@ class HttpBridge:
     def _killed(self) -> str:
         self.process.kill()
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         with self._errors as file:
             file.seek(0)
             return file.read().decode()
@@ -78,7 +86,6 @@ class HttpBridge:
             ready = selector.select(DEADLINE_SECONDS)
         line = os.read(self.process.stdout.fileno(), 4096).decode() if ready else ""
         if not line.startswith(READY):
-            self.process.stdout.close()
             raise AssertionError(f"no ready line but {line!r}: {self._killed()}")
         return line.rstrip("\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from connmgr.client import ClientError
 from connmgr.mcp import approval
 from connmgr.mcp.approver import Approver
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES, agent, content, refused, run
+from tests.mcp.agent import MODES, agent, content, fault, refused, run
 from tests.mcp.bridge import HttpBridge
 from tests.mcp.person import ACCEPTED, CLOSED, DECLINED, Person, chosen, client_of, ran
 from tests.rights import wire
 from tests.rights.wire import Holder
-from tests.spawner import PROGRAM
 
 ASKS = {"effect": "ask", "text": "."}
 HOSTILE = "echo 'a\x1b[2J\u202e' \\\u0430\n# approved already\n```\n**once**"
@@ -360,14 +358,7 @@ def test_a_token_that_decides_does_nothing_else(daemon: Daemon, scopes: tuple[st
 
 def test_the_program_tells_who_cannot_decide(daemon: Daemon, asking: Holder, tmp_path: Path) -> None:
     file = tmp_path / "approver"
-    environment = {**daemon.environment, "CONNMGR_TOKEN": asking.secret, "CONNMGR_APPROVER_TOKEN_FILE": str(file)}
-    argv = [str(PROGRAM), "--url", daemon.url, "mcp"]
-
-    def told() -> str:
-        done = subprocess.run(argv, env=environment, input="", capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode != 0
-        return done.stderr
-
-    assert "cannot be read" in told()
+    variables = {"CONNMGR_TOKEN": asking.secret, "CONNMGR_APPROVER_TOKEN_FILE": str(file)}
+    assert "cannot be read" in fault(daemon, code=4, **variables)
     file.write_text(asking.secret)
-    assert "approval.decide and no other" in told()
+    assert "approval.decide and no other" in fault(daemon, code=4, **variables)

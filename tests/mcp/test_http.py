@@ -20,9 +20,11 @@ from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.agent import MODES, content, refused, run
+from tests.mcp.agent import MODES, TIMEOUT, content, fault, refused, run
 from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, HttpBridge, bearer
 from tests.rights import wire
 from tests.rights.wire import Holder
+from tests.spawner import PROGRAM
 
 WORKER = ("connection.read", "shell.any", "job")
 
@@ -238,7 +240,7 @@ def test_an_agent_goes_whose_token_is_revoked(daemon: Daemon, monkeypatch: pytes
 def test_a_signal_ends_it_while_agents_listen_and_wait(daemon: Daemon, worker: Holder, number: int) -> None:
     command = f"sleep 100; : {number}"
     call = {"name": "run_command", "arguments": {"system": "local", "command": command, "wait": 40}}
-    with HttpBridge(daemon) as bridge:
+    with HttpBridge(daemon, program=[str(PROGRAM)]) as bridge:
         own = bearer(worker, bridge.initialize(worker))
         message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
         with bridge.asking("GET", own) as listening, bridge.asking("POST", own, message) as waiting:
@@ -280,8 +282,7 @@ def test_options_that_do_not_go_together_are_refused(daemon: Daemon, worker: Hol
 
 def test_a_port_that_is_taken_is_told(bridge: HttpBridge, daemon: Daemon) -> None:
     port = bridge.url.rpartition(":")[2].partition("/")[0]
-    done = CommandLine(daemon)("mcp", "--http", "--port", port, code=1)
-    assert f"Port {port} of 127.0.0.1 cannot be listened on" in done.errors
+    assert f"Port {port} of 127.0.0.1 cannot be listened on" in fault(daemon, "--http", "--port", port, code=1)
 
 
 def test_a_server_that_shows_a_token_serves_no_other(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
             await client.call_tool("run_command", {"system": "local", "command": command, "wait": 45})
 
     async def work() -> None:
-        async with agent(daemon, worker) as client, anyio.create_task_group() as tasks:
+        async with agent(daemon, worker, program=[str(PROGRAM)]) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(call, client)
             while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
                 await anyio.sleep(0.05)

@@ -13,11 +13,11 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.mcp import official
+from tests.mcp.agent import server_spawner
 from tests.mcp.bearing import BearingProxy
 from tests.mcp.bridge import HttpBridge
 from tests.rights import wire
 from tests.rights.wire import Holder
-from tests.spawner import PROGRAM
 
 pytestmark = [pytest.mark.needs("npm"), pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)]
 
@@ -62,7 +62,8 @@ def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str,
 @pytest.fixture(params=["stdio", "http"])
 def target(request: pytest.FixtureRequest, daemon: Daemon, bridge: HttpBridge, holder: Holder) -> list[str]:
     if request.param == "stdio":
-        return ["-e", f"CONNMGR_TOKEN={holder.secret}", "--", str(PROGRAM), "--url", daemon.url, "mcp"]
+        program = server_spawner().command
+        return ["-e", f"CONNMGR_TOKEN={holder.secret}", "--", *program, "--url", daemon.url, "mcp"]
     return ["--server-url", bridge.url, "--transport", "http", "--header", f"Authorization: Bearer {holder.secret}"]
 
 
@@ -83,9 +84,9 @@ def test_the_inspector_runs_a_command(tmp_path: Path, target: list[str], era: st
 
 @pytest.fixture(scope="module")
 def proxy(daemon: Daemon, holder: Holder) -> Iterator[BearingProxy]:
-    """A proxy of a server with the additional tools of the suites."""
-    everything = [sys.executable, "-m", "tests.mcp.everything", daemon.url]
-    with HttpBridge(daemon, argv=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
+    """A way to a server with the tools that the suites look for."""
+    everything = [sys.executable, "-m", "tests.mcp.everything"]
+    with HttpBridge(daemon, program=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
         yield proxy
 
 
