@@ -9,7 +9,7 @@ from typing import Any
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Calls a tool, which must succeed, and returns its structured content."""
 
-LOCAL = {"system": "local"}
+LOCAL = {"system": "local machine"}
 SCOPES = ("connection.read", "connection.write", "shell.any", "job", "fs.read", "fs.write", "terminal")
 SAVED = "tell"
 ELSEWHERE = {"toggle_state"}

@@ -67,4 +67,4 @@ async def client_of(
 
 async def ran(client: Client, command: str, **more: Any) -> CallToolResult:
     """Call run_command on the daemon's machine."""
-    return await client.call_tool("run_command", {"system": "local", "command": command, **more})
+    return await client.call_tool("run_command", {"system": "local machine", "command": command, **more})
