@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -55,15 +56,18 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         places = installed.search_path(version)
     except installed.InstallationError as error:
         pytest.skip(f"{version.requirement} cannot be installed: {error}")
-    home = tmp_path_factory.mktemp("home")
-    temporary = tmp_path_factory.mktemp("temporary")
-    auth_file = temporary / version.auth_file.format(user="somebody")
-    auth_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    daemon = Daemon(home, "--auth-file", str(auth_file))
-    try:
-        return _sessions(version, places, daemon, temporary)
-    finally:
-        daemon.stop()
+    directory = tmp_path_factory.getbasetemp()
+    # Once in a run, whose workers have directories beside each other.
+    shared = directory.parent if "PYTEST_XDIST_WORKER" in os.environ else directory
+    with (shared / f"{version}.json").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        told = file.read()
+        if not told:
+            told = _session(version, places, tmp_path_factory)
+            file.write(told)
+    answers = json.loads(told)
+    return {kind: Outcome(version, set(one["methods"]), one["results"]) for kind, one in answers.items()}
 
 
 @pytest.fixture(params=KINDS)
@@ -71,7 +75,12 @@ def outcome(request: pytest.FixtureRequest, outcomes: dict[str, Outcome]) -> Out
     return outcomes[request.param]
 
 
-def _sessions(version: Version, places: list[Path], daemon: Daemon, temporary: Path) -> dict[str, Outcome]:
+def _session(version: Version, places: list[Path], directories: pytest.TempPathFactory) -> str:
+    """Return what a session of each kind has come to, as JSON."""
+    home, temporary = directories.mktemp("home"), directories.mktemp("temporary")
+    auth_file = temporary / version.auth_file.format(user="somebody")
+    auth_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    daemon = Daemon(home, "--auth-file", str(auth_file))
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(daemon.home),
@@ -81,12 +90,14 @@ def _sessions(version: Version, places: list[Path], daemon: Daemon, temporary: P
         "CONNMGR_TEST_URL": daemon.url,
     }
     command = [sys.executable, str(HERE / "session.py"), version.module, *KINDS]
-    done = subprocess.run(
-        command, env=environment, cwd=temporary, capture_output=True, text=True, timeout=200, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=temporary, capture_output=True, text=True, timeout=200, check=False
+        )
+    finally:
+        daemon.stop()
     assert done.returncode == 0, f"{done.stderr}\ndaemon: {daemon.stderr()}"
-    answers = json.loads(done.stdout)
-    return {kind: Outcome(version, set(one["methods"]), one["results"]) for kind, one in answers.items()}
+    return done.stdout
 
 
 def test_every_method_of_the_client_is_called(outcome: Outcome) -> None:
