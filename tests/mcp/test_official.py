@@ -60,23 +60,29 @@ def inspect(home: Path, era: str, target: list[str], *options: str) -> dict[str,
     return result
 
 
-@pytest.fixture(params=["stdio", "http"])
-def target(request: pytest.FixtureRequest, daemon: Daemon, bridge: HttpBridge, holder: Holder) -> list[str]:
-    if request.param == "stdio":
-        program = server_spawner().command
-        return ["-e", f"CONNMGR_TOKEN={holder.secret}", "--", *program, "--url", daemon.url, "mcp"]
+@pytest.fixture
+def stdio(daemon: Daemon, holder: Holder) -> list[str]:
+    program = server_spawner().command
+    return ["-e", f"CONNMGR_TOKEN={holder.secret}", "--", *program, "--url", daemon.url, "mcp"]
+
+
+@pytest.fixture
+def http(bridge: HttpBridge, holder: Holder) -> list[str]:
     return ["--server-url", bridge.url, "--transport", "http", "--header", f"Authorization: Bearer {holder.secret}"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_inspector_finds_no_fault_with_the_tools(tmp_path: Path, target: list[str], era: str) -> None:
-    listed = inspect(tmp_path, era, target, "--method", "tools/list", "--strict")["tools"]
+def test_the_inspector_finds_no_fault_with_the_tools(tmp_path: Path, http: list[str], era: str) -> None:
+    listed = inspect(tmp_path, era, http, "--method", "tools/list", "--strict")["tools"]
     assert {"list_systems", "run_command"} <= {one["name"] for one in listed}
     assert all(one["outputSchema"] and one["annotations"] for one in listed)
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_inspector_runs_a_command(tmp_path: Path, target: list[str], era: str) -> None:
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_the_inspector_runs_a_command(tmp_path: Path, request: pytest.FixtureRequest, transport: str, era: str) -> None:
+    """It lists the tools first."""
+    target = request.getfixturevalue(transport)
     arguments = json.dumps({"system": "local", "command": "echo out; exit 3"})
     call = ("--method", "tools/call", "--tool-name", "run_command", "--tool-args-json", arguments)
     told = inspect(tmp_path, era, target, *call)["structuredContent"]
