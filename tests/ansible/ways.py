@@ -30,8 +30,7 @@ def inventories(
     directory: Path,
     source: Path,
     large: Sequence[str] = (),
-    over_daemon: Sequence[str] = HOSTS,
-    over_ssh: Sequence[str] = HOSTS,
+    names: Sequence[str] = HOSTS,
 ) -> dict[str, Path]:
     """Write an inventory for each way and return the files; each way has its own ``root`` in ``directory``.
 
@@ -48,11 +47,11 @@ def inventories(
         "ansible_ssh_private_key_file": fleet.server.client_key,
         "ansible_ssh_common_args": f"'{fleet.ssh_options}'",
     }
-    names = [f"{name} ansible_host={fleet.addresses[name]}" for name in over_ssh]
+    addressed = [f"{name} ansible_host={fleet.addresses[name]}" for name in names]
     roots = {way: directory / way for way in (DAEMON, SSH)}
     texts = {
-        DAEMON: hosts_of(over_daemon, root=roots[DAEMON], ansible_connection="connmgr.connmgr.connmgr", **common),
-        SSH: hosts_of(names, root=roots[SSH], **common, **server),
+        DAEMON: hosts_of(names, root=roots[DAEMON], ansible_connection="connmgr.connmgr.connmgr", **common),
+        SSH: hosts_of(addressed, root=roots[SSH], **common, **server),
     }
     for way, text in texts.items():
         roots[way].mkdir()
