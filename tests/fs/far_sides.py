@@ -33,22 +33,17 @@ NECESSARY = ["cat", "chmod", "chown", "head", "ls", "mkdir", "mv", "printf", "re
 
 ODD_NAMES = [
     b"plain",
-    b"two words ",
-    b'it\'s "quoted"',
-    b"new\nline\n",
+    "größe ✓ ".encode(),
+    b'it\'s "new\nline"\n',
     b"\n",
     b"-rf",
     b"--",
-    b"$(touch x)`touch x`$HOME",
+    b"#!;&|<>(){}$(touch x)`touch x`$HOME\\",
     b"*",
-    b"[a-z]?",
+    b"[a-z]?\tbell\a\x7f\x01",
     b"~root",
-    b"#!;&|<>(){}\\",
-    b"tab\tbell\a\x7f\x01",
     b"\xff\xfe\x80 not UTF-8",
-    "größe ✓".encode(),
-    b"100%s%n\\n\\0101",
-    b"o space left",
+    b"100%s%n\\n\\0101: no space left",
     b"x" * 255,
 ]
 """File names that some program misreads."""

@@ -29,7 +29,11 @@ unflushed() {
 }
 verify_and_flush() {
   found=$(echo "/sum/$(checksum "$f")." & why=$(sync -- "$f" 2>&1) && why=done; wait; echo "/sync/$why")
-  case $found in /sum/.*|*"$sum"*) ;; *) no transfer_failed;; esac
+  case $found in
+    *"$sum"*) ;;
+    /sum/.*) [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed;;
+    *) no transfer_failed
+  esac
   why=${found##*/sync/}
   [ "$why" = done ] || unflushed "$f"
 }
@@ -61,7 +65,6 @@ receive() {
   say ok "$exact"
   why=$( { chunks >&3; } 2>&1) || because "$why"
   read -r n size sum && [ "$n" = end ] || no transfer_failed
-  [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed
   verify_and_flush
   unchanged
   case $kept in
