@@ -21,8 +21,8 @@ from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
+from tests.vault.renewed import KEY, Renewed
 
-KEY = VaultKey(b"k" * 32)
 BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgres"))]
 
 
@@ -56,7 +56,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             shutil.copy(request.getfixturevalue("new_file"), tmp_path / "vault.db")
         return f"sqlite:///{tmp_path}/vault.db"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.dsn(server.create(request.getfixturevalue("new_database") if made else None))
+    return server.dsn(request.getfixturevalue("renewed").database() if made else server.create())
 
 
 @pytest.fixture(scope="session")
@@ -68,11 +68,9 @@ def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def new_database(postgres: Postgres) -> str:
-    """The name of a database with a new vault, to be copied."""
-    name = postgres.create()
-    Vault(open_database(postgres.dsn(name)), KEY).close()
-    return name
+def renewed(postgres: Postgres) -> Renewed:
+    """A new vault in PostgreSQL for each test."""
+    return Renewed(postgres)
 
 
 @pytest.fixture
