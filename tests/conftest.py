@@ -44,8 +44,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module", autouse=True)
 def cost_of_passphrases(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Derives keys from passphrases at the real cost in the directories :data:`REAL`, forked processes included."""
-    with real_cost() if request.path.parent.relative_to(ROOT).as_posix() in REAL else nullcontext():
+    """The tests in :data:`REAL`, and what they fork, derive keys from passphrases at the real cost."""
+    with real_cost() if request.path.relative_to(ROOT).as_posix().startswith(REAL) else nullcontext():
         yield
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from nacl.pwhash import argon2id
 
-REAL = ("tests/process", "tests/secrets")
-"""Directories with tests of passphrases, or of the process as users start it."""
+REAL = ("tests/process", "tests/secrets/test_passphrase.py")
+"""Where tests are about passphrases, or about the process as users start it."""
 
 _at_real_cost = argon2id.kdf
 

@@ -34,7 +34,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="module")
 def alice(daemon: Daemon) -> Iterator[Client]:
-    """A session that has unlocked alice; shared, since an unlock takes half a second."""
+    """A session that has unlocked alice."""
     with session(daemon, "alice") as client:
         yield client
 
