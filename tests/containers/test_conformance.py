@@ -47,16 +47,13 @@ class InsideConformance(WrapperConformance):
             yield transport
 
 
-@pytest.mark.needs("machine", "busybox", "podman")
+@pytest.mark.needs("machine", "busybox", "podman", "sshd", "sudo")
 class TestPodman(InsideConformance):
+    """The suite by sudo over ssh; test_far.py has the other types, and Docker's suite the same containers from here."""
+
     @pytest.fixture
     def kind(self) -> Podman:
         return Podman()
-
-
-@pytest.mark.needs("sshd", "sudo")
-class TestPodmanFromAfar(TestPodman):
-    """The whole suite by sudo over SSH; test_far.py has the other types."""
 
     @pytest.fixture
     def via(self, container_host: ContainerHost, sudo_over_ssh: Transport) -> Transport:  # type: ignore[override]
