@@ -63,10 +63,11 @@ class ChannelConformance:
         for channel in opened:
             channel.close()
 
-    def test_both_streams_and_the_status_arrive(self, transport: Transport, start: Start) -> None:
-        outcome = finish(start("echo out; echo err >&2; exit 3"))
+    def test_both_streams_and_the_status_arrive(self, start: Start) -> None:
+        channel = start("echo out; echo err >&2; exit 3")
+        outcome = finish(channel)
         assert outcome.status == 3
-        if start("exit").merged:
+        if channel.merged:
             assert outcome.stdout.startswith(b"out\n")
         else:
             assert outcome == Outcome(3, b"out\n", b"err\n")
@@ -112,11 +113,11 @@ class ChannelConformance:
         with pytest.raises(TimeoutError):
             channel.exit_status(0.05)
 
-    @pytest.mark.parametrize("timeout", [0.05, 0, -1])
-    def test_recv_returns_nothing_when_its_time_is_over(self, start: Start, timeout: float) -> None:
+    def test_recv_returns_nothing_when_its_time_is_over(self, start: Start) -> None:
         channel = start(ENDLESS)
         _read_until(channel, b"begun\n")
-        assert channel.recv(timeout) == (b"", b"")
+        for timeout in (0.05, 0, -1):
+            assert channel.recv(timeout) == (b"", b""), timeout
 
     def test_recv_returns_as_soon_as_something_came(self, start: Start) -> None:
         channel = start("echo now; sleep 120")
@@ -174,16 +175,16 @@ class ChannelConformance:
         assert run(transport, script(gone)).status != 0, "the process outlives its channel"
 
     def test_channels_do_not_wait_for_each_other(self, start: Start) -> None:
-        channels = [start(f"head -c 3; exit {number}") for number in range(4)]
+        channels = [start(f"head -c 3; exit {number}") for number in range(3)]
         for number, channel in reversed(list(enumerate(channels))):
             channel.sendall(b"no%d" % number, WAIT_SECONDS)
         for number, channel in enumerate(channels):
             assert finish(channel)[:2] == (number, b"no%d" % number)
 
     def test_threads_share_a_transport(self, transport: Transport) -> None:
-        scripts = [script(f"{BIG_OUTPUT}; exit {number}") for number in range(4)]
+        scripts = [script(f"{BIG_OUTPUT}; exit {number}") for number in range(3)]
         calls = [_Call(partial(run, transport, argv)) for argv in scripts]
-        assert [call.result().status for call in calls] == [0, 1, 2, 3]
+        assert [call.result().status for call in calls] == [0, 1, 2]
 
     def test_a_terminal_is_given_where_one_is_asked_for(self, start: Start) -> None:
         if not self.has_terminals:
@@ -277,7 +278,7 @@ class _Call:
         return self._result
 
 
-def assert_leaves_nothing(use: Callable[[], None], rounds: int = 3) -> None:
+def assert_leaves_nothing(use: Callable[[], None], rounds: int = 2) -> None:
     """Fail if descriptors or threads increase between calls of ``use``, the first excepted."""
     use()
     before = _held()
