@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -210,11 +211,12 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
     schema = getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
-    if "type" in schema().fields:
+    made = schema()
+    if "type" in made.fields:
         raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
-    for path, field in every_field(schema()):
+    for path, field in every_field(made):
         _check_place(f"{owner}.schema: {path}", field)
-    via = schema().fields.get(kind.via) if kind.via is not None else None
+    via = made.fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")
 
@@ -252,10 +254,11 @@ def _owner(distribution: metadata.Distribution | None) -> str:
         return "unknown"
 
 
+# Each access to the metadata parses the file, and the entry points of a distribution follow each other.
+@lru_cache(maxsize=1)
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
     # A third-party finder may raise an exception where the standard one returns nothing.
     with suppress(FileNotFoundError):
-        # Each access to the metadata parses the file.
         told = None if distribution is None else distribution.metadata
         if told is not None and "Name" in told:
             version = told["Version"] if "Version" in told else ""  # noqa: SIM401 - before 3.12 there is no get
