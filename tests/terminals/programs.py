@@ -56,6 +56,7 @@ def _until_silent(terminal: int) -> bytes:
             output += os.read(terminal, 65536)
         except OSError:
             break
+    assert output, "the program prints nothing"
     return output
 
 

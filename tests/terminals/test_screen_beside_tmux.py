@@ -19,7 +19,7 @@ PROGRAMS = {
     "less": (["less", "text"], [b" ", b" ", b"b", b"/line 40\r", b"G", b"k"]),
     "top": (["top", "-d", "1"], [b"1", b"c"]),
     "htop": (["htop"], [b"\x1b[B", b"t"]),
-    "mc": (["mc", "-u"], [b"\x1b[B", b"\t", b"\x1b[B", b"\x1b[20~"]),
+    "mc": (["mc", "-u"], [b"\x1bOB", b"\t", b"\x1bOB", b"\x1b[20~"]),
     "bash": (["bash", "--norc", "-i"], [b"ls -la --color=always /\r", b"seq 50\r", b"printf '\\033[31mred\\n'\r"]),
 }
 
