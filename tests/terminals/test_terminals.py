@@ -203,7 +203,7 @@ def test_the_end_and_the_screen_of_much_output_are_kept(place: str, desk: Desk) 
 
 
 def test_a_program_that_asks_its_terminal_is_answered(desk: Desk, running_world: World) -> None:
-    asks = "stty raw -echo min 0 time 30; printf 'abc\\033[6n\\033[c'; dd bs=40 count=2 2>/dev/null | od -An -c"
+    asks = "stty raw -echo; printf 'abc\\033[6n\\033[c'; dd bs=1 count=15 2>/dev/null | od -An -c"
     terminal = desk.open(running_world.connection(LOCAL, "bash"), asks)
     terminal.until_ended()
     told = "".join("".join(terminal.lines()).split())
