@@ -30,8 +30,8 @@ def login(method: str) -> tuple[Login, bytes]:
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("piece", [100, 256 << 10])
 @pytest.mark.parametrize("method", METHODS)
-def test_sixteen_megabytes_instead_of_a_login(method: str, piece: int, stream: str, pattern: bytes) -> None:
-    channel = Prints(**{stream: fill(pattern)}, piece=piece)
+def test_a_flood_instead_of_a_login(method: str, piece: int, stream: str, pattern: bytes) -> None:
+    channel = Prints(**{stream: fill(pattern, 4 * LOGIN_BYTES)}, piece=piece)
     with quickly(), pytest.raises(ConnmgrError) as refused:
         login(method)[0].hold(channel)
     assert isinstance(refused.value, ElevationFailed | AuthFailed)
