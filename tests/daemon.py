@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tests.spawner import MODULES, Child, Spawner, forkable
+from tests.spawner import SERVER, Child, Spawner, forkable
 
 if TYPE_CHECKING:
     from connmgr.client import Client
@@ -88,7 +89,8 @@ class Daemon:
         with self._stderr_path.open("ab") as stderr:
             if not program and forkable(self.environment):
                 with Path(os.devnull).open("rb") as stdin:
-                    return spawner().start(arguments, self.environment, self.home, stdin.fileno(), stderr.fileno())
+                    streams = stdin.fileno(), stderr.fileno()
+                    return spawner(SERVER).start(arguments, self.environment, self.home, *streams)
             return subprocess.Popen(
                 [*(program or PROGRAM), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -150,9 +152,9 @@ class Daemon:
 
 
 @cache
-def spawner(*modules: str) -> Spawner:
-    """Return the one spawner of this process that has ``modules`` loaded, by default those of the daemon."""
-    made = Spawner(modules or MODULES)
+def spawner(modules: tuple[str, ...] = ()) -> Spawner:
+    """Return this process's one spawner that has ``modules`` loaded: a fork costs by the memory that is copied."""
+    made = Spawner(modules)
     atexit.register(made.close)
     return made
 

@@ -31,13 +31,13 @@ from tests.derivation import is_cost_lowered, lower_cost
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
-FORKED = Path(__file__).with_name("forked.py")
-MODULES = (
+SERVER = (
     *("connmgr.cli.serve", "connmgr.daemon", "connmgr_containers", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
     *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
-    *("encodings.idna", "importlib.resources.readers"),
+    "importlib.resources.readers",
 )
-MAX_REQUEST_BYTES = 1 << 17
+"""What the daemon loads, and commands that work on the vault itself."""
+MOST_BYTES = 1 << 17
 _STATUS = struct.Struct("i")
 _AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
 """Beginnings of the names of variables that matter when an interpreter starts."""
@@ -96,20 +96,13 @@ class Child:
 
 
 class Spawner:
-    """The process that has the program and ``modules`` loaded; it ends with the process that has made it.
+    """The process that has the commands and ``modules`` loaded; it ends with the process that has made it."""
 
-    ``command`` stands for the program where others start it: a small program that has the spawner fork.
-    """
-
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._directory = tempfile.TemporaryDirectory(prefix="cm-")
-        self._address = f"{self._directory.name}/socket"
-        self.command = (sys.executable, "-ISE", str(FORKED), self._address)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(self._address)
-            listening.listen()
-            argv = [sys.executable, "-m", "tests.spawner", str(listening.fileno()), *modules]
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            argv = [sys.executable, "-m", "tests.spawner", str(theirs.fileno()), *modules]
             environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
             self._process = subprocess.Popen(
                 argv, cwd=ROOT, env=environment, pass_fds=[listening.fileno()], stdin=subprocess.PIPE
@@ -223,7 +216,7 @@ class _End:
 def main() -> None:
     """Fork whenever it is asked for, until standard input ends; in a child return, ready to run the program."""
     gc.disable()
-    for module in (*sys.argv[2:], *_commands()):
+    for module in ("encodings.idna", *_commands(), *sys.argv[2:]):
         importlib.import_module(module)
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as listening, _Children() as children:

@@ -14,9 +14,12 @@ import pexpect
 from tests.daemon import Daemon, spawner
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.sshd import Sshd
-from tests.spawner import PROGRAM, forkable
+from tests.spawner import PROGRAM, SERVER, forkable
 
 DIRECTORY = PROGRAM.parent
+TIMEOUT = 60.0
+SERVER_COMMANDS = frozenset({"api-key", "audit", "doctor", "import-ssh-config", "plugins", "serve", "vault"})
+"""Commands that load code of the server or a plugin when they run."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
     """Run the program in the home directory of ``environment`` to its end, without a terminal."""
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
-        done = spawner().run(arguments, environment, Path(environment["HOME"]), content, DEADLINE_SECONDS)
+        modules = SERVER if SERVER_COMMANDS.intersection(arguments) else ()
+        done = spawner(modules).run(arguments, environment, Path(environment["HOME"]), content, TIMEOUT)
     else:
         done = subprocess.run(
             [PROGRAM, *arguments],
