@@ -154,12 +154,18 @@ def _find_imports() -> Iterator[Import]:
         tree = ast.parse(path.read_text(), str(path))
         module = _module_name(path)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        late = [node for node in ast.walk(tree) if _runs_late_or_never(node)]
-        lazy = {id(inner) for node in late for inner in ast.walk(node)}
-        for node in ast.walk(tree):
-            for imported in _modules_named(node, package):
-                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
-                yield Import(module, imported, place, id(node) in lazy)
+        for statement, lazy in _statements(tree):
+            for imported in _modules_named(statement, package):
+                yield Import(module, imported, f"{path.relative_to(ROOT)}:{statement.lineno}", lazy)
+
+
+def _statements(node: ast.AST, lazy: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield the statements below ``node``, and whether each runs late or never."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child, lazy
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _statements(child, lazy or _runs_late_or_never(child))
 
 
 def _part(module: str) -> str:
