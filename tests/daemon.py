@@ -14,7 +14,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tests.spawner import MODULES, Child, Spawner, forkable
 from tests.spawner import SERVER, Child, Spawner, forkable
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Daemon:
             if not program and forkable(self.environment):
                 with Path(os.devnull).open("rb") as stdin:
                     streams = stdin.fileno(), stderr.fileno()
-                    return spawner(SERVER).start(arguments, self.environment, self.home, *streams)
+                    return spawner(*SERVER).start(arguments, self.environment, self.home, *streams)
             return subprocess.Popen(
                 [*(program or PROGRAM), *arguments],
                 stdin=subprocess.DEVNULL,
@@ -152,7 +151,7 @@ class Daemon:
 
 
 @cache
-def spawner(modules: tuple[str, ...] = ()) -> Spawner:
+def spawner(*modules: str) -> Spawner:
     """Return this process's one spawner that has ``modules`` loaded: a fork costs by the memory that is copied."""
     made = Spawner(modules)
     atexit.register(made.close)

@@ -37,7 +37,8 @@ SERVER = (
     "importlib.resources.readers",
 )
 """What the daemon loads, and commands that work on the vault itself."""
-MOST_BYTES = 1 << 17
+FORKED = Path(__file__).with_name("forked.py")
+MAX_REQUEST_BYTES = 1 << 17
 _STATUS = struct.Struct("i")
 _AT_START = ("LANG", "LC_", "LD_", "MALLOC_", "PYTHON")
 """Beginnings of the names of variables that matter when an interpreter starts."""
@@ -96,13 +97,20 @@ class Child:
 
 
 class Spawner:
-    """The process that has the commands and ``modules`` loaded; it ends with the process that has made it."""
+    """The process that has the commands and ``modules`` loaded; it ends with the process that started it.
+
+    ``command`` stands for the program where others start it: a small program that has the spawner fork.
+    """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            argv = [sys.executable, "-m", "tests.spawner", str(theirs.fileno()), *modules]
+        self._directory = tempfile.TemporaryDirectory(prefix="cm-")
+        self._address = f"{self._directory.name}/socket"
+        self.command = (sys.executable, "-ISE", str(FORKED), self._address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(self._address)
+            listening.listen()
+            argv = [sys.executable, "-m", "tests.spawner", str(listening.fileno()), *modules]
             environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
             self._process = subprocess.Popen(
                 argv, cwd=ROOT, env=environment, pass_fds=[listening.fileno()], stdin=subprocess.PIPE
@@ -161,7 +169,7 @@ class Spawner:
         return subprocess.CompletedProcess(arguments, child.wait(), *said)
 
     def close(self) -> None:
-        """End it; what it has started goes on."""
+        """End the process; the programs that it has started run on."""
         self._process.communicate(timeout=60)
         self._directory.cleanup()
 
@@ -214,7 +222,7 @@ class _End:
 
 
 def main() -> None:
-    """Fork whenever it is asked for, until standard input ends; in a child return, ready to run the program."""
+    """Fork a child for each request until standard input ends; return in a child, ready to run the program."""
     gc.disable()
     for module in ("encodings.idna", *_commands(), *sys.argv[2:]):
         importlib.import_module(module)
@@ -229,7 +237,7 @@ def main() -> None:
             if listening not in ready:
                 continue
             with listening.accept()[0] as asking:
-                words, descriptors, *_ = socket.recv_fds(asking, MOST_BYTES, 4)
+                words, descriptors, *_ = socket.recv_fds(asking, MAX_REQUEST_BYTES, 4)
                 *streams, tells = descriptors
                 pid = os.fork()
                 if pid == 0:

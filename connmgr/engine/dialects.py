@@ -184,8 +184,8 @@ DIALECTS = (
     _MKSH,
     replace(_MKSH, names=("oksh", "loksh", "pdksh"), by_path="exec"),
     # ksh93 runs `( … )` without a fork, and a timeout could not kill only that; setting a limit makes it fork. A signal
-    # that comes before the parent has left the `( … )` makes it forget the child. The child therefore waits until the
-    # parent has closed descriptor 7, which exists only within the `( … )`. On a terminal, ksh93 loses the read part of a
+    # that comes before the parent has left the `( … )` makes it forget the child. So the child waits until the parent
+    # has closed descriptor 7, which exists only within the `( … )`. On a terminal, ksh93 loses the read part of a
     # quoted string when the next line comes.
     Dialect(
         5,

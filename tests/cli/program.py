@@ -17,7 +17,6 @@ from tests.plugins.sshd import Sshd
 from tests.spawner import PROGRAM, SERVER, forkable
 
 DIRECTORY = PROGRAM.parent
-TIMEOUT = 60.0
 SERVER_COMMANDS = frozenset({"api-key", "audit", "doctor", "import-ssh-config", "plugins", "serve", "vault"})
 """Commands that load code of the server or a plugin when they run."""
 
@@ -48,7 +47,7 @@ def run(*arguments: str, environment: Mapping[str, str], stdin: str | bytes = b"
     content = stdin.encode() if isinstance(stdin, str) else stdin
     if forkable(environment):
         modules = SERVER if SERVER_COMMANDS.intersection(arguments) else ()
-        done = spawner(modules).run(arguments, environment, Path(environment["HOME"]), content, TIMEOUT)
+        done = spawner(*modules).run(arguments, environment, Path(environment["HOME"]), content, DEADLINE_SECONDS)
     else:
         done = subprocess.run(
             [PROGRAM, *arguments],

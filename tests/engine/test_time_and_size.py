@@ -112,7 +112,7 @@ def test_hard_to_kill(posix: Session, case: str) -> None:
 def test_what_left_the_tree_is_killed_too(posix: Session, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     daemonize = f"(setsid sh -c 'echo $$ >{pid_file}; exec sleep 100' >/dev/null 2>&1 &) ; sleep 100"
-    with posix.begin(Command(daemonize.encode()), PATIENCE_SECONDS):
+    with posix.begin(Command(daemonize.encode()), DEADLINE_SECONDS):
         pid = int(await_text(pid_file))
     await_gone(pid)
     assert_usable(posix)

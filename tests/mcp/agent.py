@@ -12,9 +12,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult
 
-from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
 from tests.daemon import Daemon, spawner
+from tests.deadlines import DEADLINE_SECONDS
 from tests.rights.wire import Holder
 from tests.spawner import Spawner
 
@@ -31,7 +30,7 @@ async def agent(
     daemon: Daemon,
     holder: Holder,
     *options: str,
-    seconds: float = TIMEOUT,
+    seconds: float = DEADLINE_SECONDS,
     program: Sequence[str] = (),
     **client: Any,
 ) -> AsyncIterator[Client]:
@@ -51,7 +50,7 @@ async def agent(
 def fault(daemon: Daemon, *options: str, code: int, **variables: str) -> str:
     """Return what a server says that cannot start and exits with ``code``."""
     words = ["--url", daemon.url, "mcp", *options]
-    done = server_spawner().run(words, daemon.environment | variables, daemon.home, b"", TIMEOUT)
+    done = server_spawner().run(words, daemon.environment | variables, daemon.home, b"", DEADLINE_SECONDS)
     assert done.returncode == code, done
     return done.stderr.decode()
 

@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.api.wire import Answer
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
-from tests.mcp.agent import TIMEOUT, server_spawner
+from tests.mcp.agent import server_spawner
 from tests.rights.wire import Holder
 from tests.spawner import Child
 
@@ -95,7 +95,7 @@ class HttpBridge:
         with anyio.fail_after(DEADLINE_SECONDS):
             async with (
                 # No certificate is looked at, and loading those of the system takes long.
-                httpx2.AsyncClient(headers=bearer(holder), timeout=TIMEOUT, verify=False) as http,
+                httpx2.AsyncClient(headers=bearer(holder), timeout=DEADLINE_SECONDS, verify=False) as http,
                 Client(streamable_http_client(self.url, http_client=http), **client) as connected,
             ):
                 yield connected

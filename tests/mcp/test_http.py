@@ -19,8 +19,7 @@ from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
-from tests.mcp.agent import MODES, content, refused, run
-from tests.mcp.agent import MODES, TIMEOUT, content, fault, refused, run
+from tests.mcp.agent import MODES, content, fault, refused, run
 from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, HttpBridge, bearer
 from tests.rights import wire
 from tests.rights.wire import Holder
