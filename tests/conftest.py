@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pkgutil
 import tempfile
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.derivation import REAL, lower_cost, real_cost  # noqa: E402
 from tests.ports import reserved_port  # noqa: E402
 
 StartDaemon = Callable[..., Daemon]
+Recorded = Callable[[], list[dict[str, Any]]]
 ROOT = Path(__file__).parent.parent
 
 lower_cost()
@@ -66,6 +68,14 @@ def clean_daemon(lender: CleanDaemon) -> Iterator[Daemon]:
     """A daemon with default settings and an empty vault and home, which are cleaned after the test."""
     with lender.lent() as daemon:
         yield daemon
+
+
+@pytest.fixture
+def recorded(clean_daemon: Daemon) -> Recorded:
+    """A function that returns the audit trail of :func:`clean_daemon` since the test began."""
+    trail = clean_daemon.data_dir / "audit.log"
+    before = trail.stat().st_size
+    return lambda: [json.loads(line) for line in trail.read_bytes()[before:].splitlines()]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.api.wire import LOCAL, NOBODY
+from tests.conftest import Recorded
 from tests.daemon import Daemon
 
 
@@ -137,21 +138,21 @@ def test_a_circle_is_refused_and_new_data_ends_shells(client: Client) -> None:
     assert client.shell.list() == []
 
 
-def test_each_connection_has_an_entry_in_the_audit_trail_without_a_value(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_each_connection_has_an_entry_in_the_audit_trail_without_a_value(
+    clean_daemon: Daemon, recorded: Recorded
+) -> None:
+    client = clean_daemon.client
     secret = [{"name": "s", "data": ssh("canary.example", password="canary"), "category": ["team"]}]
     (hop, web, _) = (id for id, _ in client.connection.apply(add=[*CHAIN, *secret]).added[:3])
     client.connection.apply(change=[{"connection": hop, "name": "h", "data": ssh("other.example")}], remove=[web])
-    own_daemon.stop()
-    text = (own_daemon.data_dir / "audit.log").read_text()
-    entries = [json.loads(line) for line in text.splitlines()]
+    entries = recorded()
     made = [entry for entry in entries if entry.get("added") is True]
     assert [entry["name"] for entry in made] == ["Team", "Team/One", "Hop", "Web", "Root", "s"]
     assert [entry["connection"] for entry in made if "connection" in entry][:2] == [hop, web]
     (changed,) = (entry for entry in entries if entry.get("connection") == hop and "changed" in entry)
     assert changed["changed"] == ["name", "data.host"]
     assert len([entry for entry in entries if entry.get("removed") is True]) == 2
-    assert "canary" not in text
+    assert "canary" not in json.dumps(entries)
 
 
 def test_a_thousand_entries_are_one_request_and_there_is_a_limit(client: Client) -> None:

@@ -64,8 +64,8 @@ def test_names_that_are_not_text_travel_in_base64(caller: Caller, tmp_path: Path
     assert [entry["name"] for entry in entries] == [path_of(name) for name in sorted(ODD_NAMES)]
 
 
-def test_a_script_runs_and_goes_with_its_shell(own_daemon: Daemon) -> None:
-    caller = Caller(own_daemon)
+def test_a_script_runs_and_goes_with_its_shell(clean_daemon: Daemon) -> None:
+    caller = Caller(clean_daemon)
     caller.start()
     blob = caller.blob(b'#!/bin/sh\necho "$# arguments"\n')
     paths = [caller.post("/fs/script", connection=LOCAL, blob=blob).json["path"] for _ in range(2)]
@@ -77,8 +77,8 @@ def test_a_script_runs_and_goes_with_its_shell(own_daemon: Daemon) -> None:
     assert not any(Path(path).parent.exists() for path in paths)
 
 
-def test_relative_names_begin_at_the_session_s_directory(own_daemon: Daemon, tmp_path: Path) -> None:
-    caller = Caller(own_daemon)
+def test_relative_names_begin_at_the_session_s_directory(clean_daemon: Daemon, tmp_path: Path) -> None:
+    caller = Caller(clean_daemon)
     caller.start()
     odd = tmp_path / "it's a\nplace"
     odd.mkdir()
@@ -140,8 +140,8 @@ def test_a_bad_field_is_refused_by_its_name(caller: Caller, endpoint: str, field
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_connections_that_are_not_there_or_have_no_shell(own_daemon: Daemon, endpoint: str) -> None:
-    caller = Caller(own_daemon)
+def test_connections_that_are_not_there_or_have_no_shell(clean_daemon: Daemon, endpoint: str) -> None:
+    caller = Caller(clean_daemon)
     fields = {"path": "/tmp", "blob": caller.blob(b"")} if endpoint == "/fs/write" else {"path": "/tmp"}
     unknown = caller.post(endpoint, connection=NOBODY, **fields)
     assert (unknown.status, unknown.code, unknown.message) == (

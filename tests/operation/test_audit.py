@@ -17,7 +17,7 @@ from connmgr.errors import StartupError
 from connmgr.rights.trail_files import KEPT_FILES
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
-from tests.conftest import StartDaemon
+from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
 from tests.rights.trails import opened_trail
 
@@ -32,41 +32,39 @@ def _trail(daemon: Daemon) -> list[dict[str, Any]]:
     return _entries(daemon.data_dir / "audit.log")
 
 
-def test_a_command_is_recorded_with_its_outcome_and_without_its_text(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_command_is_recorded_with_its_outcome_and_without_its_text(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     client.post("/shell/exec", connection=LOCAL, command="echo canary; exit 3", stdin="canary", env={"A": "canary"})
     client.post("/shell/stop", connection=LOCAL)
-    own_daemon.stop()
-    started, executed, stopped = _trail(own_daemon)
+    started, executed, stopped = recorded()
     assert [entry["path"] for entry in (started, executed, stopped)] == ["/shell/start", "/shell/exec", "/shell/stop"]
     assert (executed["exitCode"], executed["stdoutBytes"], executed["stderrBytes"]) == (3, 7, 0)
     assert (executed["connection"], executed["status"]) == (LOCAL, 200)
     assert executed["ms"] > 0
     assert executed["session"] == started["session"]
-    key = VaultKey((own_daemon.data_dir / "vault.key").read_bytes())
+    key = VaultKey((clean_daemon.data_dir / "vault.key").read_bytes())
     assert executed["commandMac"] == key.audit_mac(b"echo canary; exit 3").hex()
     assert executed["commandBytes"] == len("echo canary; exit 3")
-    assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
+    assert "canary" not in (clean_daemon.data_dir / "audit.log").read_text()
 
 
-def test_an_update_names_the_changed_fields_but_no_values(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_an_update_tells_what_it_changed_and_no_value(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     data = {"type": "ssh", "host": "old.example", "user": "u", "password": "canary"}
     id = client.post("/connection/add", name="c", data=data, validate=False)["connection"]
     changed = data | {"host": "new.example", "password": "canary too"}
     client.post("/connection/update", connection=id, name="d", data=changed, validate=False)
     client.post("/connection/update", connection=id, name="d", validate=False)
-    own_daemon.stop()
-    _, updated, same = _trail(own_daemon)
+    _, updated, same = recorded()
     assert updated.get("changed") == ["name", "data.host", "data.password"], "the trail hides what an update changed"
     assert same["changed"] == []
-    text = (own_daemon.data_dir / "audit.log").read_text()
+    text = (clean_daemon.data_dir / "audit.log").read_text()
     assert not any(value in text for value in ("canary", "new.example"))
 
 
-def test_a_removal_has_an_entry_for_everything_removed(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_removal_tells_all_that_went(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     root = client.post("/category/query", filter="*")["found"][0]
     outer = client.post("/category/add", name="outer", parent=root)["category"]
     inner = client.post("/category/add", name="inner", parent=outer)["category"]
@@ -80,8 +78,7 @@ def test_a_removal_has_an_entry_for_everything_removed(own_daemon: Daemon) -> No
     over = add("over", gateway=second)
     client.post("/connection/remove", connections=[second])
     client.post("/category/remove", categories=[outer], removeChildrenCategories=True, removeContents=True)
-    own_daemon.stop()
-    gone = [entry for entry in _trail(own_daemon) if entry.get("removed")]
+    gone = [entry for entry in recorded() if entry.get("removed")]
     told = {(entry["path"], entry.get("connection") or entry["category"]) for entry in gone}
     assert told == {
         ("/connection/remove", over),
@@ -99,21 +96,20 @@ def test_the_text_of_commands_is_recorded_if_set(start_daemon: StartDaemon) -> N
     assert _trail(daemon)[-1]["command"] == "printf 'ä\n'"
 
 
-def test_files_are_recorded_with_name_size_and_digest(own_daemon: Daemon, tmp_path: Path) -> None:
-    client = own_daemon.client
+def test_files_are_recorded_with_name_size_and_digest(clean_daemon: Daemon, recorded: Recorded, tmp_path: Path) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     blob = client.fs.blob(b"canary")
     client.post("/fs/write", connection=LOCAL, blob=blob, path=str(tmp_path / "file"))
     assert client.fs.read(LOCAL, str(tmp_path / "file")) == b"canary"
     client.post("/fs/move", connection=LOCAL, source=str(tmp_path / "file"), target=str(tmp_path / "other"))
-    own_daemon.stop()
-    _, stored, written, read, moved = _trail(own_daemon)
+    _, stored, written, read, moved = recorded()
     assert (stored["path"], stored["bytes"]) == ("/fs/blob", 6)
     assert (written["file"], written["bytes"]) == (str(tmp_path / "file"), 6)
     assert written["sha256"] == sha256(b"canary").hexdigest()
     assert (read["path"], read["file"], read["bytes"]) == ("/fs/read", str(tmp_path / "file"), 6)
     assert (moved["source"], moved["target"]) == (str(tmp_path / "file"), str(tmp_path / "other"))
-    assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
+    assert "canary" not in (clean_daemon.data_dir / "audit.log").read_text()
 
 
 def test_entries_about_secrets_vault_and_connections_contain_no_secrets(own_daemon: Daemon) -> None:
@@ -137,13 +133,12 @@ def test_entries_about_secrets_vault_and_connections_contain_no_secrets(own_daem
     assert "canary" not in (own_daemon.data_dir / "audit.log").read_text()
 
 
-def test_refusals_are_recorded_except_of_unauthenticated_clients(own_daemon: Daemon) -> None:
-    send(own_daemon.url, "/shell/start", {"connection": LOCAL})
-    send(own_daemon.url, "/shell/start", {"connection": LOCAL}, {"Authorization": "Bearer wrong"})
+def test_refusals_are_recorded_but_not_those_of_strangers(clean_daemon: Daemon, recorded: Recorded) -> None:
+    send(clean_daemon.url, "/shell/start", {"connection": LOCAL})
+    send(clean_daemon.url, "/shell/start", {"connection": LOCAL}, {"Authorization": "Bearer wrong"})
     with pytest.raises(Exception, match="No shell session"):
-        own_daemon.client.post("/shell/exec", connection=LOCAL, command="true")
-    own_daemon.stop()
-    (entry,) = _trail(own_daemon)
+        clean_daemon.client.post("/shell/exec", connection=LOCAL, command="true")
+    (entry,) = recorded()
     assert (entry["status"], entry["code"], entry["connection"]) == (400, "no_shell", LOCAL)
 
 

@@ -18,7 +18,7 @@ from connmgr.api.app import GROUPS
 from connmgr.client import ClientError
 from tests.api.wire import LOCAL, send
 from tests.cli.program import CommandLine, run
-from tests.conftest import StartDaemon
+from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
 from tests.rights.wire import create
 from tests.vault.conftest import daemons, postgres
@@ -80,19 +80,18 @@ def _verified(daemon: Daemon) -> tuple[int, list[str], dict[str, Any]]:
     return done.code, [fault["kind"] for fault in done.json["faults"]], done.json
 
 
-def test_entries_have_the_names_of_connections_and_categories_at_their_time(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_connections_and_categories_are_named_as_they_were_called(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     root = client.post("/category/query", filter="*")["found"][0]
     category = client.post("/category/add", name="Fleet", parent=root)["category"]
-    one, other = _add(own_daemon, "Web One"), _add(own_daemon, "two")
+    one, other = _add(clean_daemon, "Web One"), _add(clean_daemon, "two")
     client.post("/shell/start", connection=one)
     client.post("/connection/update", connection=one, category=category, validate=False)
     list(client.shell.broadcast("true", [one, other, "00000000-0000-0000-0000-000000000000"]))
-    over = _add(own_daemon, "over", host=other)
+    over = _add(clean_daemon, "over", host=other)
     client.post("/connection/remove", connections=[other])
     client.post("/category/remove", categories=[category], removeChildrenCategories=False, removeContents=True)
-    own_daemon.stop()
-    added, _, _, started, updated, spread, _, removed, along, gone, within, *_ = _trail(own_daemon)
+    added, _, _, started, updated, spread, _, removed, along, gone, within, *_ = recorded()
     assert added["name"] == "Fleet"
     assert started["connectionName"] == "local machine/web one"
     assert updated["categoryName"] == "all connections/fleet"
@@ -124,24 +123,23 @@ def test_a_name_changed_by_another_program_is_used_within_a_second(own_daemon: D
     assert shown.output.replace("\n", "").isprintable()
 
 
-def test_a_job_s_requests_name_its_connection(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_a_job_s_requests_name_its_connection(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     job = client.post("/job/start", connection=LOCAL, command="true")["job"]
     client.post("/job/wait", job=job, wait=20)
     with pytest.raises(ClientError):
         client.post("/job/info", job="00000000-0000-0000-0000-000000000000")
-    own_daemon.stop()
-    _, started, waited, unknown = _trail(own_daemon)
+    _, started, waited, unknown = recorded()
     assert [one.get("connectionName") for one in (started, waited, unknown)] == ["local machine", "local machine", None]
     assert waited["connection"] == LOCAL
 
 
-def test_actions_and_refusals_of_a_token_are_recorded_with_its_name(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_what_a_token_did_and_was_refused_is_recorded_with_its_name(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     rules = [{"name": "only true", "effect": "allow", "argv": ["/bin/true"]}]
-    holder = create(own_daemon, "shell.argv", rules=rules, quotaPerDay=4)
+    holder = create(clean_daemon, "shell.argv", rules=rules, quotaPerDay=4)
     assert holder.ok("/shell/exec", connection=LOCAL, argv=["/bin/true"])["exitCode"] == 0
     assert holder.refused("/shell/exec", connection=LOCAL, argv=["/bin/false"]) == "policy_denied"
     assert holder.refused("/connection/query") == "scope_denied"
@@ -151,13 +149,11 @@ def test_actions_and_refusals_of_a_token_are_recorded_with_its_name(own_daemon: 
     assert holder.refused("/category/query") == "token_revoked"
     auth = {"type": "token", "token": holder.secret}
     shaking = {"auth": auth, "client": {"type": "api", "name": "its script"}}
-    assert send(own_daemon.url, "/handshake", shaking).code == "token_revoked"
+    assert send(clean_daemon.url, "/handshake", shaking).code == "token_revoked"
     stranger = {"Authorization": "Bearer cmgr_" + "A" * 43}
-    assert (
-        send(own_daemon.url, "/shell/exec", {"connection": LOCAL, "command": "true"}, stranger).code == "invalid_token"
-    )
-    own_daemon.stop()
-    entries = _trail(own_daemon)
+    command = {"connection": LOCAL, "command": "true"}
+    assert send(clean_daemon.url, "/shell/exec", command, stranger).code == "invalid_token"
+    entries = recorded()
     assert [(one["path"], one["status"], one.get("code")) for one in entries if one.get("token") == holder.id] == [
         ("/shell/exec", 200, None),
         ("/shell/exec", 403, "policy_denied"),
@@ -174,9 +170,9 @@ def test_actions_and_refusals_of_a_token_are_recorded_with_its_name(own_daemon: 
     assert [one["subject"] for one in entries if one["action"] == "token.revoke"] == [holder.id]
 
 
-def test_the_owner_has_no_token_in_an_entry(own_daemon: Daemon) -> None:
-    own_daemon.client.secret.encrypt("x")
-    (entry,) = _trail(own_daemon)
+def test_the_owner_has_no_token_in_an_entry(clean_daemon: Daemon, recorded: Recorded) -> None:
+    clean_daemon.client.secret.encrypt("x")
+    (entry,) = recorded()
     assert not {"token", "tokenName", "rule", "approval", "begun", "phase"} & set(entry)
     assert entry["action"] == "secret.encrypt"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.conftest import StartDaemon
+from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import LOCAL, add_local, await_true, exec_text, gone
@@ -264,13 +263,12 @@ def test_scripts_go_with_the_shell_that_they_were_made_in(clean_daemon: Daemon) 
     assert [Path(scripts[name]).exists() for name in ("a", "b")] == [False, True]
 
 
-def test_the_audit_trail_names_the_shell(own_daemon: Daemon) -> None:
-    client = own_daemon.client
+def test_the_audit_trail_names_the_shell(clean_daemon: Daemon, recorded: Recorded) -> None:
+    client = clean_daemon.client
     start(client, None, "a")
     client.fs.list(LOCAL, "/", session="a")
     client.shell.stop(LOCAL, all=True)
-    lines = (own_daemon.data_dir / "audit.log").read_text().splitlines()
-    entries = [entry for entry in map(json.loads, lines) if entry["path"].startswith(("/shell", "/fs"))]
+    entries = [entry for entry in recorded() if entry["path"].startswith(("/shell", "/fs"))]
     assert [(one["path"], one.get("shell"), one.get("all")) for one in entries] == [
         ("/shell/start", None, None),
         ("/shell/start", "a", None),

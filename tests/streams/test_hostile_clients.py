@@ -81,24 +81,24 @@ def test_other_frames_do_not_extend_the_deadline_of_the_request() -> None:
             opening.first_message(0.0)
 
 
-def test_a_terminal_s_program_is_answered_despite_empty_input(own_daemon: Daemon) -> None:
-    token = token_of(own_daemon)
+def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(clean_daemon: Daemon) -> None:
+    token = token_of(clean_daemon)
     bearer = {"Authorization": f"Bearer {token}"}
     command = (
         "read -r go; stty -icanon -echo; printf '\\033[5n'; IFS= read -rd n answer; echo \"answered ${#answer}\"; cat"
     )
     asked = {"connection": LOCAL, "command": f"exec bash -c '{command}'".replace("'\\033[5n'", '"\\033[5n"')}
-    terminal = send(own_daemon.url, "/terminal/open", asked, bearer).json["terminal"]
+    terminal = send(clean_daemon.url, "/terminal/open", asked, bearer).json["terminal"]
     with contextlib.closing(
-        Stream(own_daemon.url, f"/terminal/attach/{terminal}", token, acknowledges=False)
+        Stream(clean_daemon.url, f"/terminal/attach/{terminal}", token, acknowledges=False)
     ) as client:
         for _ in range(50):
             client._write(client.connection.send(BytesMessage(b"\0")))
         client._write(client.connection.send(CloseConnection(1000)))
         client.finish()
-    send(own_daemon.url, "/terminal/input", {"terminal": terminal, "data": "go\r"}, bearer)
+    send(clean_daemon.url, "/terminal/input", {"terminal": terminal, "data": "go\r"}, bearer)
     wanted = {"terminal": terminal, "contains": "answered 3", "wait": 10}
-    lines = send(own_daemon.url, "/terminal/screen", wanted, bearer).json["lines"]
+    lines = send(clean_daemon.url, "/terminal/screen", wanted, bearer).json["lines"]
     assert any("answered 3" in line for line in lines), lines
 
 
