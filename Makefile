@@ -1,5 +1,5 @@
-# The system's Python where it is new enough and can make environments: distributions build theirs with profile-guided
-# optimization, which pyenv does not, and Python code takes a quarter to a half longer without it.
+# The system's Python if it is new enough and can create environments: distributions build it with profile-guided
+# optimization, unlike pyenv; without it Python code takes a quarter to a half longer.
 SYSTEM_PYTHON := /usr/bin/python3
 PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo $(SYSTEM_PYTHON) || echo python3)
@@ -9,7 +9,7 @@ ARGS ?=
 PYTEST_ARGS ?= -n auto --dist worksteal
 
 BIN := .venv/bin
-# Each test process would compile all tests anew, ten seconds of a core, where the caller forbids Python to keep that.
+# Keep compiled files even if the caller forbids it: otherwise each test process compiles all tests, for ten seconds.
 COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
 INSTALLED := .venv/installed-
 

@@ -1,7 +1,7 @@
 """Writes docs/CLI.md and the man page docs/connmgr.1 from the commands themselves.
 
-Run it with ``python scripts/describe_cli.py``; with ``--check`` it writes nothing, and exits with 1 where a file is not
-as it would be written.
+Run it with ``python scripts/describe_cli.py``; with ``--check`` it writes nothing, and exits with 1 if a file
+differs.
 """
 
 from __future__ import annotations
