@@ -14,7 +14,7 @@ from typing import Any
 from nacl.pwhash import argon2id
 
 REAL = ("tests/process", "tests/secrets/test_passphrase.py")
-"""Where tests are about passphrases, or about the process as users start it."""
+"""Places of the tests of passphrases, and of the process as users start it."""
 
 _at_real_cost = argon2id.kdf
 

@@ -22,7 +22,7 @@ ALONE = "web1"
 """The host that does what each does as if it were alone."""
 
 ONCE = ("--skip-tags", "alike", "-e", f"alone={ALONE}")
-"""The options by which the playbook reaches a host in each way once."""
+"""Options that leave out tasks which reach a host in the same way as others."""
 
 BYTES = ("file", 0o600, bytes(range(256)))
 

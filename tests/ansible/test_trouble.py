@@ -71,7 +71,7 @@ def test_a_connection_is_named_by_its_category_or_uuid_too(fleet: Fleet, tmp_pat
     hosts = (
         "x ansible_host=fleet/web2",
         f"y connmgr_connection={fleet.connections['web2']}",
-        # An address of which no connection has the name leaves the host's own.
+        # If no connection has the name of the address, the host's own name is used.
         "web2 ansible_host=192.0.2.1",
     )
     assert _raw(fleet, tmp_path, "\n".join(hosts), "echo here").count("\nhere") == len(hosts)

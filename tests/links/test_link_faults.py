@@ -24,7 +24,7 @@ from tests.plugins.sshd import Sshd
 pytestmark = pytest.mark.needs("sshd", "bash")
 
 ERROR_SECONDS = 60.0
-LONG = f"7654.{os.getpid()}"
+SLEEP_SECONDS = f"7654.{os.getpid()}"
 """Seconds that the commands sleep; the process id distinguishes them from other test processes."""
 ELEVATED = {"type": "shellEnvironment", "elevated": True, "password": "correct horse battery"}
 
@@ -70,7 +70,7 @@ class Far:
         assert len(errors) == 1
 
     def _exec_sleep(self, connection: str, errors: list[ClientError], **options: Any) -> None:
-        command = f"echo started; sleep {LONG}"
+        command = f"echo started; sleep {SLEEP_SECONDS}"
         client = Client(self.daemon.url, auth_file=self.daemon.auth_file)
         try:
             client.post("/shell/exec", connection=connection, command=command, **options)
@@ -81,7 +81,11 @@ class Far:
 
     @staticmethod
     def _commands() -> list[psutil.Process]:
-        return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", LONG]]
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if process.info["cmdline"] == ["sleep", SLEEP_SECONDS]
+        ]
 
     def close(self) -> None:
         self.relay.close()

@@ -38,7 +38,7 @@ class HttpBridge:
     """
 
     def __init__(self, daemon: Daemon, *options: str, program: Sequence[str] = ()) -> None:
-        # Nobody reads a pipe while it runs.
+        # A file, since nobody would read a pipe meanwhile.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the process has ended
         words = ["--url", daemon.url, "mcp", "--http", "--port", "0", *options]
         self.process = self._started(daemon, words, program)

@@ -91,7 +91,7 @@ def test_the_inspector_runs_a_command(tmp_path: Path, request: pytest.FixtureReq
 
 @pytest.fixture(scope="module")
 def proxy(daemon: Daemon, holder: Holder) -> Iterator[BearingProxy]:
-    """A way to a server with the tools that the suites look for."""
+    """A proxy of a server with the additional tools of the suites."""
     everything = [sys.executable, "-m", "tests.mcp.everything"]
     with HttpBridge(daemon, program=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
         yield proxy
