@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flask
-from werkzeug.routing import Rule
 
 from connmgr.api import (
     apply,
@@ -72,17 +71,8 @@ GROUPS = tuple(
 )
 
 
-class Route(Rule):
-    """A rule that only matches. Compiling how to build its URL, which nothing asks for, would take most of its time."""
-
-    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:
-        return lambda *_, **__: ("", self.rule)
-
-
 class Application(flask.Flask):
     """Flask for plain functions as views, without its check of every view on every request."""
-
-    url_rule_class = Route
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         return func
