@@ -235,11 +235,13 @@ def test_an_agent_goes_whose_token_is_revoked(daemon: Daemon, monkeypatch: pytes
     run(work)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_while_agents_listen_and_wait(daemon: Daemon, worker: Holder, number: int) -> None:
+@pytest.mark.parametrize(("number", "program"), [(signal.SIGTERM, [str(PROGRAM)]), (signal.SIGINT, [])])
+def test_a_signal_ends_it_while_agents_listen_and_wait(
+    daemon: Daemon, worker: Holder, number: int, program: list[str]
+) -> None:
     command = f"sleep 100; : {number}"
     call = {"name": "run_command", "arguments": {"system": "local", "command": command, "wait": 40}}
-    with HttpBridge(daemon, program=[str(PROGRAM)]) as bridge:
+    with HttpBridge(daemon, program=program) as bridge:
         own = bearer(worker, bridge.initialize(worker))
         message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
         with bridge.asking("GET", own) as listening, bridge.asking("POST", own, message) as waiting:
