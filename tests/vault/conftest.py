@@ -17,7 +17,7 @@ from connmgr.vault import Database, Vault, open_database, principal_rows, record
 from connmgr.vault import rows as connection_rows
 from connmgr.vault.record import fingerprint
 from connmgr.vault.tables import connection
-from connmgr.vault.wellknown import LOCAL
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.vault.people import copied, peopled
 from tests.vault.postgres import Postgres
@@ -34,29 +34,17 @@ def postgres() -> Iterator[Postgres]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def pair(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
+@pytest.fixture
+def daemons(postgres: Postgres, start_daemon: StartDaemon, tmp_path: Path) -> tuple[Daemon, Daemon]:
     """Two daemons on one database, with one key."""
-    directory = tmp_path_factory.mktemp("pair")
     environment = {"CONNMGR_DATABASE_URL": postgres.dsn(postgres.create())}
-    one = Daemon(directory / "one", environment=environment)
+    one = start_daemon(home=tmp_path / "one", environment=environment)
     key = (one.data_dir / "vault.key").read_bytes()
-    data = directory / "other" / "data" / "connmgr"
+    data = tmp_path / "other" / "data" / "connmgr"
     data.mkdir(mode=0o700, parents=True)
     (data / "vault.key").touch(0o600)
     (data / "vault.key").write_bytes(key)
-    other = Daemon(directory / "other", environment=environment)
-    yield one, other
-    one.stop()
-    other.stop()
-
-
-@pytest.fixture
-def daemons(pair: tuple[Daemon, Daemon]) -> Iterator[tuple[Daemon, Daemon]]:
-    """The two daemons; connections that the test leaves are removed after it."""
-    yield pair
-    connections = pair[0].client.connection
-    connections.remove([each for each in connections.query() if each != LOCAL])
+    return one, start_daemon(home=tmp_path / "other", environment=environment)
 
 
 @pytest.fixture(params=BOTH)
