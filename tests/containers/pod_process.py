@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any
@@ -20,6 +21,9 @@ from wsproto.utilities import LocalProtocolError
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK = 32 << 10
+STREAMS_SECONDS = 0.05
+"""Time before the first output. kubectl before 1.34 drops what comes before it has made its streams, and tells nobody
+when it has (kubernetes/kubernetes#131189); a real cluster takes longer to start a program."""
 
 
 class Messages:
@@ -107,6 +111,7 @@ class Piped:
         told.join()
 
     def _tell(self) -> None:
+        time.sleep(STREAMS_SECONDS)
         threads = [threading.Thread(target=self._copy, args=output) for output in self.outputs()]
         for thread in threads:
             thread.start()
