@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from connmgr.plugin import Transport, Wrapper
+from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import SchemaConformance, WrapperConformance
+from connmgr.testing.channel import Start, read_until
 from connmgr_containers import (
     Chroot,
     Docker,
@@ -109,6 +110,12 @@ class TestLxd(InsideConformance):
     @pytest.fixture
     def kind(self) -> Lxd:
         return Lxd()
+
+    def test_a_terminal_is_given_where_one_is_asked_for(self, start: Start) -> None:
+        # lxc loses the last output of one in sixty programs on a terminal, so this one stays.
+        channel = start("test -t 0 && test -t 1 && echo terminal; echo err >&2; sleep 120", pty=Pty())
+        assert channel.merged
+        assert read_until(channel, b"err").split() == [b"terminal", b"err"]
 
 
 OTHERS = [
