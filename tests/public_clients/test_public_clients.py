@@ -20,7 +20,7 @@ from tests.daemon import Daemon
 from tests.public_clients import installed
 from tests.public_clients.installed import VERSIONS, Version
 
-# The first run installs them.
+# They are installed if `make` could not.
 pytestmark = pytest.mark.timeout(900)
 
 HERE = Path(__file__).parent
