@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -254,11 +253,10 @@ def _owner(distribution: metadata.Distribution | None) -> str:
         return "unknown"
 
 
-# Each access to the metadata parses the file, and the entry points of a distribution follow each other.
-@lru_cache(maxsize=1)
 def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
     # A third-party finder may raise an exception where the standard one returns nothing.
     with suppress(FileNotFoundError):
+        # Each access to the metadata parses the file.
         told = None if distribution is None else distribution.metadata
         if told is not None and "Name" in told:
             version = told["Version"] if "Version" in told else ""  # noqa: SIM401 - before 3.12 there is no get

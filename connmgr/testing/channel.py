@@ -175,16 +175,16 @@ class ChannelConformance:
         assert run(transport, script(gone)).status != 0, "the process outlives its channel"
 
     def test_channels_do_not_wait_for_each_other(self, start: Start) -> None:
-        channels = [start(f"head -c 3; exit {number}") for number in range(3)]
+        channels = [start(f"head -c 3; exit {number}") for number in range(4)]
         for number, channel in reversed(list(enumerate(channels))):
             channel.sendall(b"no%d" % number, WAIT_SECONDS)
         for number, channel in enumerate(channels):
             assert finish(channel)[:2] == (number, b"no%d" % number)
 
     def test_threads_share_a_transport(self, transport: Transport) -> None:
-        scripts = [script(f"{BIG_OUTPUT}; exit {number}") for number in range(3)]
+        scripts = [script(f"{BIG_OUTPUT}; exit {number}") for number in range(4)]
         calls = [_Call(partial(run, transport, argv)) for argv in scripts]
-        assert [call.result().status for call in calls] == [0, 1, 2]
+        assert [call.result().status for call in calls] == [0, 1, 2, 3]
 
     def test_a_terminal_is_given_where_one_is_asked_for(self, start: Start) -> None:
         if not self.has_terminals:
@@ -279,7 +279,7 @@ class _Call:
         return self._result
 
 
-def assert_leaves_nothing(use: Callable[[], None], rounds: int = 2) -> None:
+def assert_leaves_nothing(use: Callable[[], None], rounds: int = 3) -> None:
     """Fail if descriptors or threads increase between calls of ``use``, the first excepted."""
     use()
     before = _held()

@@ -107,6 +107,10 @@ def test_a_job_whose_input_does_not_arrive_whole_never_begins(jobs: Jobs, tmp_pa
     spool = tmp_path / ".local/state/connmgr/jobs"
     eventually(lambda: not list(spool.iterdir()), "a part of the input stays on the disk")
     assert jobs.look(id).state == "gone"
+    held = spool / f".{id}.1"
+    held.touch()
+    jobs.spool.remove([id], DEADLINE_SECONDS)
+    assert not held.exists(), "input that came before its job outlives the job's removal"
     # The same start, repeated, finds nothing in its way.
     assert jobs.done(launch).stdout == data
     breaking.close()

@@ -1,7 +1,8 @@
 # If a link is in the place of a job's directory, only the link is removed.
 for id; do
   for d in "$job_home/$id" "$job_spare/$id"; do
-    rm -f -- "${d%/*}/.$id".*
+    # Input that came before its job, if the machine stopped then.
+    for held in "${d%/*}/.$id".*; do [ ! -e "$held" ] || rm -f -- "$held"; done
     [ -e "$d" ] || [ -L "$d" ] || continue
     # The runner of a job that has just ended may still write its last record, which makes rm fail.
     n=0

@@ -78,7 +78,7 @@ case $how in
   signal) [ "$s" -le 128 ] || case $(kill -l "$s") in "$name"|"SIG$name") state=killed;; esac;;
 esac
 record "$state" "$s" open 0 0
-[ "$stdin" = /dev/null ] || [ -L "$d" ] || rm -f "$d/stdin"
+[ "$stdin" != "$d/stdin" ] || [ -L "$d" ] || rm -f "$stdin"
 [ "$timer" = 0 ] || [ "$state" = timed_out ] || kill "$timer"
 [ "$feeder" = 0 ] || { kill "$feeder"; [ -L "$d" ] || rm -rf "$d/wake" "$d/in"; }
 # A child left by the command may hold its streams open for ever; they count as ended after a second.
