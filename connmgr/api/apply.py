@@ -21,6 +21,7 @@ from connmgr.api.services import services
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Boolean, Length, Schema, Text
 from connmgr.rights.action import Action
+from connmgr.rights.sight import Position
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
@@ -56,7 +57,11 @@ class EntryToAdd(Schema):
             "entry of `add`."
         },
     )
-    category = CategoryPath(metadata={"description": "Its category. Without it: the default category."})
+    category = CategoryPath(
+        metadata={
+            "description": "Its category. Without it: that of the connection which it is in, or else the default one."
+        }
+    )
 
 
 class EntryToChange(Schema):
@@ -65,7 +70,9 @@ class EntryToChange(Schema):
     data = Members(
         keys=Text(), metadata={"description": "All of the new data, as in `/connection/update`; labels as in `add`."}
     )
-    category = CategoryPath(metadata={"description": "The category to move it to."})
+    category = CategoryPath(
+        metadata={"description": "The category to move it to, with the connections in it that share its category."}
+    )
 
 
 def _list(kind: Any, description: str) -> Any:
@@ -170,7 +177,8 @@ def _batch(request: Mapping[str, Any], stored: Mapping[str, Connection]) -> Batc
     additions = []
     for number, entry in enumerate(request["add"]):
         data = load(entry["data"], at=f"add.{number}.data", labels=labels)
-        added = Addition(entry["name"], data.kind.name, data, tuple(entry.get("category", ("default",))))
+        category = tuple(entry["category"]) if "category" in entry else None
+        added = Addition(entry["name"], data.kind.name, data, category)
         additions.append(added)
         if "label" in entry:
             labels[entry["label"]] = added.id
@@ -193,7 +201,12 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
         given: dict[str, Any] = {} if change.name is None else {"name": change.name}
         given |= {} if change.category is None else {"category": applied.categories[change.category]}
         given |= {} if change.content is None else held(change.content)
-        part({"connection": change.id}, changed=changed_fields(stored[change.id], given))
+        moved = applied.moved[change.id]
+        part(
+            {"connection": change.id},
+            changed=changed_fields(stored[change.id], given),
+            **({"moved": list(moved)} if moved else {}),
+        )
     fresh = [id for id, added in applied.added if added]
     detail(added=len(fresh), changed=len(batch.changes), removed=len(applied.removed.connections))
 
@@ -215,17 +228,18 @@ def _asked(request: Mapping[str, Any]) -> Iterator[tuple[Action, dict[str, Any]]
             yield ADD_CATEGORY, {"parent": known[path]}
     authorisation = services().authorisation
     reached: dict[str, frozenset[str]] = {}
-    places: dict[str, str] = {}
+    positions: dict[str, Position] = {}
     for action, some in ((ADD, request["add"]), (UPDATE, request["change"])):
         for entry in some:
             about = {name: entry[name] for name in ("connection", "name", "data") if name in entry}
             about["connections"] = list({id for label in _labels(entry.get("data")) for id in reached.get(label, ())})
             if "category" in entry:
                 about["category"] = known[tuple(entry["category"])]
-            yield action, {**about, "places": places}
+            yield action, {**about, "positions": positions}
             if "label" in entry:
                 reached[entry["label"]] = authorisation.subjects(about).connections
-                places[entry["label"]] = authorisation.sight.place(entry["name"], entry["data"], places)
+                position = authorisation.sight.position(entry["name"], entry["data"], positions)
+                positions[entry["label"]] = position._replace(category=about.get("category", position.category))
     if request["remove"]:
         yield REMOVE, {"connections": request["remove"]}
 

@@ -138,23 +138,23 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.TemporaryLimit],
     waits=True,
     example={"name": "build server", "data": SSH, "validate": False},
-    answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"},
+    answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "added": True},
 )
-def add(request: dict[str, Any]) -> dict[str, str]:
+def add(request: dict[str, Any]) -> dict[str, Any]:
     """Store a connection and return its uuid.
 
     If an equivalent connection is stored (same type, same data after defaults, secrets compared in plain text), nothing
-    is added and the answer has its uuid. Secrets sent as plain strings are encrypted before they are stored. With
-    `validate` a connection that cannot be opened is answered 400 with the `code` of the cause.
+    is added and the answer has its uuid; its name and category stay. Secrets sent as plain strings are encrypted before
+    they are stored. With `validate` a connection that cannot be opened is answered 400 with the `code` of the cause.
     """
     data = ConnectionData.load(request["data"], caller().access)
     if request["validate_first"]:
         _check_category(request)
         _validate(data, None)
     if request["temporary"]:
-        id = _kept(request["name"], data)
+        id, is_new = _kept(request["name"], data)
         detail(connection=id, temporary=True)
-        return {"connection": id}
+        return {"connection": id, "added": is_new}
     add = partial(
         services().vault.connections.add,
         request["name"],
@@ -169,9 +169,9 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     id, is_new = add(same=data.equals)
     if not is_new and not services().authorisation.visible(caller(), [id]):
         # The answer must not reveal that there is one.
-        id, _ = add(same=lambda _: False)
-    detail(connection=id)
-    return {"connection": id}
+        id, is_new = add(same=lambda _: False)
+    detail(connection=id, **({} if is_new else {"added": False}))
+    return {"connection": id, "added": is_new}
 
 
 @group.endpoint(
@@ -186,7 +186,8 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 def update(request: dict[str, Any]) -> None:
     """Change a connection's name, data or category. Fields that are left out stay.
 
-    New data stops the shell of the connection, and the shells of connections over it.
+    Connections in it that share its category move with it. New data stops the shell of the connection, and the shells
+    of connections over it.
     """
     id = request["connection"]
     connections = services().vault.connections
@@ -199,8 +200,8 @@ def update(request: dict[str, Any]) -> None:
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
-    connections.update(id, **changes)
-    detail(changed=changed_fields(stored, changes))
+    moved = connections.update(id, **changes)
+    detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
     if "data" in request:
         end_what_runs(connections.with_dependents([id]))
 
@@ -297,7 +298,7 @@ def types() -> dict[str, Any]:
     }
 
 
-def _kept(name: str, data: ConnectionData) -> str:
+def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
     if data.references:
         raise errors.InvalidRequest("data: A temporary connection runs over no other one; store it.")
     return services().vault.connections.temporary.add(

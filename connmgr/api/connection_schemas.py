@@ -133,7 +133,11 @@ class ConnectionAddRequest(Schema):
         load_default=False,
         metadata={"description": "Open it first, and add nothing if that fails."},
     )
-    category = Id(metadata={"description": "Its category. Without it: the default category."})
+    category = Id(
+        metadata={
+            "description": "Its category. Without it: that of the connection which it is in, or else the default one."
+        }
+    )
     temporary = Boolean(
         load_default=False,
         metadata={
@@ -149,14 +153,17 @@ class ConnectionAddRequest(Schema):
 
 
 class ConnectionAddResponse(Schema):
-    connection = Id(required=True, metadata={"description": "Its uuid."})
+    connection = Id(required=True, metadata={"description": "The uuid of the new connection, or of an equivalent one."})
+    added = Boolean(required=True, metadata={"description": "False if an equivalent connection existed."})
 
 
 class ConnectionUpdateRequest(Schema):
     connection = Id(required=True, metadata={"description": "The connection to change."})
     name = Text(metadata={"description": "The new name, at most 255 characters."})
     data = Members(keys=Text(), metadata={"description": "All of the new data, not only the changes. The type stays."})
-    category = Id(metadata={"description": "The category to move it to."})
+    category = Id(
+        metadata={"description": "The category to move it to, with the connections in it that share its category."}
+    )
     validate_first = Boolean(
         data_key="validate",
         load_default=False,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from connmgr.cli import fields
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import find_category
+from connmgr.cli.names import ensure_category, qualified
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client
+from connmgr.printable import visible
 
 
 @click.command()
@@ -18,7 +20,7 @@ from connmgr.client import Client
 @click.argument("name", required=False)
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
-@click.option("--category", metavar="PATH", help="Where to put it.  [default: default]")
+@click.option("--category", metavar="PATH", help="The category to put it in; created if missing.")
 @click.option("--validate", is_flag=True, help="Open it first, and add it only if that succeeds.")
 @click.option("--schema", "show", is_flag=True, help="Show the fields of TYPE, or all types, and add nothing.")
 @json_option
@@ -33,7 +35,9 @@ def add(
     show: bool,
     as_json: bool,
 ) -> None:
-    """Store a connection and print its uuid. An equivalent one is not stored twice.
+    """Store a connection and print its uuid. An equivalent one is not stored twice; the existing one's name is shown.
+
+    Without --category it is put into the category of the connection that it is in, or else into `default`.
 
     Write a field within a field as identity.file=~/.ssh/id, a list item by item or as JSON, and a connection by its
     name. Secrets never stand on the command line: --secret password asks for it on the terminal. If standard input is
@@ -48,12 +52,23 @@ def add(
     chosen = fields.type_named(client, kind)
     data: dict[str, Any] = {"type": chosen.name}
     fields.apply(client, chosen, data, assignments, secrets)
-    where = None if category is None else find_category(client, category)
-    added = client.connection.add(name, data, validate=validate, category=where)
+    where = None if category is None else ensure_category(client, category)
+    added, is_new = client.connection.ensure(name, data, validate=validate, category=where)
+    if not is_new:
+        _tell_equal(client, name, added)
     if as_json:
-        print_json({"connection": added})
+        print_json({"connection": added, "added": is_new})
     else:
         click.echo(added)
+
+
+def _tell_equal(client: Client, name: str, existing: str) -> None:
+    """Say that nothing was stored as ``name``, because the connection ``existing`` has the same data."""
+    [one] = client.connection.info([existing])
+    stored = visible(qualified(one))
+    click.echo(f"{visible(name)} was not added: {stored} is stored with the same data.", err=True)
+    if one.name[-1] != name.lower():
+        click.echo(f"To rename it: connmgr mv {shlex.quote(stored)} {shlex.quote(name)}", err=True)
 
 
 def _show(client: Client, kind: str | None, *, as_json: bool) -> None:

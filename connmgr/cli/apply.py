@@ -38,7 +38,8 @@ def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
     asked about. Without a terminal it changes nothing unless --yes is given. All changes are stored in one step, or
     none. Connections that the file does not name stay, unless --prune is given. Categories are never removed.
 
-    `{secret: kept}` in the file stands for a secret that stays as it is. A secret in plain text is refused.
+    `{secret: kept}` in the file stands for a secret that stays as it is, and so does a secret that the file omits;
+    null removes it. A secret in plain text is refused.
     """
     client = connect()
     with waiting("reading and comparing"):

@@ -28,6 +28,9 @@ SECRETS = {
 
 SECRETS_OF_BECOME = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 LEADING_ELSEWHERE = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_paramiko_proxy_command")
+_STATED = frozenset({"type", "host", "port", "user", "identity.file", "elevated", "method"})
+"""The fields of connections that an inventory states."""
+
 BESIDE = ("group_vars", "host_vars")
 """Directories beside an inventory in which Ansible looks for more variables."""
 
@@ -49,7 +52,8 @@ def import_ansible_inventory(file: Path, **options: Any) -> None:
     ansible_become_method to ansible_become_user.
 
     Passwords are not read, encrypted or not: the list says how to give them. It also says what has no counterpart. All
-    are stored in one step, or none. A connection that is stored with other data stays unless --update is given.
+    are stored in one step, or none. With --update a stored connection gets what the inventory says of it; its password
+    and whatever else no inventory says stay.
     """
     for name in BESIDE:
         if (file.parent / name).exists():
@@ -63,7 +67,7 @@ def _entries(file: Path) -> Iterator[Entry]:
     for name, own in inventory.hosts.items():
         variables = {**lineage.variables(name), **own}
         groups = lineage.of(name)
-        host = Entry(name, category=lineage.path(groups[0]) if groups else None)
+        host = Entry(name, category=lineage.path(groups[0]) if groups else None, states=_STATED)
         try:
             host.data, note = _host(name, variables)
         except Unmappable as problem:
@@ -123,6 +127,7 @@ def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
         path=(host.key, user),
         category=host.category,
         note="; ".join([f"by {method}", *secrets]),
+        states=_STATED,
     )
 
 

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 USUAL = Path("~/.ssh/config")
 
+_OF_USUAL = frozenset({"type", "host"})
+"""The daemon reads ~/.ssh/config itself, so a host of it is stored by its alias alone."""
+
+_OF_OTHERS = _OF_USUAL | {"port", "user", "identity.file", "identity.certificate", "gateway"}
+
 
 @click.command(name="import-ssh-config")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
@@ -30,8 +35,8 @@ def import_ssh_config(file: Path | None, **options: Any) -> None:
     alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
     added with its HostName, Port, User, first IdentityFile, and ProxyJump as a connection to go through. Hosts with a
     ProxyCommand are left out. Hosts that are stored already are not added again. A connection of another type with the
-    same name is not changed; an ssh connection with other data is changed only with --update. All are stored in one
-    step, or none.
+    same name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
+    password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
     """
     run(lambda: _read(file), **options)
 
@@ -67,7 +72,7 @@ class _Hosts:
 
     def usual(self, name: str) -> Iterator[Entry]:
         """Yield the host ``name``; the daemon will resolve the alias in the usual files."""
-        yield Entry(name, {"type": "ssh", "host": name}, note=_note(self._resolve(name)))
+        yield Entry(name, {"type": "ssh", "host": name}, note=_note(self._resolve(name)), states=_OF_USUAL)
 
     def explicit(self, name: str, destination: Destination | None = None) -> Iterator[Entry]:
         """Yield the hosts of the ProxyJump of ``name`` that were not yielded yet, then ``name``."""
@@ -75,7 +80,7 @@ class _Hosts:
         if name in self._seen:
             return
         # Marked before its gateways are followed, so that a cycle ends.
-        self._seen[name] = host = Entry(name, _data(destination), note=_note(destination))
+        self._seen[name] = host = Entry(name, _data(destination), note=_note(destination), states=_OF_OTHERS)
         via: str | None = None
         for hop in destination.jumps:
             jump = _name(hop)
@@ -89,7 +94,7 @@ class _Hosts:
         if name in self._named:
             yield from self.explicit(name, destination)
         elif name not in self._seen:
-            self._seen[name] = host = Entry(name, _data(destination), note=_note(destination))
+            self._seen[name] = host = Entry(name, _data(destination), note=_note(destination), states=_OF_OTHERS)
             _lead(host, via)
             yield host
 

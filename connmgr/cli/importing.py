@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import find_category
 from connmgr.cli.output import json_option
 from connmgr.cli.plan import Entry, carry_out, judge_import, ordered, show
 from connmgr.cli.progress import waiting
 from connmgr.cli.stored import Stored
 from connmgr.client import Client
+from connmgr.client.names import UUID
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def import_options(command: Command) -> Command:
     """Give a command the options of an import, for :func:`run`."""
     command = json_option(command)
-    command = click.option("--category", metavar="PATH", help="Where to put them.  [default: default]")(command)
+    command = click.option("--category", metavar="PATH", help="Where to put them; created if missing.")(command)
     update = "Change stored connections with other data, too."
     command = click.option("--update", is_flag=True, help=update)(command)
     return click.option("--apply", is_flag=True, help="Add them. Default: change nothing.")(command)
@@ -30,7 +30,7 @@ def import_options(command: Command) -> Command:
 def run(read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, category: str | None, as_json: bool) -> None:
     """Compare the entries of ``read`` with the vault, show them, and with ``apply`` store them in one step."""
     client = connect()
-    above = None if category is None else _category(client, category)
+    above = None if category is None else _path(client, category)
     with waiting("reading and comparing"):
         entries = ordered(_placed(read(), above))
         judge_import(entries, Stored(client), update=update)
@@ -40,8 +40,11 @@ def run(read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, categ
     show(entries, as_json=as_json, advice=f"--apply {does}.")
 
 
-def _category(client: Client, category: str) -> tuple[str, ...]:
-    return client.category.info([find_category(client, category)])[0].name[1:]
+def _path(client: Client, category: str) -> tuple[str, ...]:
+    """Return the path of the category, an uuid or a path, which need not exist yet."""
+    if UUID.fullmatch(category):
+        return client.category.info([category.lower()])[0].name[1:]
+    return tuple(name for name in category.split("/") if name)
 
 
 def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:

@@ -108,6 +108,18 @@ def find_category(client: Client, name: str) -> str:
     return found[0]
 
 
+def ensure_category(client: Client, path: str) -> str:
+    """Return the uuid of the category ``path``, which is created where it is missing, and then named on stderr."""
+    names = [name for name in path.split("/") if name]
+    if UUID.fullmatch(path) or not names or (is_text(path) and client.category.query(escape("/".join(names)))):
+        return find_category(client, path)
+    id = ROOT_CATEGORY
+    for name in names:
+        id = client.category.add(name, id)
+    click.echo(f"Created the category {visible('/'.join(names))}.", err=True)
+    return id
+
+
 def suggested_category(client: Client, word: str) -> str:
     """Like :func:`suggested`, for categories."""
     paths = ["/".join(one.name[1:]) for one in client.category.info(client.category.query())]

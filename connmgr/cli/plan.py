@@ -12,7 +12,7 @@ import click
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, print_json, print_table
 from connmgr.cli.progress import waiting
-from connmgr.cli.stored import Stored, To, folded, mapped
+from connmgr.cli.stored import Stored, To, folded, given, mapped
 from connmgr.client import Client, ClientError
 
 NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
@@ -38,6 +38,10 @@ class Entry:
     id: str | None = None
     path: tuple[str, ...] = ()
     """Its path once it is stored: the names of the connections it runs in, then its own."""
+
+    states: frozenset[str] = frozenset()
+    """The fields that the source of an import can state, a field within a field as ``identity.file``; the others of a
+    stored connection stay."""
 
     renames: bool = False
     """Whether a stored connection with equal data gets this entry's name."""
@@ -85,7 +89,7 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
     """Decide what happens to each of ``entries``, which follow those that they run over.
 
     An entry with the data of a stored connection is there already. One with the name of exactly one connection of the
-    same type replaces its data if ``update``.
+    same type changes the fields that its source states, if ``update``.
     """
     known: dict[str, Entry] = {}
     for entry in entries:
@@ -96,13 +100,38 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
         alike = [id for id in stored.named(entry.path) if stored.infos[id]["type"] == entry.data["type"]]
         if same is not None:
             settle(entry, same, stored if update else None)
-        elif len(alike) == 1 and update:
-            settle(entry, alike[0], stored)
         elif len(alike) == 1:
-            fields = ", ".join(stored.differences(alike[0], entry.data))
-            entry.outcome, entry.note = DIFFERENT, f"stored with another {fields}; --update changes it"
+            entry.data = updated(given(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
+            fields = stored.differences(alike[0], entry.data)
+            if update or not fields:
+                settle(entry, alike[0], stored if update else None)
+            else:
+                entry.outcome = DIFFERENT
+                entry.note = f"stored with another {', '.join(fields)}; --update changes it"
         elif alike:
             entry.outcome, entry.note = DIFFERENT, "several connections have this name: change or remove them first"
+
+
+def updated(held: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
+    """Return the stored data ``held`` with the fields of ``data``, and without others that the source ``states``.
+
+    A field of which the source states only parts stays whole where it is of another origin: an ``identity`` whose key
+    is in the vault, while the source names the file of a key or none.
+    """
+    result: dict[str, Any] = {}
+    for name in dict.fromkeys([*data, *held]):
+        place, before, after = f"{at}{name}", held.get(name), data.get(name)
+        if isinstance(before, Mapping) and any(one.startswith(f"{place}.") for one in states):
+            parts = after if isinstance(after, Mapping) else {}
+            own = {part for part in before if f"{place}.{part}" not in states}
+            result[name] = (
+                before if own and parts.keys().isdisjoint(before) else updated(before, parts, states, f"{place}.")
+            )
+        elif name in data:
+            result[name] = after
+        elif place not in states:
+            result[name] = before
+    return {name: value for name, value in result.items() if value != {}}
 
 
 def settle(entry: Entry, id: str, stored: Stored | None) -> None:

@@ -82,12 +82,21 @@ def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
 
 
 def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: str) -> dict[str, Any]:
-    """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``."""
+    """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``.
+
+    Kept are those that ``data`` says are, and those of which it says nothing: only a null removes a secret. Within a
+    field that ``data`` replaces by another, such as the file of a key by the key itself, nothing is kept.
+    """
     found: dict[str, Any] = {}
-    for name, value in data.items():
-        there = held.get(name) if isinstance(held, Mapping) else None
-        place = f"{at}{name}"
-        if value == KEPT:
+    before = held if isinstance(held, Mapping) and not (at and data.keys().isdisjoint(held)) else {}
+    for name in dict.fromkeys([*data, *before]):
+        value, there, place = data.get(name), before.get(name), f"{at}{name}"
+        if name not in data:
+            if is_secret(there) or (isinstance(there, Mapping) and any(map(is_secret, there.values()))):
+                found[name] = there
+        elif value is None:
+            continue
+        elif value == KEPT:
             if there is None:
                 missing.append(place)
             else:

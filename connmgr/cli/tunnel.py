@@ -12,7 +12,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import json_option, print_json, print_table
-from connmgr.client import Client
+from connmgr.client import Client, ClientError
 from connmgr.printable import visible
 
 HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
@@ -48,20 +48,37 @@ def tunnel() -> None:
 @click.option(
     "--local-port", metavar="PORT", type=click.IntRange(1, 65535), help="The port here; a free one otherwise."
 )
-def open_(name: str, place: str | None, local_port: int | None) -> None:
+@click.option(
+    "--keep", is_flag=True, help="Store a new tunnel even if it cannot be opened now; the daemon goes on trying."
+)
+def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -> None:
     """Open a stored tunnel, or one to a PORT of a machine.
 
-    With PORT the CONNECTION is a machine, and the service is stored below it under `services`. HOST is another host
-    that the machine can reach, by the name that the machine uses. Connect to the printed address.
+    With PORT the CONNECTION is a machine, and the service is stored below it under `services`, unless one to the same
+    HOST and PORT is stored already: then that one is opened. HOST is another host that the machine can reach, by the
+    name that the machine uses. Connect to the printed address. A new tunnel that cannot be opened is not stored unless
+    --keep is given.
     """
     client = connect()
     if place is None:
         if local_port is not None:
             raise click.UsageError("--local-port is for a new tunnel: name a PORT, or edit the one that is stored.")
-        id = find(client, name)
+        id, is_new = find(client, name), False
     else:
-        id = _stored(client, reach(client, name), place, local_port)
-    client.connection.toggle(id, True)
+        id, is_new = _stored(client, reach(client, name), place, local_port)
+    failure = None
+    try:
+        client.connection.toggle(id, True)
+        if fault := _status(client, id)["lastError"]:
+            failure = ClientError(fault["message"], fault["code"], 0)
+    except ClientError as error:
+        if keep or not is_new:
+            raise
+        failure = error
+    if failure is not None and is_new and not keep:
+        client.connection.remove([id])
+        advice = "The tunnel was not stored: with --keep it is, and the daemon tries again."
+        raise ClientError(f"{failure.message} {advice}", failure.code, failure.status) from failure
     _tell(client, id)
 
 
@@ -89,8 +106,11 @@ def ls(pattern: str, *, as_json: bool) -> None:
         print_table([HEADING, *(_row(names[one["connection"]], one) for one in found)])
 
 
-def _stored(client: Client, machine: str, place: str, local_port: int | None) -> str:
-    """Store a service unless it is stored already, and return its id."""
+def _stored(client: Client, machine: str, place: str, local_port: int | None) -> tuple[str, bool]:
+    """Return the id of the service ``place`` of a machine, and whether it is new: the same one is not stored twice.
+
+    Two services are the same if they lead to the same host and port; with a ``local_port``, also from the same one.
+    """
     read = _PLACE.fullmatch(place)
     if read is None or not 0 < int(read[3]) < 1 << 16:
         raise click.UsageError(f"{place!r} is not of the form [HOST:]PORT.")
@@ -98,11 +118,24 @@ def _stored(client: Client, machine: str, place: str, local_port: int | None) ->
     data: dict[str, Any] = {"type": "customService", "host": machine, "remotePort": int(read[3])}
     data |= {"address": host} if host else {}
     data |= {"localPort": local_port} if local_port else {}
-    return client.connection.add(place, data)
+    leads = machine, (host or "localhost").lower(), int(read[3])
+    for one in client.connection.info(client.connection.query(type="customService")):
+        stored = one.data
+        if (stored["host"], stored["address"].lower(), stored["remotePort"]) == leads and local_port in (
+            None,
+            stored.get("localPort"),
+        ):
+            return one.id, False
+    return client.connection.ensure(place, data)
+
+
+def _status(client: Client, id: str) -> dict[str, Any]:
+    [status] = client.tunnel.query([id])
+    return status
 
 
 def _tell(client: Client, id: str) -> None:
-    [told] = client.tunnel.query([id])
+    told = _status(client, id)
     [info] = client.connection.info([id])
     why = f" ({told['lastError']['message']})" if told["lastError"] and told["state"] != "open" else ""
     click.echo(f"{visible(info.path)}  {told['state']}  {told['address'] or '-'}{visible(why)}")

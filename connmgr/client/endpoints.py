@@ -82,10 +82,26 @@ class Connections(Group):
         category: str | None = None,
         temporary: bool | None = None,
     ) -> str:
-        """Store a connection, or find an equivalent one, and return its id; ``data`` includes its ``type``.
-        A ``temporary`` one stays in the daemon's memory while it has a shell, and for a minute more."""
+        """Store a connection as :meth:`ensure` does, and return its id."""
+        return self.ensure(name, data, validate=validate, category=category, temporary=temporary)[0]
+
+    def ensure(
+        self,
+        name: str,
+        data: Mapping[str, Any],
+        *,
+        validate: bool = False,
+        category: str | None = None,
+        temporary: bool | None = None,
+    ) -> tuple[str, bool]:
+        """Return the id of a connection with ``data``, which includes its ``type``, and whether it is new.
+
+        An equivalent one that is stored keeps its name. A ``temporary`` one stays in the daemon's memory while it has a
+        shell, and for a minute more.
+        """
         more = given(category=category, temporary=temporary)
-        return str(self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)["connection"])
+        answer = self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)
+        return str(answer["connection"]), bool(answer["added"])
 
     def update(
         self,

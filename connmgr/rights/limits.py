@@ -90,21 +90,24 @@ def changes_what_others_need(sight: Sight, grant: Grant, request: Request) -> No
 def puts_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
     """Refuse to add a connection where the token would not see it."""
     if not grant.sees_all:
-        path = sight.place(request["name"], request["data"], request.get("places", {}))
-        sight.require_place(grant, path, request.get("category"))
+        path, category = sight.position(request["name"], request["data"], request.get("positions", {}))
+        sight.require_place(grant, path, request.get("category", category))
 
 
 def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse a name, data or a category by which a connection would leave the token's sight."""
+    """Refuse a name, data or a category by which a connection, or one below it, would leave the token's sight."""
     if grant.sees_all:
         return
     stored = sight.stored(request["connection"])
     name = request.get("name", stored.name)
     if "data" in request:
-        path = sight.place(name, {"type": stored.type, **request["data"]}, request.get("places", {}))
+        path = sight.position(name, {"type": stored.type, **request["data"]}, request.get("positions", {})).path
     else:
         path = joined((*stored.path[:-1], segment(name)))
     sight.require_place(grant, path, request.get("category", stored.category))
+    if "category" in request:
+        for below in sight.below(stored):
+            sight.require_place(grant, joined((path, *below.path[len(stored.path) :])), request["category"])
 
 
 def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
 from connmgr.fields import Reference
@@ -21,6 +21,13 @@ KNOWN_SECONDS = 0.5
 """Time for which the name and category of a connection are cached."""
 
 MAX_KNOWN = 10_000
+
+
+class Position(NamedTuple):
+    """The path of a connection, and the id of the category that it is in unless another one is named."""
+
+    path: str
+    category: str
 
 
 class Sight:
@@ -117,21 +124,31 @@ class Sight:
         dependents = self._vault.connections.with_dependents(ids)
         return len(self.visible(grant, dependents)) == len(dependents)
 
-    def require_place(self, grant: Grant, path: str, category: str | None) -> None:
-        """Raise ScopeDenied if a connection ``path`` in ``category``, None for the default, would be out of sight."""
-        categories = self._category_paths([category or DEFAULT])
-        if not grant.sees(Seen("", path, categories.get(category or DEFAULT, ""))):
+    def below(self, one: Connection) -> list[Connection]:
+        """Return the connections below ``one`` that share its category, and so move with it to another one."""
+        over = [id for id in self._vault.connections.with_dependents([one.id]) if id != one.id]
+        return [
+            other
+            for other in self._vault.connections.infos(over)
+            if other.category == one.category and other.path[: len(one.path)] == one.path
+        ]
+
+    def require_place(self, grant: Grant, path: str, category: str) -> None:
+        """Raise ScopeDenied if a connection ``path`` in the category with the id ``category`` would be out of sight."""
+        if not grant.sees(Seen("", path, self._category_paths([category]).get(category, ""))):
             raise ScopeDenied("The token may have no connection of this name in this category.")
 
-    def place(self, name: str, data: Mapping[str, Any], places: Mapping[str, str]) -> str:
-        """Return the path of a connection by its name and data; a wrapper's path begins with another connection's.
+    def position(self, name: str, data: Mapping[str, Any], positions: Mapping[str, Position]) -> Position:
+        """Return where a new connection would be by its name and data: below another one, if it is a wrapper.
 
-        ``places`` has the paths of connections that are created with it, by their labels.
+        ``positions`` has those of connections that are created with it, by their labels.
         """
         kind = self._kind(data)
         place = Placing() if kind is None else placing(kind, data)
-        above = (self._path_of(place.parent, places), place.folder)
-        return SEPARATOR.join((*(part for part in above if part is not None), segment(name)))
+        parent = self._position_of(place.parent, positions)
+        above = (None if parent is None else parent.path, place.folder)
+        path = SEPARATOR.join((*(part for part in above if part is not None), segment(name)))
+        return Position(path, DEFAULT if parent is None else parent.category)
 
     def ways_of(self, data: Mapping[str, Any]) -> tuple[bool, bool]:
         """Return whether ``data`` belong to a wrapper, and whether they lead to another host than this machine."""
@@ -160,13 +177,15 @@ class Sight:
     def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
         return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
 
-    def _path_of(self, named: Any, places: Mapping[str, str]) -> str | None:
-        """Return the path of a connection that data name by its id or a label, or None."""
-        if isinstance(named, Mapping) and named.get("label") in places:
-            return places[named["label"]]
+    def _position_of(self, named: Any, positions: Mapping[str, Position]) -> Position | None:
+        """Return the position of a connection that data name by its id or a label, or None."""
+        if isinstance(named, Mapping) and named.get("label") in positions:
+            return positions[named["label"]]
         id = named.get("storeId") if isinstance(named, Mapping) else named
-        found = self.of([id.lower()]) if isinstance(id, str) else {}
-        return next((one.path for one in found.values()), None)
+        found = self._vault.connections.each([id.lower()]) if isinstance(id, str) else {}
+        return next(
+            (Position(joined(one.path), one.category) for one in found.values() if isinstance(one, Connection)), None
+        )
 
     def _holding(self, grant: Grant) -> set[str]:
         """Return the paths of the categories that contain a connection in sight, and of those above them."""

@@ -16,6 +16,7 @@ from connmgr.vault.changes import Permission
 from connmgr.vault.connections import Connections, Removed
 from connmgr.vault.database import Database
 from connmgr.vault.tree import dependents
+from connmgr.vault.wellknown import DEFAULT
 
 Own = TypeVar("Own", bound="Content")
 
@@ -51,7 +52,9 @@ class Addition:
     name: str
     type: str
     content: Content
-    category: Path
+    category: Path | None = None
+    """None means that of the connection above it, or else the default one."""
+
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -77,7 +80,7 @@ class Batch:
     def paths(self) -> Iterable[Path]:
         """Yield the paths of all categories that it needs."""
         yield from self.categories
-        yield from (one.category for one in self.additions)
+        yield from (one.category for one in self.additions if one.category is not None)
         yield from (one.category for one in self.changes if one.category is not None)
 
 
@@ -96,6 +99,8 @@ class Applied:
     """The connections with changed data, and all connections over them: their shells must be stopped."""
 
     removed: Removed
+    moved: Mapping[str, Sequence[str]]
+    """For each changed connection the connections below it that moved with it to another category."""
 
 
 class Batches:
@@ -117,17 +122,18 @@ class Batches:
         ids, made = self._categories.ensure_within(tx, paths)
         additions = _Additions(tx, self._key, batch.additions)
         added = additions.store(ids)
+        moved: dict[str, Sequence[str]] = {}
         for change in batch.changes:
             changes: dict[str, Any] = {"name": change.name}
             if change.category is not None:
                 changes["category"] = ids[change.category]
             if change.content is not None:
                 changes |= held(change.content.moved(additions.folded))
-            self._connections.update_within(tx, change.id, **changes, permits=permits)
+            moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits)
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
         rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
-        return Applied(ids, made, added, stale, removed)
+        return Applied(ids, made, added, stale, removed, moved)
 
 
 def held(content: Content) -> dict[str, Any]:
@@ -159,11 +165,13 @@ class _Additions:
 
     def store(self, categories: Mapping[Path, str]) -> list[tuple[str, bool]]:
         """Store those without an equivalent; return the id of each, and whether it was added."""
-        outcome = [self._settle(one, categories[one.category]) for one in self._additions]
+        outcome = [
+            self._settle(one, None if one.category is None else categories[one.category]) for one in self._additions
+        ]
         rows.insert(self._tx, self._new, self._references)
         return outcome
 
-    def _settle(self, one: Addition, category: str) -> tuple[str, bool]:
+    def _settle(self, one: Addition, category: str | None) -> tuple[str, bool]:
         content = one.content
         if not self.folded.keys().isdisjoint(_targets(content)):
             content = content.moved(self.folded)
@@ -179,14 +187,16 @@ class _Additions:
         same.append(row)
         return one.id, True
 
-    def _row(self, one: Addition, content: Content, category: str) -> dict[str, Any]:
+    def _row(self, one: Addition, content: Content, category: str | None) -> dict[str, Any]:
         targets = _targets(content)
         # A stored equivalent is known only once something runs over it.
         folded = targets - self._known.keys()
         if folded:
             self._known |= way.verified(self._tx, self._key, folded)
+        parent = self._known[content.parent] if content.parent else None
+        category = category or (DEFAULT if parent is None else parent["category"])
         row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
-        row |= rows.placed(row["name"], self._known[content.parent] if content.parent else None, content.folder)
+        row |= rows.placed(row["name"], parent, content.folder)
         row["way"] = way.digest(self._known[target] for target in targets)
         row["mac"] = record.mac(row, self._key)
         self._known[one.id] = row

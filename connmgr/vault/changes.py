@@ -42,9 +42,10 @@ def change(
     changes: dict[str, Any],
     targets: set[str] | None,
     permits: Permission,
-) -> None:
-    """Change columns of a row, its targets unless ``targets`` is None, and the rows above accordingly.
+) -> list[str]:
+    """Change columns of a row, its targets unless ``targets`` is None, and the rows above and below accordingly.
 
+    Return the ids of the rows below it that moved with it to another category.
     :raises connmgr.errors.IntegrityError: a row was changed outside of connmgr.
     """
     before = _checked(key, rows.one(tx, id))
@@ -63,8 +64,7 @@ def change(
         _require_permission(above, permits, "Secrets of {} go over this connection")
         _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
     _store(tx, key, [after, *above])
-    if after["path"] != before["path"]:
-        _move_below(tx, key, id, before["path"], after["path"])
+    return _follow(tx, key, before, after)
 
 
 def move(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str) -> None:
@@ -83,13 +83,21 @@ def _store(tx: sa.Connection, key: VaultKey, changed: Iterable[dict[str, Any]]) 
     rows.update(tx, [row | {"mac": record.mac(row, key)} for row in changed])
 
 
-def _move_below(tx: sa.Connection, key: VaultKey, id: str, before: str, after: str) -> None:
-    for some in chunks(closure(tx, [id], table, "id", "parent")[1:]):
-        moved = [_checked(key, row) for row in rows.by_id(tx, some).values()]
-        for row in moved:
-            row["path"] = after + row["path"][len(before) :]
+def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[str]:
+    """Give the rows below a changed row its new path, and its new category if they shared the old one."""
+    if (before["path"], before["category"]) == (after["path"], after["category"]):
+        return []
+    moved = []
+    for some in chunks(closure(tx, [before["id"]], table, "id", "parent")[1:]):
+        below = [_checked(key, row) for row in rows.by_id(tx, some).values()]
+        for row in below:
+            row["path"] = after["path"] + row["path"][len(before["path"]) :]
             row["depth"] = row["path"].count(SEPARATOR) + 1
-        _store(tx, key, moved)
+            if row["category"] == before["category"] != after["category"]:
+                row["category"] = after["category"]
+                moved.append(row["id"])
+        _store(tx, key, below)
+    return moved
 
 
 def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:

@@ -143,7 +143,8 @@ class Connections:
         The secrets in ``data`` are sealed. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
         (:func:`connmgr.vault.record.fingerprint`) for which ``same`` returns True; it compares data with their secrets,
         and is called while other writers wait. ``references`` are the connections that this one runs over; its path
-        begins with the path of ``parent``, one of them, and ``folder``.
+        begins with the path of ``parent``, one of them, and ``folder``. Without a ``category`` it gets its parent's,
+        or else the default one.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
@@ -155,21 +156,22 @@ class Connections:
         def work(tx: sa.Connection) -> tuple[str, bool]:
             rows.require_category(tx, new["category"])
             found = way.verified(tx, self._key, targets)
+            inherited = {"category": found[parent]["category"]} if parent and category is None else {}
             bound = way.digest(found[target] for target in targets)
             for row in rows.candidates(tx, [fingerprint])[fingerprint]:
                 # A record that was changed outside of connmgr equals none.
                 alike = row["type"] == type and record.intact(row, self._key)
                 if alike and same(record.load(row, self._key).data):
                     return row["id"], False
-            changes.insert(tx, self._key, new | {"way": bound}, targets, folder)
+            changes.insert(tx, self._key, new | inherited | {"way": bound}, targets, folder)
             return new["id"], True
 
         return self._database.write(work)
 
-    def update(self, id: str, **given: Any) -> None:
+    def update(self, id: str, **given: Any) -> list[str]:
         """Change the given fields of a connection, as :meth:`update_within` does, in a transaction of its own."""
         erases = given.get("data") is not None
-        self._database.write(lambda tx: self.update_within(tx, id, **given), erases=erases)
+        return self._database.write(lambda tx: self.update_within(tx, id, **given), erases=erases)
 
     def update_within(
         self,
@@ -183,8 +185,10 @@ class Connections:
         references: Iterable[str] | None = None,
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
-    ) -> None:
+    ) -> list[str]:
         """Change the given fields of a connection, and the paths of those below it; its type stays.
+
+        A new ``category`` also becomes that of the connections below it which shared the old one; return their ids.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
         of each connection above it whose way changes, because they are tied to the new way, and of each connection that
@@ -204,7 +208,7 @@ class Connections:
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
         columns["last_modified"] = now()
-        changes.change(tx, self._key, id, columns, targets, permits)
+        return changes.change(tx, self._key, id, columns, targets, permits)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.

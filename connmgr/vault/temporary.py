@@ -50,8 +50,8 @@ class TemporaryConnections:
         *,
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
-    ) -> str:
-        """Keep a connection and return its id, or the id of an equivalent one; otherwise as :meth:`Connections.add`.
+    ) -> tuple[str, bool]:
+        """Keep a connection; arguments and answer are those of :meth:`Connections.add`.
 
         :raises TemporaryLimit: there are too many.
         """
@@ -60,12 +60,12 @@ class TemporaryConnections:
             for id, one in alive.items():
                 if (one.connection.type, one.fingerprint) == (type, fingerprint) and same(one.connection.data):
                     one.until = None if one.until is None else _soon()
-                    return id
+                    return id, False
             if len(alive) >= MAX_TEMPORARY:
                 raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
             made = _made(name, type, data)
             self._kept = {**alive, made.id: _Kept(made, fingerprint, _soon())}
-            return made.id
+            return made.id, True
 
     def get(self, id: str) -> Connection | None:
         """Return the connection ``id``, or None if none is kept."""

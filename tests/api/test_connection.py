@@ -77,6 +77,14 @@ def test_secrets_are_stored_and_told_in_their_encrypted_form_alone(client: Clien
     assert "hunter2" not in clean_daemon.stderr()
 
 
+def test_it_is_said_whether_a_connection_was_added(client: Client) -> None:
+    for temporary in (False, True):
+        added = [
+            client.post("/connection/add", name=name, data=SSH, temporary=temporary)["added"] for name in ("one", "two")
+        ]
+        assert added == [True, False], f"temporary: {temporary}"
+
+
 def test_an_equivalent_connection_is_not_added_again(client: Client) -> None:
     id = add(client, "box", SSH)
     sealed = client.post("/secret/encrypt", value="hunter2")["encrypted"]
@@ -160,6 +168,34 @@ def test_an_update_changes_what_it_names(client: Client) -> None:
     category = client.post("/category/add", name="lab", parent=DEFAULT_CATEGORY)["category"]
     client.post("/connection/update", connection=id, category=category)
     assert info(client, id)["category"] == ["default", "lab"]
+
+
+@pytest.mark.parametrize("way", ["single", "batch"])
+def test_connections_live_in_the_category_of_the_one_they_are_in_and_move_with_it(client: Client, way: str) -> None:
+    lab = client.category.add("lab", ROOT_CATEGORY)
+    over = {"type": "shellEnvironment", "elevated": True}
+    if way == "single":
+        web = add(client, "web", SSH, category=lab)
+        root = add(client, "root", {**over, "host": web})
+        www = add(client, "www", {**over, "host": root, "user": "www"})
+        other = add(client, "other", {**over, "host": web, "user": "other"}, category=DEFAULT_CATEGORY)
+    else:
+        entries = [
+            {"label": "web", "name": "web", "data": SSH, "category": ["lab"]},
+            {"label": "root", "name": "root", "data": {**over, "host": {"label": "web"}}},
+            {"name": "www", "data": {**over, "host": {"label": "root"}, "user": "www"}},
+            {"name": "other", "data": {**over, "host": {"label": "web"}, "user": "other"}, "category": ["default"]},
+        ]
+        web, root, www, other = (id for id, _ in client.connection.apply(add=entries).added)
+    found = {one: info(client, one)["category"] for one in (web, root, www, other)}
+    assert found == {web: ["lab"], root: ["lab"], www: ["lab"], other: ["default"]}
+    if way == "single":
+        client.connection.update(web, category=client.category.add("attic", ROOT_CATEGORY), name="old")
+    else:
+        client.connection.apply(change=[{"connection": web, "category": ["attic"], "name": "old"}])
+    found = {one: info(client, one)["category"] for one in (web, root, www, other)}
+    assert found == {web: ["attic"], root: ["attic"], www: ["attic"], other: ["default"]}
+    assert info(client, www)["name"] == ["old", "root", "www"]
 
 
 def test_an_update_at_fault_changes_nothing(client: Client) -> None:

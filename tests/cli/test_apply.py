@@ -120,6 +120,27 @@ def test_a_plan_is_shown_then_done_and_says_what_changes(clean_connmgr: CommandL
     )
 
 
+def test_a_secret_that_the_file_omits_stays_and_null_removes_it(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    clean_connmgr("add", "ssh", "web", "host=web.example", "--secret", "password", stdin=SECRET)
+    clean_connmgr("add", "ssh", "key", "host=key.example", "--secret", "identity.key", stdin="not a key")
+    before = {name: data(clean_connmgr, name) for name in ("web", "key")}
+    text = """
+connmgr: 1
+connections:
+- {name: web, type: ssh, data: {host: web.example, user: ci}}
+- {name: key, type: ssh, data: {host: key.example, user: ci}}
+"""
+    file = write(tmp_path, text)
+    assert clean_connmgr("apply", "-f", file, "--yes").output.endswith("2 connections: 2 changed\n")
+    for name in ("web", "key"):
+        assert data(clean_connmgr, name) == {**before[name], "user": "ci"}
+    assert outcomes(clean_connmgr, "-f", file) == {"default/key": "there already", "default/web": "there already"}
+    file = write(tmp_path, text.replace("user: ci}}", "user: ci, password: null, identity: null}}"))
+    assert clean_connmgr("apply", "-f", file, "--yes").output.endswith("2 connections: 2 changed\n")
+    assert data(clean_connmgr, "web").keys().isdisjoint({"password", "identity"})
+    assert data(clean_connmgr, "key").keys().isdisjoint({"password", "identity"})
+
+
 def test_only_prune_removes_and_nothing_that_is_run_over(peopled: CommandLine, tmp_path: Path) -> None:
     exported = yaml.safe_load(peopled("export").output)
     exported["connections"] = [one for one in exported["connections"] if one["name"] not in ("twin", "hop")]

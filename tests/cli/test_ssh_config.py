@@ -106,6 +106,51 @@ def test_update_changes_what_is_stored_with_other_data_and_says_in_what(
     assert outcomes(clean_connmgr, str(file), "--update")["web"] == "there already"
 
 
+@pytest.mark.parametrize("update", [(), ("--update",)], ids=["new ones", "update"])
+def test_what_the_configuration_cannot_say_of_a_host_stays(clean_connmgr: CommandLine, update: tuple[str, ...]) -> None:
+    usual(clean_connmgr, HOSTS)
+    clean_connmgr("add", "ssh", "web", "host=web", "port=2222", "--secret", "password", stdin="canary")
+    before = clean_connmgr("info", "web", "--json").json["rawData"]
+    assert outcomes(clean_connmgr, "--apply", *update)["web"] == "there already"
+    assert clean_connmgr("info", "web", "--json").json["rawData"] == before
+
+
+def test_an_update_changes_what_the_configuration_says_and_nothing_else(
+    clean_connmgr: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "config"
+    file.write_text(HOSTS)
+    stored = {
+        "web": (
+            ["host=web.example.org", "port=2200", "user=root", "identity.file=~/.ssh/id_old"],
+            "identity.passphrase",
+        ),
+        "db": (["host=db", "user=deploy"], "identity.key"),
+    }
+    for name, (fields, secret) in stored.items():
+        clean_connmgr("add", "ssh", name, *fields, "hostKeyChecking=strict", "--secret", secret, stdin="canary")
+    before = {name: clean_connmgr("info", name, "--json").json["rawData"] for name in stored}
+    assert "stored with another identity, user;" in clean_connmgr("import-ssh-config", str(file)).output
+    assert outcomes(clean_connmgr, str(file), "--update", "--apply")["web"] == "changed"
+    after = {name: clean_connmgr("info", name, "--json").json["rawData"] for name in stored}
+    passphrase = before["web"]["identity"]["passphrase"]
+    assert after["web"] == {
+        **before["web"],
+        "user": "deploy",
+        "identity": {"file": str(clean_connmgr.daemon.home / ".ssh/id_web"), "passphrase": passphrase},
+    }
+    gateway = clean_connmgr("info", "joe@hop.example:99", "--json").json["connection"]
+    assert after["db"]["identity"] == before["db"]["identity"]
+    assert after["db"] == {**before["db"], "gateway": after["db"]["gateway"]}
+    assert gateway
+    # What the configuration says no more goes; what it cannot say stays.
+    file.write_text("Host web\n  HostName web.example.org\n  IdentityFile ~/.ssh/id_web\n")
+    assert outcomes(clean_connmgr, str(file), "--update", "--apply")["web"] == "changed"
+    last = clean_connmgr("info", "web", "--json").json["rawData"]
+    assert "user" not in last
+    assert (last["port"], last["identity"]["passphrase"]) == (22, passphrase)
+
+
 def test_a_host_that_the_daemon_refuses_is_named_and_none_is_added(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("Host good\nHost bad\n  User a b\nHost worse\n  HostName a,b\n")

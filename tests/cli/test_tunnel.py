@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -38,3 +39,34 @@ def test_what_is_no_place_is_said(clean_connmgr: CommandLine) -> None:
     assert "No connection is called 'nowhere'" in clean_connmgr("tunnel", "nowhere", "80", code=5).errors
     assert "name a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
     assert clean_connmgr("tunnel", "ls").output == ""
+
+
+def test_the_same_service_asked_for_twice_is_one_tunnel(clean_connmgr: CommandLine, service: Service) -> None:
+    connmgr = clean_connmgr
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    first = connmgr("tunnel", "local", str(service.port), "--local-port", str(port)).output
+    assert first.endswith(f"open  127.0.0.1:{port}\n")
+    for place in (str(service.port), f"localhost:{service.port}", f"LOCALHOST:{service.port}"):
+        assert connmgr("tunnel", "local", place).output == first, place
+    assert connmgr("tunnel", "local", str(service.port), "--local-port", str(port)).output == first
+    assert len(connmgr("tunnel", "ls", "--json").json) == 1
+
+
+def test_a_new_tunnel_that_cannot_be_opened_is_stored_only_on_request(clean_connmgr: CommandLine) -> None:
+    connmgr = clean_connmgr
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        refused = connmgr("tunnel", "local", "80", "--local-port", port, code=1).errors
+        assert f"Another program listens on port {port}" in refused
+        assert "--keep" in refused
+        assert connmgr("tunnel", "ls", "--json").json == []
+    connmgr("add", "ssh", "gone", "host=127.0.0.1", "port=1")
+    refused = connmgr("tunnel", "gone", "80", code=1).errors
+    assert "127.0.0.1" in refused
+    assert "--keep" in refused
+    assert connmgr("tunnel", "ls", "--json").json == []
+    assert "retrying" in connmgr("tunnel", "gone", "80", "--keep").output
+    assert len(connmgr("tunnel", "ls", "--json").json) == 1
+    # A stored one stays stored.
+    assert "retrying" in connmgr("tunnel", "gone", "80").output

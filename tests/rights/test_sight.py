@@ -159,6 +159,28 @@ def test_a_connection_is_added_only_within_sight(
     holder.ok("/connection/remove", connections=[made])
 
 
+def test_a_connection_below_another_is_judged_by_the_category_that_it_gets(world: World) -> None:
+    holder = create(world.daemon, "connection.write", "connection.read", "shell.any", categories=["default/prod"])
+    body = {"name": "root", "data": {"type": "shellEnvironment", "elevated": True, "host": world.db}}
+    below = holder.ok("/connection/add", **body, validate=False)["connection"]
+    try:
+        assert seen(holder) == {world.db, below}
+        # The category holds for both, so moving the lower one out of sight is refused with it.
+        narrow = create(
+            world.daemon,
+            "connection.write",
+            "connection.read",
+            "shell.any",
+            connections=["db", "db/*"],
+            categories=["**"],
+        )
+        narrow.ok("/connection/update", connection=world.db, category=world.prod)
+        stays = create(world.daemon, "connection.write", "connection.read", "shell.any", categories=["default/prod"])
+        assert stays.refused("/connection/update", connection=world.db, category=DEFAULT_CATEGORY) == "unknown_category"
+    finally:
+        world.daemon.client.post("/connection/remove", connections=[below])
+
+
 def test_adding_a_connection_does_not_reveal_an_equal_one_out_of_sight(world: World) -> None:
     holder = create(world.daemon, "connection.write", "connection.read", connections=["mine"])
     data = {"type": "ssh", "host": "db.example", "user": "ci"}

@@ -28,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def add(kept: TemporaryConnections, host: str = "a") -> str:
     data = {"host": host}
-    return kept.add(host, "ssh", data, fingerprint=host.encode(), same=lambda other: other == data)
+    return kept.add(host, "ssh", data, fingerprint=host.encode(), same=lambda other: other == data)[0]
 
 
 def test_it_lasts_as_long_as_its_link_and_a_minute(clock: Clock) -> None:
