@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connmgr import paths
+from connmgr.durations import FORMS, parse_duration
 from connmgr.errors import StartupError
 
 if sys.version_info >= (3, 11):
@@ -73,17 +74,15 @@ class Settings:
         (), "Further names that clients may put into the Host header, with or without a port; separated by commas."
     )
     session_ttl: float = _option(
-        86400.0, "Seconds of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
+        86400.0, "Time of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
     )
     unlock_ttl: float = _option(
-        3600.0, "Seconds of idleness after which a session's vault user is locked again; 0: never.", at_least=0
+        3600.0, "Time of idleness after which a session's vault user is locked again; 0: never.", at_least=0
     )
-    idle_timeout: float = _option(
-        86400.0, "Seconds after which a shell that nobody uses is closed; 0: never.", at_least=0
-    )
-    start_timeout: float = _option(30.0, "Seconds that a shell may take to start.", at_least=0.1, at_most=3600)
+    idle_timeout: float = _option(86400.0, "Time after which a shell that nobody uses is closed; 0: never.", at_least=0)
+    start_timeout: float = _option(30.0, "Time that a shell may take to start.", at_least=0.1, at_most=3600)
     command_timeout: float = _option(
-        3600.0, "Seconds that a command may run if its request names no timeout.", at_least=0.1, at_most=86400
+        3600.0, "Time that a command may run if its request names no timeout.", at_least=0.1, at_most=86400
     )
     max_output: int = _option(
         16 * MEBIBYTE, "Bytes kept of each output stream of a command; the rest is dropped.", at_least=1024
@@ -100,7 +99,7 @@ class Settings:
         16, "Terminals that may run on one connection at the same time.", at_least=1, at_most=4096
     )
     terminal_timeout: float = _option(
-        86400.0, "Seconds after which a terminal that nobody uses is closed; 0: never.", at_least=0
+        86400.0, "Time after which a terminal that nobody uses is closed; 0: never.", at_least=0
     )
     max_recording: int = _option(64 * MEBIBYTE, "Bytes after which the recording of a terminal ends.", at_least=1024)
     recording_days: float = _option(
@@ -109,7 +108,7 @@ class Settings:
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)
     blob_quota: int = _option(8192 * MEBIBYTE, "Bytes that all blobs together may have.", at_least=1024)
-    blob_ttl: float = _option(3600.0, "Seconds after which a blob is dropped.", at_least=1)
+    blob_ttl: float = _option(3600.0, "Time after which a blob is dropped.", at_least=1)
     log_level: str = _option("info", "What is logged to stderr; info has one line a request.", choices=LOG_LEVELS)
     log_format: str = _option("text", "How it is logged: lines for people, or JSON objects.", choices=LOG_FORMATS)
     audit: str = _option(
@@ -177,7 +176,8 @@ def _convert(option: Field[Any], value: object, source: str) -> Any:
     """
     shown = "" if option.metadata["secret"] else f": {value!r}"
     try:
-        converted = _CONVERTERS[str(option.type)](value)
+        convert = _days if option.name.endswith("_days") else _CONVERTERS[str(option.type)]
+        converted = convert(value)
     except ValueError as error:
         raise StartupError(f"Bad value of {source}{shown} ({error}).") from None
     choices, start, least, most = (option.metadata[key] for key in ("choices", "start", "at_least", "at_most"))
@@ -214,16 +214,20 @@ def _integer(value: object) -> int:
     return int(value)
 
 
-def _number(value: object) -> float:
+def _duration(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("not a number")  # noqa: TRY004
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise ValueError("not a number") from None
-    if number == float("inf"):
+        raise ValueError(f"not a duration: give {FORMS}")  # noqa: TRY004
+    if isinstance(value, str):
+        return parse_duration(value)
+    if value == float("inf"):
         raise ValueError("not a finite number")
-    return number
+    return float(value)
+
+
+def _days(value: object) -> float:
+    """Return a number of days, or a duration with a unit in days."""
+    has_unit = isinstance(value, str) and value.strip()[-1:].isalpha()
+    return _duration(value) / 86400 if has_unit else _duration(value)
 
 
 def _boolean(value: object) -> bool:
@@ -244,7 +248,7 @@ def _texts(value: object) -> tuple[str, ...]:
 _CONVERTERS = {
     "str": _text,
     "int": _integer,
-    "float": _number,
+    "float": _duration,
     "bool": _boolean,
     "Path": _path,
     "Path | None": _path,

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "errors",
     "printable",
+    "durations",
     "paths",
     "peers",
     "whereabouts",
@@ -47,7 +48,18 @@ ORDER = [
 SIDES = {
     "__main__": {"cli"},
     "client": {"errors", "frames", "paths", "peers", "printable", "whereabouts"},
-    "cli": {"client", "errors", "frames", "paths", "printable", "settings", "socks", "whereabouts", "__init__"},
+    "cli": {
+        "client",
+        "durations",
+        "errors",
+        "frames",
+        "paths",
+        "printable",
+        "settings",
+        "socks",
+        "whereabouts",
+        "__init__",
+    },
     "mcp": {"client", "paths", "printable", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }

@@ -15,6 +15,7 @@ from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName, find_exactly
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.durations import parse_duration
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 SUBJECTS = ("command", "file", "source", "target", "name", "user", "job", "terminal")
-_AGE = re.compile(r"(\d{1,9})\s*(s|min|m|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_DATE = re.compile(r"\d{4}-|\d{8}", re.ASCII)
+"""The beginning of a date; an age has a unit before any hyphen, or fewer digits."""
 
 
 class Moment(click.types.StringParamType):
@@ -34,12 +35,11 @@ class Moment(click.types.StringParamType):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        age = _AGE.fullmatch(value)
         try:
-            if age:
-                at = datetime.now(timezone.utc) - timedelta(seconds=int(age[1]) * _SECONDS[age[2]])
-            else:
+            if _DATE.match(value):
                 at = datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone(timezone.utc)
+            else:
+                at = datetime.now(timezone.utc) - timedelta(seconds=parse_duration(value))
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is neither an age, such as 2h or 3d, nor a time, such as 2026-01-31T08:15.")
         return at.isoformat()
@@ -47,7 +47,7 @@ class Moment(click.types.StringParamType):
 
 @click.group(cls=Group, invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 @click.option(
-    "--since", metavar="TIME", type=Moment(), help="Only entries after this time: 30min, 2h, 3d, 2026-01-31T08:15."
+    "--since", metavar="TIME", type=Moment(), help="Only entries after this time: 30m, 2h, 3d, 2026-01-31T08:15."
 )
 @click.option("--until", metavar="TIME", type=Moment(), help="Only entries before this time.")
 @click.option("--connection", metavar="CONNECTION", type=ConnectionName(), help="Only entries on this connection.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import shlex
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from connmgr.cli import exits
 from connmgr.cli.address import reach
 from connmgr.cli.common_options import refuse_unmarked
 from connmgr.cli.daemon import connect
+from connmgr.cli.duration import Duration
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import (
     KILLED,
@@ -83,12 +83,6 @@ class _WithCommand(ExecCommand):
         return rest
 
 
-def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> float | None:
-    if seconds is not None and not math.isfinite(seconds):
-        raise click.BadParameter("Not a finite number.")
-    return seconds
-
-
 @click.command(cls=_WithCommand)
 @click.argument("names", metavar="CONNECTION... -- COMMAND...", type=Target(), nargs=-1)
 @click.option(
@@ -98,10 +92,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @click.option(
     "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0, min_open=True),
-    callback=_finite,
-    help="Kill it after this time.",
+    metavar="TIME",
+    type=Duration(),
+    help="Kill it after this time: 30s, 5m, 1h30m, or plain seconds.",
 )
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
@@ -127,9 +120,9 @@ def _finite(_: click.Context, __: click.Parameter, seconds: float | None) -> flo
 )
 @click.option(
     "--keep",
-    metavar="SECONDS",
-    type=click.IntRange(0),
-    help="With --detach: how long the job is kept after its end, 86400 by default.",
+    metavar="TIME",
+    type=Duration(least=0),
+    help="With --detach: how long the job is kept after its end, 1d by default.",
 )
 @click.option(
     "--open-input", is_flag=True, default=None, help="With --detach: the job reads what `connmgr job input` sends."

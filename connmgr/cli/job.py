@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.duration import Duration
 from connmgr.cli.exec import ExecCommand
 from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
@@ -180,11 +181,11 @@ def input(name: str, *, no_eof: bool) -> None:
 )
 @click.option(
     "--grace",
-    metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
-    default=5.0,
+    metavar="TIME",
+    type=Duration(3600, least=0),
+    default="5s",
     show_default=True,
-    help="Seconds after TERM, INT, HUP or QUIT until the remaining processes get KILL.",
+    help="Time after TERM, INT, HUP or QUIT until the remaining processes get KILL.",
 )
 def kill(name: str, signal: str, grace: float) -> None:
     """Send a signal to all processes of a job. It does not wait for their end."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from connmgr.cli.duration import in_units
 from connmgr.settings import Settings, load, options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,7 +41,7 @@ def read_settings(given: dict[str, Any]) -> Settings:
 
 def _option(option: Field[Any]) -> Callable[[Command], Command]:
     name = f"--{option.name.replace('_', '-')}"
-    shown = "" if option.default in (None, "", (), False) else f"  [default: {_shown(option.default)}]"
+    shown = "" if option.default in (None, "", (), False) else f"  [default: {_shown(option)}]"
     text = option.metadata["help"] + shown
     if option.default is False:
         return click.option(name, is_flag=True, default=None, help=text)
@@ -50,14 +51,17 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
     return click.option(name, metavar=metavar, help=text)
 
 
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _shown(option: Field[Any]) -> str:
+    value = option.default
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:g}" if option.name.endswith("_days") else in_units(value)
 
 
 _METAVARS = {
     "str": "TEXT",
     "int": "NUMBER",
-    "float": "SECONDS",
+    "float": "TIME",
     "Path": "PATH",
     "Path | None": "PATH",
     "tuple[str, ...]": "NAMES",

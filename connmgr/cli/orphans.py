@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.duration import Duration
 from connmgr.cli.names import ConnectionName, find
 from connmgr.cli.output import json_option, lasting, print_json, print_table
 from connmgr.client import Client, ClientError
@@ -22,8 +23,8 @@ DOCTOR_SECONDS = 5.0
 @click.option("--remove", is_flag=True, help="Remove those that do not run.")
 @click.option(
     "--min-age",
-    metavar="SECONDS",
-    type=click.FloatRange(0),
+    metavar="TIME",
+    type=Duration(least=0),
     default=0.0,
     help="Only jobs that began at least this long ago; a minute at the least.",
 )

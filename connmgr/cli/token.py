@@ -30,7 +30,7 @@ def token() -> None:
     metavar="TIME",
     required=True,
     type=Duration(MAX_DAYS * DAY),
-    help="When it expires, from now: 90s, 30m, 12h or 7d; at most 90d.",
+    help="When it expires, from now: 30m, 12h or 7d; at most 90d.",
 )
 @token_options
 @json_option

@@ -99,7 +99,7 @@ def test_tokens_are_listed_renewed_and_revoked(own_daemon: Daemon) -> None:
         (["--may", "argv:sh ..."], "mayRunOthers"),
         (["--scope", "root"], "There is no scope"),
         (["--only", "[x"], "connections[0]"),
-        (["--expires", "91d"], "is no time"),
+        (["--expires", "91d"], "is too long: at most 90d"),
     ],
     ids=" ".join,
 )
