@@ -26,7 +26,8 @@ curl -sS {url}/handshake -H 'Content-Type: application/json' --data-binary @- <<
 END
 sed 's/.*"sessionToken": *"\\([^"]*\\)".*/Authorization: Bearer \\1/' >headers"""
 _AUTH_FILE = "${CONNMGR_AUTH_FILE:-${XDG_RUNTIME_DIR:-$HOME/.local/state}/connmgr/auth}"
-_URL = "http://127.0.0.1:${CONNMGR_PORT:-21721}"
+_URL = "http://ADDRESS-OF-THE-DAEMON"
+"""Stands in the page for the address that a request for it names."""
 
 
 def group_of(groups: Sequence[Group]) -> Group:
@@ -60,6 +61,8 @@ def group_of(groups: Sequence[Group]) -> Group:
     @pages.endpoint("/docs", **public)
     def page() -> flask.Response:
         html, policy = rendered()
+        # The Host header is one of the daemon's own: others are refused before.
+        html = html.replace(_URL, str(escape(flask.request.host_url.rstrip("/"))))
         headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
         return flask.Response(html, mimetype="text/html", headers=headers)
 

@@ -18,46 +18,63 @@ from connmgr.cli.examples import give_examples
 from connmgr.cli.group import Group
 from connmgr.errors import ConnmgrError
 
-COMMANDS = {
-    "help": "help",
-    "serve": "serve",
-    "status": "status",
-    "stop": "stop",
-    "ls": "ls",
-    "info": "info",
-    "add": "add",
-    "edit": "edit",
-    "rm": "rm",
-    "mv": "mv",
-    "category": "category",
-    "exec": "exec",
-    "shell": "shell",
-    "ssh": "ssh",
-    "disconnect": "disconnect",
-    "terminal": "terminal.command",
-    "tunnel": "tunnel",
-    "job": "job",
-    "command": "command",
-    "trust": "trust",
-    "cp": "cp",
-    "import-ssh-config": "import_ssh_config",
-    "import-ansible-inventory": "import_ansible_inventory",
-    "export": "export",
-    "apply": "apply",
-    "approve": "approve",
-    "encrypt": "secret",
-    "decrypt": "secret",
-    "vault": "vault",
-    "audit": "audit",
-    "plugins": "plugins",
-    "doctor": "doctor",
-    "service": "service",
-    "api-key": "api_key",
-    "token": "token",
-    "mcp": "mcp",
-    "completion": "completion",
+SECTIONS = {
+    "Run commands": {
+        "exec": "exec",
+        "job": "job",
+        "shell": "shell",
+        "terminal": "terminal.command",
+        "ssh": "ssh",
+        "command": "command",
+        "disconnect": "disconnect",
+    },
+    "Files and ports": {
+        "cp": "cp",
+        "tunnel": "tunnel",
+    },
+    "Connections": {
+        "ls": "ls",
+        "info": "info",
+        "add": "add",
+        "edit": "edit",
+        "mv": "mv",
+        "rm": "rm",
+        "category": "category",
+        "trust": "trust",
+        "import-ssh-config": "import_ssh_config",
+        "import-ansible-inventory": "import_ansible_inventory",
+        "export": "export",
+        "apply": "apply",
+    },
+    "Secrets and rights": {
+        "vault": "vault",
+        "encrypt": "secret",
+        "decrypt": "secret",
+        "token": "token",
+        "approve": "approve",
+        "audit": "audit",
+        "api-key": "api_key",
+        "mcp": "mcp",
+    },
+    "The daemon": {
+        "serve": "serve",
+        "status": "status",
+        "stop": "stop",
+        "service": "service",
+        "doctor": "doctor",
+        "plugins": "plugins",
+        "completion": "completion",
+        "help": "help",
+    },
 }
-"""Each command and its module in this package, which is imported when the command is used."""
+"""Each command and its module in this package, which is imported when the command is used; by sections of the help."""
+
+COMMANDS = {name: module for commands in SECTIONS.values() for name, module in commands.items()}
+
+WHICH_WAY = """
+Which of the four: `exec` waits for a command and exits with its code. `exec --detach` begins a job, which runs on
+without you. `shell` opens a terminal for editors, pagers and questions. `ssh` stands in for ssh under other tools.
+"""
 
 
 COMPLETION_VARIABLE = "_CONNMGR_COMPLETE"
@@ -69,6 +86,19 @@ class Commands(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        widest = max(map(len, commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                if title == "Run commands":
+                    formatter.write_text(WHICH_WAY.strip())
+                    formatter.write_paragraph()
+                rows = [(name, command) for name in names if (command := commands[name]) and not command.hidden]
+                summary = formatter.width - 6 - widest
+                # Padded, so that the columns of all sections agree.
+                formatter.write_dl([(name.ljust(widest), one.get_short_help_str(summary)) for name, one in rows])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -62,7 +62,7 @@ def add(name: str) -> None:
     if not client.vault.status().has_users:
         click.echo(
             "This is the vault's first user. From now on every script and session that needs a secret must unlock "
-            f"one: `connmgr vault unlock {name}`, `connmgr --unlock {name} …`, or /vault/unlock.",
+            f"one: `connmgr vault unlock {name}`, or `connmgr --unlock {name} …`.",
             err=True,
         )
     client.vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))

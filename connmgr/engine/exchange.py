@@ -43,7 +43,8 @@ Chunk = tuple[int, Iterable[bytes]]
 class Exchange:
     """A program that runs in a helper; the context manager keeps the helper for the next program, or closes it.
 
-    Each method raises :class:`connmgr.errors.TransferFailed` if the link breaks or nothing moves for a minute.
+    Each method raises :class:`connmgr.errors.TransferFailed` if the link breaks or nothing moves for a minute. Errors
+    that the program answers begin with the ``subject``.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Exchange:
         arguments: Sequence[str | bytes],
         variables: Mapping[str, bytes] | None = None,
         judge: Judge | None = None,
+        subject: str = "",
     ) -> None:
         self._helpers = helpers
         self._judge = judge
         self._asks = judge is not None
         self._refusals = program.refusals
+        self._subject = f"{subject}: " if subject else ""
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables)
         self._channel = self._helper.channel
         self._seen = bytearray()
@@ -94,7 +97,8 @@ class Exchange:
         refusal = self._refusals.get(code)
         if verdict != b"no" or refusal is None:
             self._fail("The far side did not answer as it should.")
-        raise type(refusal)(f"{refusal.message} {in_one_line(detail)[:DETAIL_CHARACTERS]}".rstrip())
+        reason = f"{refusal.message} {in_one_line(detail)[:DETAIL_CHARACTERS]}".rstrip()
+        raise type(refusal)(self._subject + reason)
 
     def _decide(self, judge: Judge, question: bytes) -> None:
         try:

@@ -25,7 +25,8 @@ class Program:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
     A ``fed`` program reads exactly the announced input from the channel; otherwise it fails, and the shell ends.
-    ``refusals`` are the errors that it may answer, by their codes.
+    ``refusals`` are the errors that it may answer, by their codes. The first ``paths`` of its arguments after the
+    directory are what it works on, and named in these errors.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Program:
     """The first line of the function."""
     fed: bool = False
     refusals: Mapping[str, ConnmgrError] = field(default_factory=dict, hash=False)
+    paths: int = 0
 
     @property
     def parts(self) -> tuple[str, ...]:

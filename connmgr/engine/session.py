@@ -32,6 +32,7 @@ from connmgr.errors import (
     ShellStopped,
 )
 from connmgr.plugin import Channel, Transport
+from connmgr.printable import visible
 
 GIVE_UP_SECONDS = 5.0
 """Time to kill a shell that does not answer."""
@@ -309,7 +310,8 @@ class Session:
         if self._stopping.is_set():
             raise ShellStopped("The shell was stopped while the command ran.")
         if stdout.directory_refused:
-            raise NoSuchDirectory("cwd: the directory cannot be entered.")
+            directory = visible((running.command.directory or b"").decode(errors="replace"))
+            raise NoSuchDirectory(f"cwd: {directory}: the directory cannot be entered.")
         if stdout.directory_lost:
             raise NoSuchDirectory(
                 "The session's working directory is gone; the command did not run, and the session is back in "

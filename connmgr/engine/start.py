@@ -90,7 +90,7 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
         channel.close()
         raise ConnectTimeout(f"No shell could be started there within {timeout:.0f} s.")
     try:
-        return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv[1:], deadline)
+        return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv, deadline)
     except (ShellStartFailed, UnsupportedShell) as error:
         channel.close()
         if not transport.alive:
@@ -108,9 +108,10 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _greet(channel: Channel, shell: Announcement, options: Sequence[str], deadline: Deadline) -> Supervisor:
+def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
-        raise UnsupportedShell("The connection's shell does not exist there; change its field shell.")
+        name = in_one_line(wanted[0])[:NAME_CHARACTERS]
+        raise UnsupportedShell(f"{name}: shell not found on the machine; change the field shell of the connection.")
     dialect, path = dialect_of(shell.name), in_one_line(shell.path)[:NAME_CHARACTERS]
     supervising = SH if dialect.interpreter else dialect
     word = new_nonce()
@@ -130,7 +131,7 @@ def _greet(channel: Channel, shell: Announcement, options: Sequence[str], deadli
         raise UnsupportedShell(f"The shell {path} ended at once.") from error
     except UnknownMark as error:
         raise _undescribed(shell) from error
-    own = (shell.path, *options, *dialect.options)
+    own = (shell.path, *wanted[1:], *dialect.options)
     return _described(channel, word, stdout, dialect, supervising, shell, ("/bin/sh",) if dialect.interpreter else own)
 
 

@@ -21,6 +21,7 @@ from connmgr.fs.entries import Entry, Listing, entry_of
 from connmgr.fs.gate import Gate, Judge
 from connmgr.fs.spool import Digest
 from connmgr.plugin import Transport
+from connmgr.printable import visible
 
 WHOLE_BYTES = 64 << 10
 """Largest file that is read completely before its size is reported, in bytes."""
@@ -65,7 +66,15 @@ class Place:
             judge = Judge(self.gate)
         if judge is not None:
             program = scripts.held(program)
-        return Exchange(self.transport, self.helpers, program, [self.directory, *arguments], judge=judge)
+        subject = " -> ".join(map(self._shown, arguments[: program.paths]))
+        words = [self.directory, *arguments]
+        return Exchange(self.transport, self.helpers, program, words, judge=judge, subject=subject)
+
+    def _shown(self, path: str | bytes) -> str:
+        """Return a path for a message, with the directory that a relative one begins in."""
+        given = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
+        whole = given if given.startswith((b"/", b"~")) else b"/".join([self.directory.rstrip(b"/"), given])
+        return visible(whole.decode(errors="replace"))
 
 
 class Reading:

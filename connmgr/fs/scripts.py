@@ -22,23 +22,25 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
         errors.NoSuchFile("File does not exist"),
         errors.NoSuchDirectory("The directory does not exist."),
         errors.WrongFileType("The operation does not work on this type of file."),
-        errors.FileExists("A file of that name exists already."),
+        errors.FileExists("It exists already."),
         errors.FileChanged("The file's content is not the one to replace; it was not changed. Read the file again."),
         errors.DirectoryNotEmpty("The directory is not empty; set recursive to remove it with its content."),
-        errors.PermissionDenied("The session's user has no permission for that on this file."),
-        errors.NoSpace("There is no space left for the file."),
-        errors.TransferFailed("The file did not arrive whole; the old one, if there is one, was left as it was."),
-        errors.FileOperationFailed("The far side could not do it."),
-        errors.TarMissing("tar is not installed there; install it, or copy single files."),
+        errors.PermissionDenied("Permission denied for the user of the session."),
+        errors.NoSpace("No space is left there."),
+        errors.TransferFailed("The content did not arrive whole; the old file, if there is one, is unchanged."),
+        errors.FileOperationFailed("The operation failed."),
+        errors.TarMissing("tar is not installed on the machine; install it, or copy single files."),
     )
 }
 
 
-def _program(name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (), fed: bool = False) -> Program:
+def _program(
+    name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (), fed: bool = False, paths: int = 1
+) -> Program:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
     library = (EXCHANGE, Source(__package__, "prelude"), *(Source(__package__, file) for file in shared))
-    return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS)
+    return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS, paths)
 
 
 @cache
@@ -102,8 +104,8 @@ REMOVE = _program("remove")
 MKDIR = _program("mkdir")
 """``path mode parents``. ``ok``."""
 
-MOVE = _program("move")
+MOVE = _program("move", paths=2)
 """``from to overwrite``. ``ok``."""
 
-MAKE_TEMPORARY = _program("make_temporary")
+MAKE_TEMPORARY = _program("make_temporary", paths=0)
 """``name``. ``ok`` and a new directory, 0700."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.errors import ConnectionCycle, ConnectTimeout, IntegrityError, OperationError, TransportUnsupported
+from connmgr.errors import (
+    ConnectionCycle,
+    ConnectTimeout,
+    HostKeyChanged,
+    HostKeyUnknown,
+    IntegrityError,
+    OperationError,
+    TransportUnsupported,
+)
 from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
 from connmgr.plugin import LEAST_SECONDS, Deadline, Transport, Tunnel, Wrapper
@@ -18,17 +27,18 @@ from connmgr.vault import Connection, Vault
 
 @dataclass(frozen=True)
 class Target:
-    """The data of a connection to open; ``id`` and ``way`` are those of a stored connection, else None."""
+    """The data of a connection to open; ``id``, ``way`` and ``name`` are those of a stored connection, else None."""
 
     type: str
     data: Mapping[str, Any]
     id: str | None = None
     way: str | None = None
+    name: str | None = None
 
     @classmethod
     def stored(cls, record: Connection) -> Target:
         """Return a stored connection as a target."""
-        return cls(record.type, record.data, record.id, record.way)
+        return cls(record.type, record.data, record.id, record.way, "/".join(record.path))
 
 
 @dataclass
@@ -61,7 +71,7 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
         transport: Transport | None = None
         for hop in reversed(hops):
             plain = _opened(vault, registry, hop, access)
-            with _naming(hop.label):
+            with _naming(hop.label, target.name):
                 transport = _open_link(registry, hop.type, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
@@ -156,11 +166,21 @@ def _open_link(
     return connection_type.open(plain, via, timeout=deadline.left(LEAST_SECONDS))
 
 
+_ADVICE: dict[type[OperationError], str] = {
+    HostKeyUnknown: "`connmgr trust {name}` shows the key and asks.",
+    HostKeyChanged: "`connmgr trust --forget {name}` forgets the old key.",
+}
+"""The commands that help after an error, for the name of the connection that was asked for."""
+
+
 @contextlib.contextmanager
-def _naming(label: str) -> Iterator[None]:
+def _naming(label: str, asked_for: str | None) -> Iterator[None]:
+    """Name the hop ``label`` in errors, and the command that helps for the connection ``asked_for``."""
     try:
         yield
     except OperationError as error:
         if label:
-            raise type(error)(f"{label}: {error.message}", **error.details) from error
+            error.message = f"{label}: {error.message}"
+        if asked_for is not None and (advice := _ADVICE.get(type(error))):
+            error.message += " " + advice.format(name=shlex.quote(asked_for))
         raise

@@ -175,7 +175,7 @@ def _move(tx: sa.Connection, child: Category, to: Category, key: VaultKey) -> No
     if tx.scalar(taken) is not None:
         raise CategoryExists(
             f"{SEPARATOR.join(child.path)} cannot move up: there is a category {SEPARATOR.join(path)} already. "
-            "Move the connections of one of the two to the other with /connection/update, and remove it first."
+            "Move the connections of one of the two into the other, and remove it first."
         )
     for moved in category_rows.load(tx, closure(tx, [child.id], table, "id", "parent"), key).values():
         parent = to.id if moved.id == child.id else moved.parent

@@ -71,7 +71,7 @@ class PostgreSQL:
         try:
             import psycopg
         except ImportError:
-            raise StartupError("PostgreSQL needs its driver: pip install 'connmgr[postgres]'") from None
+            raise StartupError("PostgreSQL needs its driver: install connmgr with the extra postgres.") from None
 
         class Connection(psycopg.Connection[Any]):
             """A connection whose waits end even if the server hangs."""

@@ -121,8 +121,7 @@ class Judge:
         return HostKeyChanged(
             f"The key of {self.name} has changed: known is {olds}, got {key.type} {key.fingerprint}. "
             "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "
-            "then have the old key forgotten (/hostkey/forget; connmgr trust --forget NAME) or set hostKey. "
-            "Nothing was sent to the host.",
+            "then have the old key forgotten, or set hostKey. Nothing was sent to the host.",
             **self._details(key),
         )
 
@@ -149,8 +148,8 @@ class Judge:
         added = f", or add the key to {files[0]} ({scan})" if files else ""
         return HostKeyUnknown(
             f"The key of {self.name} is not known: {key.type} {key.fingerprint}.{certified} Compare the fingerprint "
-            f"with the host's administrator, then have it trusted (/hostkey/trust; connmgr trust NAME), set hostKey to "
-            f'"{key}", or hostKeyChecking to "acceptNew"{added}.',
+            f'with the host\'s administrator, then have it trusted, set hostKey to "{key}", or hostKeyChecking to '
+            f'"acceptNew"{added}.',
             **self._details(key),
         )
 

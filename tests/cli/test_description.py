@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from connmgr.cli import main
+from connmgr.cli import COMMANDS, SECTIONS, main
 from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import MEANINGS
 from tests.cli.program import Done, run
@@ -111,7 +111,16 @@ def help_of(tmp_path: Path) -> HelpOf:
     return partial(run, environment=clean_environment(tmp_path) | {"COLUMNS": "80"})
 
 
-@pytest.mark.parametrize("group", [(), ("category",), ("job",), ("vault",), ("vault", "user"), ("service",)])
+def test_the_help_shows_every_command_once_in_its_section_on_one_line(help_of: HelpOf) -> None:
+    shown = help_of("--help").output
+    listed = [line for line in shown.splitlines() if re.fullmatch(r"  [a-z][a-z-]* {2,}\S.*", line)]
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert [title for title in SECTIONS if f"\n{title}:\n" in shown] == list(SECTIONS)
+    assert not [line for line in listed if line.endswith("...")], "shorten the first sentences of these helps"
+    assert "Which of the four" in shown.partition("Run commands:")[2]
+
+
+@pytest.mark.parametrize("group", [("category",), ("job",), ("vault",), ("vault", "user"), ("service",)])
 def test_summaries_fit_into_a_terminal_of_80_columns(help_of: HelpOf, group: tuple[str, ...]) -> None:
     shown = help_of(*group, "--help").output.partition("\nCommands:\n")[2].splitlines()
     assert shown

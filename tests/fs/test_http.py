@@ -155,7 +155,10 @@ def test_connections_that_are_not_there_or_have_no_shell(clean_daemon: Daemon, e
 
 def test_a_file_that_does_not_exist(caller: Caller, tmp_path: Path) -> None:
     answer = caller.read(tmp_path / "missing")
-    assert (answer.status, answer.json) == (400, {"message": "File does not exist", "code": "no_such_file"})
+    assert (answer.status, answer.json) == (
+        400,
+        {"message": f"{tmp_path}/missing: File does not exist", "code": "no_such_file"},
+    )
     assert answer.headers["Content-Type"] == "application/json"
 
 

@@ -248,7 +248,7 @@ def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(place: Plac
         with pytest.raises(errors.WrongFileType):
             write(place, name, b"content")
     for name in (b"missing", b"missing/"):
-        with pytest.raises(errors.NoSuchFile, match=r"^File does not exist$"):
+        with pytest.raises(errors.NoSuchFile, match=rf"^{folder}/{name.decode()}: File does not exist$"):
             content_of(place, name)
         with pytest.raises(errors.NoSuchFile):
             files.stat_file(place, name, follow=False)

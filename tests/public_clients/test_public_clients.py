@@ -145,7 +145,7 @@ def test_a_description_has_every_field_that_the_client_reads(outcome: Outcome) -
 def test_errors_reach_the_client_with_their_message(outcome: Outcome) -> None:
     unknown = outcome.of_noun("info unknown")
     assert "Unknown connection: 00000000-0000-4000-8000-000000000000" in unknown["message"]
-    assert "does not exist there" in outcome.of_noun("add refused")["message"]
+    assert "not found on the machine" in outcome.of_noun("add refused")["message"]
     assert "No shell session is running" in outcome["shell_exec stopped"]["message"]
     assert "File does not exist" in outcome["fs_read missing"]["message"]
 
