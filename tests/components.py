@@ -134,7 +134,6 @@ COMPONENTS = {
     "less": Component.of_program("less", "less"),
     "htop": Component.of_program("htop", "htop"),
     "mc": Component.of_program("mc", "mc"),
-    "npm": Component.of_program("npm", "npm"),
     "ps": Component.of_program("ps", "procps"),
     "podman": Component.of_program("podman", "podman"),
     "newuidmap": Component.of_program("newuidmap", "uidmap"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from tests.mcp import official
 from tests.public_clients import installed
@@ -10,12 +11,11 @@ from tests.public_clients import installed
 
 def main() -> None:
     """Install them; a client that cannot be installed now is tried again by its tests, which are skipped without it."""
-    try:
-        for version in installed.VERSIONS:
-            installed.search_path(version)
-        official.installed()
-    except (installed.InstallationError, official.InstallationError) as error:
-        print(f"Not installed, so that their tests will be skipped: {error}", file=sys.stderr)
+    for install in (*(partial(installed.search_path, version) for version in installed.VERSIONS), official.installed):
+        try:
+            install()
+        except (installed.InstallationError, official.InstallationError) as error:
+            print(f"Not installed, so its tests will try again, and be skipped if that fails: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

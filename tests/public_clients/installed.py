@@ -51,7 +51,7 @@ VERSIONS = (
 
 
 class InstallationError(Exception):
-    """pip could not install something; the message is what it printed."""
+    """pip could not install something; the message ends with what it printed."""
 
 
 def search_path(version: Version) -> list[Path]:
@@ -78,5 +78,5 @@ def _install(target: Path, *arguments: str) -> Path:
     command = [*pip, "--target", str(unfinished), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     if done.returncode:
-        raise InstallationError(done.stderr[-2000:])
+        raise InstallationError(f"pip exited with {done.returncode}, installing {' '.join(arguments)}: {done.stderr[-2000:]}")
     return unfinished.rename(target)

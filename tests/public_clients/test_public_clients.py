@@ -55,7 +55,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     try:
         places = installed.search_path(version)
     except installed.InstallationError as error:
-        pytest.skip(f"{version.requirement} cannot be installed: {error}")
+        pytest.skip(str(error))
     directory = tmp_path_factory.getbasetemp()
     # Once in a run, whose workers have directories beside each other.
     shared = directory.parent if "PYTEST_XDIST_WORKER" in os.environ else directory
