@@ -84,10 +84,11 @@ class Channel(receiving.ReceivingChannel):
 
         :raises OSError: the client is gone.
         """
-        if self.socket is None:
+        handed = self.socket
+        if handed is None:
             raise ConnectionResetError
         self.handed_over = True
-        return self.socket.dup()
+        return handed.dup()
 
     def readable(self) -> bool:
         if self.handed_over:
@@ -99,8 +100,10 @@ class Channel(receiving.ReceivingChannel):
 
     def check_client_disconnected(self) -> bool:  # type: ignore[override]
         """Whether the client has gone; only the thread that answers it, and alone reads the socket, calls this."""
+        # The main thread may close a client that reads nothing at any moment, which leaves no socket here.
+        asked = self.socket
         try:
-            return self.socket is None or self._broken(0) or not self.socket.recv(1, socket.MSG_PEEK)
+            return asked is None or self._broken(0) or not asked.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
@@ -211,8 +214,9 @@ class Channel(receiving.ReceivingChannel):
 
     def _linger(self) -> None:
         self._lingering_until = time.time() + LINGER_SECONDS
+        ended = self.socket
         try:
-            if self.socket is not None:
-                self.socket.shutdown(socket.SHUT_WR)
+            if ended is not None:
+                ended.shutdown(socket.SHUT_WR)
         except OSError:
             self.handle_close()

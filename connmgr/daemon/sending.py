@@ -104,7 +104,8 @@ class SendingChannel(HTTPChannel):
         """Wait up to ``seconds`` until the socket accepts data; return whether the connection is broken."""
         # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
         # descriptor number that was reused is harmless and short.
-        descriptor = self.socket.fileno() if self.socket is not None else -1
+        polled = self.socket
+        descriptor = polled.fileno() if polled is not None else -1
         if descriptor < 0:
             return True
         poll = select.poll()

@@ -40,7 +40,9 @@ _DOCKER: Sequence[Reason] = (
         "No Docker daemon answers on that machine: start it, or give the `context` of another one.",
     ),
     reason(
-        r"context .{0,100}not found", RuntimeUnreachable, "Docker has no such `context` there: `docker context ls`."
+        r"context .{0,100}(?:not found|does not exist)",
+        RuntimeUnreachable,
+        "Docker has no such `context` there: `docker context ls`.",
     ),
 )
 _PODMAN: Sequence[Reason] = (

@@ -71,6 +71,20 @@ def test_docker_without_a_daemon_and_a_context_that_is_unknown(local: Transport)
     assert "no such `context`" in error.message
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [
+        'unable to resolve docker endpoint: context "nowhere" does not exist',
+        'Failed to initialize: unable to resolve docker endpoint: context "nowhere": context not found: open meta.json: '
+        "no such file or directory",
+    ],
+    ids=["Docker 20", "Docker 28"],
+)
+def test_docker_of_any_age_says_that_a_context_is_unknown(printed: str) -> None:
+    first = next(one for one in Docker.reasons if one.pattern.search(printed))
+    assert "no such `context`" in first.message
+
+
 @pytest.mark.needs("kubectl")
 def test_a_cluster_says_what_is_wrong_with_a_pod(container_host: ContainerHost, local: Transport) -> None:
     container_host.has("kubernetes")

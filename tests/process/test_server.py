@@ -352,3 +352,18 @@ def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_p
         for one in (end for pair in pairs for end in pair):
             with pytest.raises(BlockingIOError):
                 one.recv(1)
+
+
+def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() -> None:
+    near, far = socket.socketpair()
+
+    class Closed(channel.Channel):
+        def _broken(self, seconds: float) -> bool:
+            near.close()
+            self.socket = None
+            return False
+
+    looked_at = object.__new__(Closed)
+    looked_at.socket = near
+    with far:
+        assert looked_at.check_client_disconnected()
