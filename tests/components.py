@@ -7,7 +7,6 @@ Run as a program by any Python 3, it prints the packages of the missing ones, on
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -79,17 +78,6 @@ def mount_words() -> tuple[str, ...]:
     return ()
 
 
-@cache
-def speaks_websockets() -> bool:
-    """Return whether the installed kubectl runs programs in pods over WebSockets; older versions use only SPDY."""
-    kubectl = program("kubectl")
-    if kubectl is None:
-        return False
-    done = subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True, timeout=20, check=False)
-    version = re.search(r"v(\d+)\.(\d+)", done.stdout)
-    return version is not None and tuple(map(int, version.groups())) >= (1, 31)
-
-
 @dataclass(frozen=True)
 class Component:
     """Something that a test needs of the system; ``packages`` are Debian's packages with it, newest first.
@@ -144,7 +132,10 @@ COMPONENTS = {
     ),
     "nspawn": Component.of_program("systemd-nspawn", "systemd-container"),
     "kubectl": Component(
-        speaks_websockets, (), "kubectl 1.31 or newer, which speaks WebSockets, is not installed", True
+        lambda: program("kubectl") is not None,
+        ("kubernetes-client", ""),
+        "the program kubectl is not installed; Debian has it",
+        True,
     ),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"

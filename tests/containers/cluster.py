@@ -1,7 +1,7 @@
-"""A cluster of one pod for kubectl: a real HTTP and WebSocket server that runs programs in a directory.
+"""A cluster of one pod for kubectl: a real HTTP, WebSocket and SPDY server that runs programs in a directory.
 
-It answers discovery, lists and describes its pods, and carries ``exec`` by the protocol ``v5.channel.k8s.io``: each
-message begins with the number of a channel.
+It answers discovery, lists and describes its pods, and carries ``exec`` as the client asks for it: by WebSocket, where
+each message begins with the number of a channel, or by SPDY, which kubectl before 1.31 speaks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from tests.containers.pod_process import Messages, OnTerminal, Piped
+from tests.containers.spdy import SpdyMessages
 
-PROTOCOL = "v5.channel.k8s.io"
+PROTOCOL, SPDY_PROTOCOL = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 _RESOURCES = {
@@ -137,8 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         # After a refused WebSocket, kubectl tries SPDY and reports that answer.
         url = urlsplit(self.path)
-        refusal = self._refusal(url.path.split("/"), parse_qs(url.query))
-        self._refuse(400, "BadRequest", refusal or "this cluster speaks WebSockets alone")
+        query = parse_qs(url.query, keep_blank_values=True)
+        refusal = self._refusal(url.path.split("/"), query)
+        self._refuse(400, "BadRequest", refusal) if refusal else self._exec_by_spdy(query)
 
     def _refusal(self, words: Sequence[str], query: Mapping[str, list[str]]) -> str | None:
         """Return the reason to refuse a request to run a program, or None."""
@@ -171,18 +173,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _exec(self, query: Mapping[str, list[str]]) -> None:
         key = self.headers["Sec-WebSocket-Key"] + _MAGIC
-        self.send_response(101)
-        self.send_header("Upgrade", "websocket")
-        self.send_header("Connection", "Upgrade")
         accepted = base64.b64encode(hashlib.sha1(key.encode(), usedforsecurity=False).digest()).decode()
-        self.send_header("Sec-WebSocket-Accept", accepted)
-        self.send_header("Sec-WebSocket-Protocol", PROTOCOL)
+        self._upgrade("websocket", {"Sec-WebSocket-Accept": accepted, "Sec-WebSocket-Protocol": PROTOCOL})
+        self._run(query, Messages(self.rfile.read1, self.connection.sendall))  # type: ignore[attr-defined]
+
+    def _exec_by_spdy(self, query: Mapping[str, list[str]]) -> None:
+        self._upgrade("SPDY/3.1", {"X-Stream-Protocol-Version": SPDY_PROTOCOL})
+        # One for the status, and one for the size of a terminal.
+        streams = 1 + sum(query.get(name) == ["true"] for name in ("stdin", "stdout", "stderr", "tty"))
+        self._run(query, SpdyMessages(self.rfile.read1, self.connection.sendall, streams))  # type: ignore[attr-defined]
+
+    def _upgrade(self, protocol: str, headers: Mapping[str, str]) -> None:
+        self.send_response(101)
+        for name, value in {"Upgrade": protocol, "Connection": "Upgrade", **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.flush()
         self.close_connection = True
-        argv = [*self.served.entering, *query["command"]]
+
+    def _run(self, query: Mapping[str, list[str]], messages: Messages | SpdyMessages) -> None:
         run = OnTerminal if query.get("tty") == ["true"] else Piped
-        run(argv, Messages(self.rfile.read1, self.connection.sendall)).live()  # type: ignore[attr-defined]
+        run([*self.served.entering, *query["command"]], messages).live()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping
@@ -63,10 +63,18 @@ class Messages:
                             whole.clear()
 
 
+class Channels(Protocol):
+    """Messages of one client, each with the number of a channel."""
+
+    def send(self, channel: int, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def each(self, take: Callable[[int, bytes], None]) -> None: ...
+
+
 class Piped:
     """A program on pipes."""
 
-    def __init__(self, argv: Sequence[str], messages: Messages) -> None:
+    def __init__(self, argv: Sequence[str], messages: Channels) -> None:
         self.messages = messages
         self.process = self.start([os.fsencode(word) for word in argv])
 

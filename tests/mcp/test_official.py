@@ -18,7 +18,10 @@ from tests.mcp.bridge import HttpBridge
 from tests.rights import wire
 from tests.rights.wire import Holder
 
-pytestmark = [pytest.mark.usefixtures("official_clients"), pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS)]
+pytestmark = [
+    pytest.mark.usefixtures("official_clients"),
+    pytest.mark.timeout(official.INSTALL_SECONDS + official.RUN_SECONDS),
+]
 
 SCOPES = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "terminal")
 CONNECT_MS = "60000"

@@ -78,5 +78,7 @@ def _install(target: Path, *arguments: str) -> Path:
     command = [*pip, "--target", str(unfinished), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     if done.returncode:
-        raise InstallationError(f"pip exited with {done.returncode}, installing {' '.join(arguments)}: {done.stderr[-2000:]}")
+        raise InstallationError(
+            f"pip exited with {done.returncode}, installing {' '.join(arguments)}: {done.stderr[-2000:]}"
+        )
     return unfinished.rename(target)
