@@ -1,16 +1,17 @@
 # The system's Python if it is new enough and can create environments: distributions build it with profile-guided
-# optimization, unlike pyenv; without it Python code takes a quarter to a half longer.
+# optimization, unlike pyenv; without it Python code takes a quarter to a half longer. Another one, as in
+# `make test PYTHON=python3.12`, is named to make, since many programs give a variable PYTHON a meaning of their own.
 SYSTEM_PYTHON := /usr/bin/python3
-PYTHON ?= $(shell $(SYSTEM_PYTHON) -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
+PYTHON := $(shell $(SYSTEM_PYTHON) -I -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	&& echo $(SYSTEM_PYTHON) || echo python3)
 
 # Options of `make run`, and of the tests.
-ARGS ?=
-PYTEST_ARGS ?= -n auto --dist worksteal
+ARGS :=
+PYTEST_ARGS := -n auto --dist worksteal
 
 BIN := .venv/bin
-# Keep compiled files even if the caller forbids it: otherwise each test process compiles all tests, for ten seconds.
-COMPILED_ONCE := PYTHONDONTWRITEBYTECODE=
+# Everything but the daemon runs the same in whatever environment the caller has.
+CLEAN := $(PYTHON) -I scripts/clean.py
 INSTALLED := .venv/installed-
 
 help: ## List the targets
@@ -20,30 +21,30 @@ run: $(INSTALLED)run ## Start the daemon; options in ARGS, as in: make run ARGS=
 	@exec $(BIN)/connmgr serve $(ARGS)
 
 test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make test PYTEST_ARGS="-k vault"
-	@$(COMPILED_ONCE) scripts/isolated $(BIN)/pytest $(PYTEST_ARGS)
+	@$(CLEAN) scripts/isolated $(BIN)/pytest $(PYTEST_ARGS)
 
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
-	@$(COMPILED_ONCE) scripts/isolated .venv/$*/bin/pytest $(PYTEST_ARGS)
+	@$(CLEAN) scripts/isolated .venv/$*/bin/pytest $(PYTEST_ARGS)
 
 check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/shellcheck connmgr/*/far/*.sh scripts/setup scripts/install-packages scripts/isolated
+	$(CLEAN) $(BIN)/ruff check .
+	$(CLEAN) $(BIN)/ruff format --check .
+	$(CLEAN) $(BIN)/mypy
+	$(CLEAN) $(BIN)/shellcheck connmgr/*/far/*.sh scripts/setup scripts/install-packages scripts/isolated
 
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
-	@$(BIN)/python -m benchmarks
+	@$(CLEAN) $(BIN)/python -m benchmarks
 
 docs: $(INSTALLED)test ## Write the description of the commands, and check all documentation against the program
-	@$(BIN)/python scripts/describe_cli.py
-	@$(BIN)/pytest tests/test_docs.py tests/cli/test_description.py
+	@$(CLEAN) $(BIN)/python scripts/describe_cli.py
+	@$(CLEAN) $(BIN)/pytest tests/test_docs.py tests/cli/test_description.py
 
 clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED)%: setup.cfg setup.py pyproject.toml tests/components.py $(wildcard scripts/*)
-	@PYTHON='$(PYTHON)' scripts/setup $*
+	@$(CLEAN) scripts/setup $* '$(PYTHON)'
 	@touch $@
 
 .PHONY: help run test test-lowest test-newest check bench docs clean

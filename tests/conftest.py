@@ -23,6 +23,11 @@ pytest.register_assert_rewrite(
     *(f"tests.{module.name}" for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
 )
 
+from scripts.clean import clean  # noqa: E402
+
+clean()
+tempfile.tempdir = None  # forgets the caller's TMPDIR
+
 from tests.components import may_be_skipped, missing  # noqa: E402
 from tests.daemon import Daemon  # noqa: E402
 from tests.derivation import REAL, lower_cost, real_cost  # noqa: E402

@@ -75,8 +75,8 @@ def test_docker_without_a_daemon_and_a_context_that_is_unknown(local: Transport)
     "printed",
     [
         'unable to resolve docker endpoint: context "nowhere" does not exist',
-        'Failed to initialize: unable to resolve docker endpoint: context "nowhere": context not found: open meta.json: '
-        "no such file or directory",
+        'Failed to initialize: unable to resolve docker endpoint: context "nowhere": context not found: '
+        "open meta.json: no such file or directory",
     ],
     ids=["Docker 20", "Docker 28"],
 )

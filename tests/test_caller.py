@@ -1,0 +1,147 @@
+"""The tests run the same in whatever environment their caller has; only the daemon of `make run` obeys it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connmgr.settings import options
+from scripts.clean import KEPT, LOOPBACK, cleaned
+from tests.spawner import PROGRAM
+
+ROOT = Path(__file__).parent.parent
+NOWHERE = "/nonexistent"
+SETTINGS = {
+    **{f"CONNMGR_{option.name.upper()}": NOWHERE for option in options()},
+    **dict.fromkeys(("CONNMGR_CONFIG", "CONNMGR_TOKEN", "CONNMGR_SESSION", "CONNMGR_APPROVER_TOKEN_FILE"), NOWHERE),
+    "CONNMGR_HOST": "192.0.2.1",
+    "CONNMGR_PORT": "1",
+}
+PROGRAMS = {
+    **dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), NOWHERE),
+    **dict.fromkeys(("XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP", "SSH_AUTH_SOCK", "SSH_ASKPASS"), NOWHERE),
+    "SSH_ASKPASS_REQUIRE": "force",
+    "SSH_CONNECTION": "192.0.2.1 1 192.0.2.2 22",
+    "SSH_TTY": NOWHERE,
+    "SHELL": "/bin/false",
+    "EDITOR": "/bin/false",
+    "PAGER": "/bin/false",
+    "USER": "nobody",
+    "LOGNAME": "nobody",
+    "HTTP_PROXY": "http://127.0.0.1:1",
+    "http_proxy": "http://127.0.0.1:1",
+    "TAR_OPTIONS": "--nonexistent",
+    "ANSIBLE_CONFIG": NOWHERE,
+    "ANSIBLE_STDOUT_CALLBACK": "none",
+    "RSYNC_RSH": "/bin/false",
+    "GIT_DIR": NOWHERE,
+    "DOCKER_HOST": "tcp://192.0.2.1",
+    "KUBECONFIG": NOWHERE,
+    "PGHOST": "192.0.2.1",
+    "POSIXLY_CORRECT": "1",
+    "COLUMNS": "20",
+    "LINES": "3",
+    "FORCE_COLOR": "1",
+    "TZ": "Pacific/Kiritimati",
+    "CDPATH": "/",
+    "PYTHON": NOWHERE,
+    "PIP_TARGET": NOWHERE,
+    "PIP_REQUIRE_VIRTUALENV": "0",
+    "NODE_OPTIONS": "--nonexistent",
+    "MAKEFLAGS": "n",
+}
+INTERPRETER = {
+    "PYTHONHOME": NOWHERE,
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONWARNINGS": "error",
+    "PYTHONSTARTUP": NOWHERE,
+    "PYTHONIOENCODING": "ascii",
+    "PYTHONUTF8": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONCOERCECLOCALE": "0",
+    "LANG": "de_DE.ISO-8859-1",
+    "LC_ALL": "C",
+    "LC_MESSAGES": "de_DE",
+    "LANGUAGE": "de",
+}
+"""What an interpreter reads at its start, so that only `make test` can spare it."""
+
+SENSITIVE = (
+    "tests/test_caller.py::test_nothing_of_the_caller_s_is_left",
+    "tests/process/test_daemon_file.py",
+    "tests/client/test_client.py",
+    "tests/test_install.py",
+    "tests/test_readme.py",
+    "tests/test_docs.py",
+)
+"""Tests that ask for addresses, directories, names and texts of the environment."""
+
+
+def outcome(argv: list[str], environment: dict[str, str]) -> str:
+    """Run tests in the environment, and return the counts of the summary."""
+    done = subprocess.run(
+        argv,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        umask=0o077,
+    )
+    summary = re.findall(r"^=* ?(\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s", done.stdout, re.MULTILINE)
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-10_000:]
+    assert len(summary) == 1, done.stdout
+    return summary[0]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("linux", "bash", "sshd")
+def test_make_test_in_a_hostile_environment(tmp_path: Path) -> None:
+    shadow = tmp_path / "json.py"
+    shadow.write_text("raise SystemExit('the caller`s module was imported')")
+    bash = tmp_path / "bash_env"
+    bash.write_text("exit 3\n")
+    hostile = {**SETTINGS, **PROGRAMS, **INTERPRETER, "PYTHONPATH": str(tmp_path), "BASH_ENV": str(bash)}
+    del hostile["MAKEFLAGS"]  # make itself obeys it
+    words = ["-q", "-p", "no:cacheprovider", "-n", "2", *SENSITIVE]
+    target = ["make", "--old-file=.venv/installed-test", "test", f"BIN={PROGRAM.parent}"]
+    passed = outcome([*target, f"PYTEST_ARGS={' '.join(words)}"], hostile)
+    assert re.fullmatch(r"\d+ passed", passed)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("linux", "bash", "sshd")
+def test_pytest_alone_in_a_hostile_environment() -> None:
+    words = ["-q", "-p", "no:cacheprovider", "-n", "0", *SENSITIVE]
+    passed = outcome([sys.executable, "-m", "pytest", *words], {**SETTINGS, **PROGRAMS})
+    assert re.fullmatch(r"\d+ passed", passed)
+
+
+def test_nothing_of_the_caller_s_is_left() -> None:
+    named = {name for name in os.environ if name.upper() not in KEPT and not name.startswith("PYTEST_")}
+    assert named == {"LANG"}
+    assert os.environ["HOME"] != NOWHERE
+    assert Path("/proc/self/status").read_text().count("Umask:\t0022") == 1
+
+
+def test_what_is_kept_and_what_is_made_up() -> None:
+    environment = cleaned({**SETTINGS, **PROGRAMS, **INTERPRETER, "PATH": "/bin", "PIP_INDEX_URL": "x", "CI": "true"})
+    assert environment.pop("LANG") == "C.UTF-8"
+    assert environment.pop("NO_PROXY") == environment.pop("no_proxy") == LOOPBACK
+    assert {environment.pop("USER"), environment.pop("LOGNAME")} != {"nobody"} or os.getuid() == 65534
+    assert environment.pop("HOME")
+    proxies = {"HTTP_PROXY": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}
+    assert environment == {"PATH": "/bin", "PIP_INDEX_URL": "x", "CI": "true", **proxies}
+
+
+def test_the_daemon_of_make_run_obeys_its_user() -> None:
+    words = ["make", "--dry-run", "--old-file=.venv/installed-run", "run"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "exec .venv/bin/connmgr serve \n"
