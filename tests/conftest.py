@@ -7,8 +7,8 @@ import json
 import os
 import pkgutil
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,6 +142,8 @@ def port() -> Iterator[str]:
 
 
 WORKERS_PER_CORE = 2
+NAMED_SKIPS = 20
+"""Most tests skipped for one reason that are named one by one without ``-v``."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -193,10 +195,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section(f"{count} tests did not run", yellow=True)
     for reason, tests in sorted(skipped.items()):
         terminalreporter.line(f"{len(tests):4} {reason}")
-        for test in sorted(tests):
-            terminalreporter.line(f"       {test}")
+        for line in _listed(tests, whole=terminalreporter.verbosity > 0):
+            terminalreporter.line(f"       {line}")
     if os.environ.get("CI") and not all(map(may_be_skipped, skipped)):
         terminalreporter.line("CI runs everything: this is a failure.", red=True)
+
+
+def _listed(tests: Sequence[str], *, whole: bool) -> list[str]:
+    """Return the names of tests; those of many tests as their files, unless ``whole`` is given."""
+    if whole or len(tests) <= NAMED_SKIPS:
+        return sorted(tests)
+    files = Counter(test.partition("::")[0] for test in tests)
+    return [f"{count:4} in {file}" for file, count in sorted(files.items())]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

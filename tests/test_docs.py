@@ -240,3 +240,32 @@ def test_no_unpublished_docstring_is_longer_than_its_code() -> None:
         if (surplus := _surplus(one))
     ]
     assert longer == []
+
+
+def test_what_is_installed_for_the_tests_is_listed() -> None:
+    from scripts.floors import floors
+    from tests.components import COMPONENTS
+    from tests.public_clients.installed import VERSIONS
+
+    rows = [
+        row for table in _tables(DOCS["docs/ARCHITECTURE.md"]) if table[0][:2] == ["from", "installed"] for row in table
+    ]
+    listed = {origin: [] for origin in ("Debian", "PyPI", "npm")}
+    for origin, installed, why in rows[1:]:
+        assert why
+        listed[origin] += re.findall(r"`([^`]+)`", installed)
+    text = (ROOT / "setup.cfg").read_text()
+    own = floors(
+        re.sub(
+            r"\[options.extras_require\].*(?=\[options.entry_points\])",
+            "[options.extras_require]\n",
+            text,
+            flags=re.DOTALL,
+        )
+    )
+    names = {re.split(r"[=\[]", line)[0] for line in set(floors(text)) - set(own)}
+    packages = {package for one in COMPONENTS.values() for package in one.packages if package}
+    locked = json.loads((ROOT / "tests/mcp/npm/package.json").read_text())["dependencies"]
+    assert sorted(listed["Debian"]) == sorted({*packages, "python3-venv"})
+    assert sorted(listed["PyPI"]) == sorted({*names, *(version.distribution for version in VERSIONS)})
+    assert sorted(listed["npm"]) == sorted(locked)
