@@ -181,8 +181,9 @@ def _told(error: click.ClickException) -> int:
 def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
-    Name a CONNECTION by its path (web/root), by the end of the path, or by its uuid. A part of its last name (ro)
-    suffices if only one connection has it. A category may stand before the path.
+    Name a CONNECTION by its path (web/root), with or without its category, by its last name (root), or by its uuid. A
+    part of a name is not enough; the Tab key completes it. A GLOB ('web*') is held against last names, or if it has a /
+    ('fleet/*') against paths. `local` is the machine of the daemon.
 
     Each option below may stand before the command or after it.
     """

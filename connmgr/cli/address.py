@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from connmgr.cli.names import find, find_exactly
+from connmgr.cli.names import find_exactly
 from connmgr.client import Client
 
 SCHEME = "ssh://"
@@ -44,7 +44,7 @@ def reach(client: Client, name: str, *, store: bool = False) -> str:
     if address is None:
         if store:
             raise click.UsageError(f"--store is for USER@HOST and {SCHEME}[USER@]HOST[:PORT], and {name!r} is neither.")
-        return find(client, name)
+        return client.connection.find(name)
     return find_exactly(client, name) or client.connection.add(str(address), address.data, temporary=not store)
 
 

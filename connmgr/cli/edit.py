@@ -6,7 +6,7 @@ import click
 
 from connmgr.cli import fields
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 
 
 @click.command()
@@ -25,7 +25,7 @@ def edit(
     if not (assignments or secrets or unset):
         raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD or --unset FIELD.")
     client = connect()
-    id = find(client, connection)
+    id = client.connection.find(connection)
     stored = client.connection.info([id])[0]
     kind = fields.type_named(client, stored.type)
     data = {"type": stored.type, **stored.data}

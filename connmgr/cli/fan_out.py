@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import FAILED
-from connmgr.cli.names import qualified, telling
 from connmgr.cli.outcome import as_object, is_new, tell_restarted
 from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
+from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
 BUSY_SECONDS = 60.0

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from connmgr.cli.names import find
 from connmgr.client import Client, ConnectionType
 
 _WORDS = {"true": True, "false": False, "yes": True, "no": False}
@@ -142,7 +141,7 @@ def _inside(data: dict[str, Any], path: str) -> dict[str, Any]:
 def _value(client: Client, field: str, schema: Mapping[str, Any], text: str) -> Any:
     kinds = _types(schema)
     if schema.get("x-connmgr-reference"):
-        return find(client, text)
+        return client.connection.find(text)
     if "boolean" in kinds and text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if "array" in kinds and not text.startswith("["):

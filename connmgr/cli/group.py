@@ -5,8 +5,6 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli.near import did_you_mean
-
 WHOLE_CHARACTERS = 1000
 """More than any command's summary has; completion passes summaries whole, and shells shorten them."""
 
@@ -22,6 +20,9 @@ class Group(click.Group):
         except click.NoSuchOption:
             raise
         except click.UsageError as error:
+            # Imported here, because the client takes long to import and most commands exist.
+            from connmgr.client.names import did_you_mean
+
             names = self.list_commands(ctx)
             hint = did_you_mean(args[0], dict(zip(names, names, strict=True)))
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}.{hint}", ctx) from error

@@ -10,11 +10,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import MAX_CANDIDATES, MAX_COMPLETIONS, offered
-from connmgr.cli.near import did_you_mean
+from connmgr.cli.names import MAX_COMPLETIONS, offered
 from connmgr.cli.output import ago
 from connmgr.client import Client
-from connmgr.client.names import UUID, is_text
+from connmgr.client.names import MAX_CANDIDATES, UUID, did_you_mean, is_text
 from connmgr.printable import visible
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, qualified
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
 from connmgr.cli.selection import Choice, choosing, chosen
 from connmgr.client import Client, Connection
-from connmgr.client.names import UUID
+from connmgr.client.names import UUID, qualified
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ MORE = ("CHANGED", "UUID")
 def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
     """List connections: address, state, last use.
 
-    GLOB matches whole names, with or without the category, and ignores case: * within a segment, ** across segments, ?
-    [abc] {a,b}. A terminal shows a tree by category; other output has one line per connection.
+    GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is held
+    against last names, one with / against paths, with or without the category. Case is ignored. A terminal shows a tree
+    by category; other output has one line per connection.
     """
     client = connect()
     names = chosen(client, patterns, choice, may_be_none=True).names

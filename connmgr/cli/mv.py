@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, ensure_category, find
+from connmgr.cli.names import ConnectionName, ensure_category
 
 
 @click.command()
@@ -21,4 +21,4 @@ def mv(connection: str, name: str | None, category: str | None) -> None:
         raise click.UsageError("Nothing to change: give NAME, --category or both.")
     client = connect()
     where = None if category is None else ensure_category(client, category)
-    client.connection.update(find(client, connection), name=name, category=where)
+    client.connection.update(client.connection.find(connection), name=name, category=where)

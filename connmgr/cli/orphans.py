@@ -10,7 +10,7 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import json_option, lasting, print_json, print_table
 from connmgr.client import Client, ClientError
 
@@ -37,7 +37,7 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     from their users.
     """
     client = connect()
-    found = client.jobs.orphans(find(client, name), remove=remove, min_age=min_age)
+    found = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
     if as_json:
         print_json([one._asdict() for one in found])
     elif found:

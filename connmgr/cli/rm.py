@@ -7,7 +7,8 @@ import sys
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find, qualified
+from connmgr.cli.names import ConnectionName
+from connmgr.client.names import qualified
 from connmgr.printable import visible
 
 
@@ -20,7 +21,7 @@ def rm(connections: tuple[str, ...], *, yes: bool) -> None:
     It asks first. Without a terminal to ask on, it needs --yes.
     """
     client = connect()
-    ids = list(dict.fromkeys(find(client, name) for name in connections))
+    ids = list(dict.fromkeys(client.connection.find(name) for name in connections))
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask on: give --yes.")

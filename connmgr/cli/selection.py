@@ -10,10 +10,10 @@ from typing import IO, Any, NamedTuple, TypeVar
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import suggested, suggested_category
+from connmgr.cli.names import suggested_category
 from connmgr.cli.output import counted
 from connmgr.client import Client, Name
-from connmgr.client.names import UUID, is_text
+from connmgr.client.names import is_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,48 +98,32 @@ class Chosen(NamedTuple):
 def chosen(
     client: Client, patterns: Sequence[str], choice: Choice, *, usage: str | None = None, may_be_none: bool = False
 ) -> Chosen:
-    """Return the connections that one of ``patterns`` and all of ``choice`` match; without patterns, all of ``choice``.
+    """Return what names and patterns mean, narrowed by ``choice``; without ``patterns``, all that ``choice`` matches.
 
-    A pattern is a GLOB for a name as `connmgr ls` prints it, or a uuid. ``usage`` excludes connections of other usages.
-    With ``may_be_none`` filters alone may match nothing.
-    :raises Failure: one of ``patterns`` matches nothing, or ``failed`` is not the output of an earlier run.
+    ``usage`` excludes connections of other usages. With ``may_be_none`` filters alone may match nothing.
+    :raises Failure: the filters match nothing, or ``failed`` is not the output of an earlier run.
+    :raises ClientError: as :meth:`connmgr.client.endpoints.Connections.choose`.
     """
-    found: dict[str, Name] = {}
-    missing: list[str] = []
-    for pattern in patterns or [EVERYTHING]:
-        matching = [one for one in _matching(client, pattern, choice) if usage in (None, one.usage)]
-        found.update((one.id, one) for one in matching)
-        if not matching:
-            missing.append(pattern)
-    if missing and (patterns or not may_be_none):
-        raise Failure("\n".join(_unmatched(client, pattern, choice) for pattern in missing), NOT_FOUND)
+    selected = client.connection.choose(*patterns, category=choice.category, type=choice.kind, usage=usage)
+    if not (selected or patterns or may_be_none):
+        raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
+    found = {one.id: one for one in selected}
     if choice.failed is not None:
         failed = set(_failed(choice.failed))
         if not patterns and (gone := failed - found.keys()):
             click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run cannot be chosen", err=True)
         found = {id: one for id, one in found.items() if id in failed}
-    names = sorted(found.values(), key=lambda one: (one.category, one.name))
+    names = list(found.values())
     return Chosen(names[: choice.limit], len(names))
 
 
-def _matching(client: Client, pattern: str, choice: Choice) -> list[Name]:
-    if not all(map(is_text, (pattern, choice.category, choice.kind))):
-        return []
-    if not UUID.fullmatch(pattern):
-        return client.connection.names(pattern, category=choice.category, type=choice.kind)
-    everything = client.connection.names(category=choice.category, type=choice.kind)
-    return [one for one in everything if one.id == pattern.lower()]
-
-
-def _unmatched(client: Client, pattern: str, choice: Choice) -> str:
-    """Return the message about a pattern that matches nothing."""
-    wanted = [*([] if pattern == EVERYTHING else [repr(pattern)]), *map(" ".join, choice.filters.items())]
-    said = f"No connection matches {' and '.join(wanted)}."
+def _unmatched(client: Client, choice: Choice, usage: str | None) -> str:
+    """Return the message about filters that match nothing."""
+    runs = " that runs commands" if usage == "shell" else ""
+    said = f"No connection{runs} matches {' and '.join(map(' '.join, choice.filters.items())) or repr('*')}."
     if "--category" in choice.filters and is_text(choice.category) and not client.category.query(choice.category):
         return said + suggested_category(client, choice.category)
-    if choice.filters and _matching(client, pattern, choice._replace(category=EVERYTHING, kind=EVERYTHING)):
-        return said
-    return f"{said}{suggested(client, pattern)} `connmgr ls` lists them."
+    return f"{said} `connmgr ls` lists them."
 
 
 def _failed(lines: Iterable[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
 from connmgr.cli.group import Group
-from connmgr.cli.names import ConnectionName, find
+from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client, ClientError
 from connmgr.printable import visible
@@ -63,7 +63,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
     if place is None:
         if local_port is not None:
             raise click.UsageError("--local-port is for a new tunnel: name a PORT, or edit the one that is stored.")
-        id, is_new = find(client, name), False
+        id, is_new = client.connection.find(name), False
     else:
         id, is_new = _stored(client, reach(client, name), place, local_port)
     failure = None
@@ -87,7 +87,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
 def close(name: str) -> None:
     """Close a tunnel; it stays stored."""
     client = connect()
-    id = find(client, name)
+    id = client.connection.find(name)
     client.connection.toggle(id, False)
     _tell(client, id)
 

@@ -21,6 +21,7 @@ from connmgr.client.endpoints import Categories, Connections, DaemonItself, Host
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
 from connmgr.client.http import HttpSession, Remedy
+from connmgr.client.names import LOCAL_MACHINE
 from connmgr.client.results import (
     Applied,
     Category,
@@ -80,9 +81,6 @@ __all__ = [
     "VaultStatus",
     "Version",
 ]
-
-LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-"""The uuid of the connection to the daemon's own machine."""
 
 ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"

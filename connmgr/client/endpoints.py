@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from connmgr.client.names import choose, find
 from connmgr.client.results import (
     Applied,
     Category,
@@ -63,11 +64,19 @@ class Connections(Group):
         filters = {"categoryFilter": category, "connectionFilter": connection, "typeFilter": type}
         return list(self._post("/connection/query", **filters, **given(nameFilter=name))["found"])
 
-    def names(self, name: str = "*", *, category: str = "*", type: str = "*") -> list[Name]:
-        """Return the names of the connections that all filters match, in the order of their paths."""
-        filters = {"categoryFilter": category, "connectionFilter": "*", "typeFilter": type, "nameFilter": name}
+    def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
+        """Return the names of the connections that all filters match, by their paths; ``name`` as in :meth:`query`."""
+        filters = {"categoryFilter": category, "connectionFilter": path, "typeFilter": type, "nameFilter": name}
         answer = self._post("/connection/query", **filters, names=True)
         return [Name.read(id, one) for id, one in zip(answer["found"], answer["names"], strict=True)]
+
+    def find(self, *names: str) -> str:
+        """Return the id that the first known of these names means, by the rule in :mod:`connmgr.client.names`."""
+        return find(self, *names)
+
+    def choose(self, *selectors: str, category: str = "*", type: str = "*", usage: str | None = None) -> list[Name]:
+        """Return what names and patterns mean; as :func:`connmgr.client.names.choose`."""
+        return choose(self, selectors, category=category, type=type, usage=usage)
 
     def info(self, connections: Sequence[str]) -> list[Connection]:
         """Describe connections; an unknown one fails the whole request."""

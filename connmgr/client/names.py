@@ -1,55 +1,244 @@
-"""Finds connections by their names."""
+"""What a name means: the one rule by which every client of the daemon chooses connections.
+
+A **name** is the end of what ``connmgr ls --format names`` prints, in whole segments: ``default/web/root`` is also
+``web/root`` and ``root``. A whole path (``web/root``, or with its category) goes before the ends of others. If several
+connections have a name, it means none of them. A uuid is a name too, and ``local`` is one of the local machine.
+
+A **pattern** has ``*``, ``?``, ``[`` or ``{a,b}``, and means all connections that it matches: with a ``/`` it is held
+against paths, with the category or without it; without a ``/`` against last names. ``*`` matches all.
+
+Nothing else means a connection. A part of a name is an error, so that a name never reaches another machine than the one
+that has it: ``cache1`` is not ``cache10``.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from connmgr.client.errors import ClientError
-
-if TYPE_CHECKING:
-    from connmgr.client import Client
+from connmgr.client.results import Connection, Name
+from connmgr.printable import visible
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 UNKNOWN = "unknown_connection"
 
+LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+"""The uuid of the connection to the daemon's own machine."""
 
-def named(client: Client, name: str) -> list[str]:
-    """Return the uuids of the connections with exactly this ``name``, ignoring case.
+LOCAL = "local"
+"""A last name that the local machine has beside its own, whatever that is."""
 
-    The name is, in this order, a whole path, the end of a path, or the end of category and path.
+MAX_CANDIDATES = 20
+"""Candidates listed for an ambiguous name."""
+
+MAX_SUGGESTIONS = 3
+MIN_LIKENESS = 0.6
+"""A ratio of difflib: 0 for nothing in common, 1 for equal."""
+
+MIN_SHORT_CHARACTERS = 8
+"""Hexadecimal digits at the beginning of a uuid that suffice for reading."""
+
+_PATTERN = re.compile(r"[*?\[]|\{[^}]*,")
+_WILDCARDS = re.compile(r"[*?{}\[\]!]+")
+_SHORT = re.compile(r"[0-9a-f]{8}[0-9a-f-]*", re.IGNORECASE)
+
+
+class Listing(Protocol):
+    """The connections of a vault, by filters of ``/connection/query``."""
+
+    def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
+        """Return the names of the connections that all filters match."""
+
+
+def is_pattern(text: str) -> bool:
+    """Whether ``text`` means all connections that it matches, not one that is called so."""
+    return bool(_PATTERN.search(text))
+
+
+def named(connections: Listing, name: str, *, category: str = "*", type: str = "*") -> list[Name]:
+    """Return the connections that ``name`` means, among those in a matching category and of a matching type.
+
+    None is an unknown name, several are an ambiguous one. Wildcards in ``name`` stand for themselves.
     """
-    if not is_text(name):
+    if not all(map(is_text, (name, category, type))):
         return []
-    literal = escape(name)
-    found = client.connection.query(f"**/{literal}")
-    if len(found) > 1:
-        exact = client.connection.query(literal)
-        found = exact or found
-    return found or client.connection.query(name=f"**/{literal}")
+    if UUID.fullmatch(name):
+        return [one for one in connections.names(category=category, type=type) if one.id == name.lower()]
+    if "/" in name:
+        found = connections.names(f"**/{escape(name)}", category=category, type=type)
+    else:
+        found = connections.names(path=f"**/{escape(name)}", category=category, type=type)
+    size = len(name.split("/"))
+    # The category may begin with the root, which answers leave out.
+    whole = [one for one in found if size - len(one.name) in (0, len(one.category), len(one.category) + 1)]
+    if whole or name.lower() != LOCAL:
+        return whole or found
+    # Its type narrows the answer, which could otherwise be the whole vault.
+    own = connections.names(category=category, type=LOCAL if type == "*" else type)
+    return [*found, *(one for one in own if one.id == LOCAL_MACHINE and one not in found)]
 
 
-def meant(client: Client, name: str) -> list[str]:
-    """Like :func:`named`; if there are none, find ``name`` as a part of paths that reaches into their last segment."""
-    # A match in an earlier segment alone would be a connection that contains the one meant.
-    found = named(client, name)
-    return found if found or not is_text(name) else client.connection.query(f"**{escape(name)}*")
+def matching(connections: Listing, pattern: str, *, category: str = "*", type: str = "*") -> list[Name]:
+    """Return the connections that ``pattern`` matches, in a matching category and of a matching type."""
+    if not all(map(is_text, (pattern, category, type))):
+        return []
+    if "/" in pattern:
+        return connections.names(pattern, category=category, type=type)
+    # Within a last name there is nothing that ** could match and * could not.
+    last = re.sub(r"\*+", "*", pattern)
+    return connections.names(path="*" if last == "*" else f"**/{last}", category=category, type=type)
 
 
-def only(client: Client, *names: str) -> str:
-    """Return the uuid of the connection meant by the first of ``names`` that means any; a uuid means itself.
+def find(
+    connections: Listing,
+    *names: str,
+    accepts: Callable[[Name], bool] = lambda _: True,
+    noun: str = "connection",
+    listing: str = " `connmgr ls` lists them.",
+) -> str:
+    """Return the uuid of the connection that the first of ``names`` means that means any; a uuid means itself.
 
-    :raises ClientError: ``unknown_connection``: no connection is meant, or several are.
+    The error suggests connections that ``accepts`` accepts, by names that it would find.
+    :raises ClientError: ``unknown_connection``: no connection is meant, or several are, which are listed.
     """
     for name in names:
-        found = [name.lower()] if UUID.fullmatch(name) else named(client, name)
-        if len(found) > 1:
-            message = f"{name!r} is the name of {len(found)} connections: write the category before it, or the uuid."
-            raise ClientError(message, UNKNOWN, 0)
+        found = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(connections, name), name)]
         if found:
             return found[0]
+    raise _unknown(connections, names, accepts, noun, listing)
+
+
+def choose(
+    connections: Listing,
+    selectors: Sequence[str],
+    *,
+    category: str = "*",
+    type: str = "*",
+    usage: str | None = None,
+) -> list[Name]:
+    """Return what names and patterns mean, by category and path; without ``selectors``, all that the filters match.
+
+    ``usage`` excludes connections of other usages.
+    :raises ClientError: ``unknown_connection``: one of ``selectors`` means none, or is the name of several.
+    """
+    found: dict[str, Name] = {}
+    problems: list[str] = []
+    for selector in selectors or ["*"]:
+        if is_pattern(selector):
+            means = matching(connections, selector, category=category, type=type)
+        else:
+            means = alone(named(connections, selector, category=category, type=type), selector)
+        usable = [one for one in means if usage in (None, one.usage)]
+        found.update((one.id, one) for one in usable)
+        if not usable and selectors and selector != "*":
+            problems.append(_unmatched(connections, selector, means, category, type, usage))
+    if problems:
+        raise ClientError("\n".join(problems), UNKNOWN, 0)
+    return sorted(found.values(), key=lambda one: (one.category, one.name))
+
+
+def _unmatched(
+    connections: Listing, selector: str, means: Sequence[Name], category: str, type: str, usage: str | None
+) -> str:
+    """Return the message about a selector that chooses nothing; ``means`` are those of other usages."""
+    if means and not is_pattern(selector):
+        [one] = means
+        return f"{visible(one.path)!r} has the type {one.type}, and a connection with a {usage} is needed here."
+    narrowed = f" in category {category!r}" if category != "*" else ""
+    narrowed += f" of type {type!r}" if type != "*" else ""
+    runs = " that runs commands" if usage == "shell" and means else ""
+    verb = "matches" if is_pattern(selector) else "is called"
+    said = f"No connection{runs}{narrowed} {verb} {selector!r}."
+    if not all(map(is_text, (selector, category, type))):
+        return said
+    everything = connections.names()
+    usable = {one.id for one in connections.names(category=category, type=type) if usage in (None, one.usage)}
+    hint = suggested(selector, everything, lambda one: one.id in usable, patterns=True)
+    return f"{said}{hint} `connmgr ls` lists them."
+
+
+def alone(found: list[Name], name: str, noun: str = "connection") -> list[Name]:
+    """Return ``found``; raise ``unknown_connection`` with the candidates if ``name`` means several."""
+    if len(found) < 2:
+        return found
+    lines = sorted(f"  {one.id}  {visible(qualified(one))}" for one in found)[:MAX_CANDIDATES]
+    if len(found) > len(lines):
+        lines.append(f"  and {len(found) - len(lines)} more")
+    message = f"{name!r} is the name of {len(found)} {noun}s; write the category before it, or the uuid:"
+    raise ClientError("\n".join([message, *lines]), UNKNOWN, 0)
+
+
+def _unknown(
+    connections: Listing, names: Sequence[str], accepts: Callable[[Name], bool], noun: str, listing: str
+) -> ClientError:
     shown = " or ".join(repr(name) for name in dict.fromkeys(names))
-    raise ClientError(f"No connection is called {shown}. `connmgr ls` lists them.", UNKNOWN, 0)
+    said = f"No {noun} is called {shown}."
+    if is_pattern(names[0]):
+        said += f" It is a pattern, and one {noun} is needed here."
+    hint = suggested(names[0], connections.names(), accepts) if is_text(names[0]) else ""
+    return ClientError(f"{said}{hint}{listing}", UNKNOWN, 0)
+
+
+def suggested(
+    word: str, names: Sequence[Name], accepts: Callable[[Name], bool] = lambda _: True, *, patterns: bool = False
+) -> str:
+    """Return a sentence, after a blank, with those of ``names`` that are most like ``word``; ``""`` if none is.
+
+    ``names`` are all connections, of which only those that ``accepts`` accepts are suggested, each by a text that means
+    it alone. With ``patterns`` a pattern is suggested for a category, and no name that would be a pattern.
+    """
+    told = telling(names, in_category="/" in word)
+    meant: dict[str, str] = {}
+    for one in filter(accepts, names):
+        text = told[one.id]
+        # Whoever types one segment may have left out those before it.
+        for like in (qualified(one), one.path) if "/" in word else (one.path, one.name[-1]):
+            meant.setdefault(like, one.id if patterns and is_pattern(text) else text)
+        if patterns and "/" in word:
+            above = "/".join(one.category)
+            meant[f"{above}/"] = f"{escape(above)}/*"
+    return did_you_mean(word, meant)
+
+
+def telling(names: Iterable[Name], *, in_category: bool = False) -> dict[str, str]:
+    """Return for each uuid of ``names`` a text that means it alone: its path, category and path, or the uuid.
+
+    The first that does is taken; ``in_category`` prefers the one with the category.
+    """
+    texts = {one.id: [one.path, qualified(one)][:: -1 if in_category else 1] for one in names}
+    times = Counter(text for some in texts.values() for text in set(some))
+    return {id: next((text for text in some if times[text] == 1), id) for id, some in texts.items()}
+
+
+def qualified(one: Connection | Name) -> str:
+    """Return category and path of a connection as one text."""
+    return "/".join([*one.category, *one.name])
+
+
+def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
+    """Return a sentence, after a blank, with suggestions for ``word``; ``""`` if no name is like it.
+
+    ``meant`` maps each name to the text that is shown for it. Letter case and the wildcards of a GLOB do not count.
+    """
+    # Importing it takes longer than the comparison.
+    from difflib import get_close_matches
+
+    plain = _WILDCARDS.sub("", word).lower()
+    if not plain:
+        return ""
+    folded = {name.lower(): shown for name, shown in meant.items()}
+    longer = sorted((one for one in folded if plain in one), key=lambda one: (not one.startswith(plain), len(one)))
+    near = get_close_matches(plain, folded, MAX_SUGGESTIONS, MIN_LIKENESS)
+    shown = list(dict.fromkeys(visible(folded[name]) for name in [*longer, *near]))[:MAX_SUGGESTIONS]
+    return f" Did you mean {', '.join(shown)}?" if shown else ""
+
+
+def with_beginning(ids: Iterable[str], text: str) -> list[str]:
+    """Return those of ``ids`` that begin with ``text``, at least 8 hexadecimal digits; only for commands that read."""
+    return [id for id in ids if id.startswith(text.lower())] if _SHORT.fullmatch(text) else []
 
 
 def escape(name: str) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from connmgr.client import Client, ClientError, ShellInfo
-from connmgr.client.names import UNKNOWN, UUID, meant
+from connmgr.client import Client, ClientError, Name, ShellInfo
+from connmgr.client.names import find
 from connmgr.client.rights import Rights
 
 ANSWER_SECONDS = 40.0
@@ -28,9 +28,6 @@ STOP_SECONDS = 3.0
 UNSETTLED_SECONDS = 300.0
 MAX_UNSETTLED = 100
 """Most remembered job starts whose answers were lost."""
-
-MAX_CANDIDATES = 20
-"""Most systems that the message about an ambiguous name lists."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,8 @@ class Bridge:
 
     def place(self, client: Client, system: str, session: str | None) -> Place:
         """Return the place of ``system`` and ``session``, by default the agent's own; raise ``unknown_connection``."""
-        return Place(_only(client, system), session or self.session)
+        found = find(client.connection, system, accepts=_runs_commands, noun="system", listing="")
+        return Place(found, session or self.session)
 
     def directory(self, place: Place) -> str | None:
         """Return the directory in which the last command in ``place`` ended, None for that of its shell."""
@@ -165,12 +163,5 @@ class Bridge:
             client.close()
 
 
-def _only(client: Client, name: str) -> str:
-    found = [name.lower()] if UUID.fullmatch(name) else meant(client, name)
-    if not found:
-        raise ClientError(f"No system is called {name!r}.", UNKNOWN, 0)
-    if len(found) > 1:
-        infos = client.connection.info(found[:MAX_CANDIDATES])
-        names = ", ".join(sorted("/".join((*one.category, *one.name)) for one in infos))
-        raise ClientError(f"{name!r} may be any of {len(found)} systems: {names}.", UNKNOWN, 0)
-    return found[0]
+def _runs_commands(one: Name) -> bool:
+    return one.usage == "shell"

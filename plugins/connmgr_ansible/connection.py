@@ -15,7 +15,6 @@ from ansible.plugins.connection import ConnectionBase
 
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.kept_session import KeptSession, connect
-from connmgr.client.names import only
 from connmgr.client.retry import Retry
 from connmgr.client.slots import Slot, is_slot
 
@@ -61,7 +60,8 @@ class Connection(ConnectionBase):
         """Return a client, and the uuid of the connection that the host means."""
         client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP))
         named = self.get_option("connmgr_connection")
-        return client, only(client, *([named] if named else filter(None, map(self.get_option, ("address", "host")))))
+        names = [named] if named else filter(None, map(self.get_option, ("address", "host")))
+        return client, client.connection.find(*names)
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
         """Run a command; the mark that a become plugin prints before the output is removed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
 
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.kept_session import connect
+from connmgr.client.names import qualified, telling
 from connmgr_ansible.connection import PROGRAM, Connection
 
 ANSWER_SECONDS = 60.0
@@ -42,20 +43,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
                 found = self._chosen(client)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error
-        times = Counter(one.name for one in found)
+        told = telling(found)
         for one in found:
-            if TEMPLATE.search("/".join([*one.category, *one.name])):
+            if TEMPLATE.search(qualified(one)):
                 self.display.warning(f"Left out, since its name would be a template: {one.id}")
                 continue
-            self._add(one, one.path if times[one.name] == 1 else "/".join([*one.category, *one.name]))
+            self._add(one, told[one.id])
 
     def _chosen(self, client: Client) -> list[Name]:
         found: dict[str, Name] = {}
-        for name in self.get_option("names"):
-            for category in self.get_option("categories"):
-                for kind in self.get_option("types"):
-                    names = client.connection.names(name, category=category, type=kind)
-                    found.update((one.id, one) for one in names if one.usage == SHELL)
+        for category, kind in product(self.get_option("categories"), self.get_option("types")):
+            within = client.connection.choose(category=category, type=kind, usage=SHELL)
+            found.update((one.id, one) for one in within)
+        # Each name is looked up in the whole vault: a name that others share stays ambiguous, and an unknown one fails.
+        named = {one.id for one in client.connection.choose(*self.get_option("names"), usage=SHELL)}
+        found = {id: one for id, one in found.items() if id in named}
         return sorted(found.values(), key=lambda one: (one.category, one.name))
 
     def _add(self, one: Name, host: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypedDict
@@ -22,6 +21,7 @@ from pyinfra.connectors.util import (
 
 from connmgr.client import Client, ClientError, Stream
 from connmgr.client.kept_session import connect
+from connmgr.client.names import telling
 from connmgr.client.slots import Slot
 
 PROGRAM = "pyinfra"
@@ -54,22 +54,21 @@ class ConnmgrConnector(BaseConnector):
 
     @staticmethod
     def make_names_data(name: str | None = None) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """Yield the hosts whose connections ``name`` matches, a GLOB for names as `connmgr ls` prints them.
+        """Yield the hosts whose connections ``name`` means, a name or a pattern; all without it.
 
-        :raises InventoryError: none matches, or the daemon cannot be asked.
+        :raises InventoryError: it means none, or is the name of several, or the daemon cannot be asked.
         """
         try:
             with connect(PROGRAM, COMMAND_SECONDS) as client:
-                found = [one for one in client.connection.names(name or "*") if one.usage == SHELL]
+                found = client.connection.choose(name or "*", usage=SHELL)
         except ClientError as error:
             raise InventoryError(error.message) from error
         if not found:
-            raise InventoryError(f"No connection matches {name!r}. `connmgr ls` lists them.")
-        times = Counter(one.name for one in found)
+            raise InventoryError("There is no connection that runs commands. `connmgr ls` lists all.")
+        told = telling(found)
         for one in found:
-            path = one.path if times[one.name] == 1 else "/".join([*one.category, *one.name])
             groups = ["_".join(one.category[:depth]) for depth in range(1, len(one.category) + 1)]
-            yield f"@connmgr/{path}", {"connmgr_connection": one.id}, ["@connmgr", *groups]
+            yield f"@connmgr/{told[one.id]}", {"connmgr_connection": one.id}, ["@connmgr", *groups]
 
     def connect(self) -> None:
         """Start a shell, unless one is open since the last run."""

@@ -84,7 +84,7 @@ def test_it_is_stored_when_asked(connmgr: CommandLine, server: Sshd) -> None:
     assert connmgr("exec", address, "--store", "--", "echo here").output == "here\n"
     assert f"default/{address}" in connmgr("ls").output
     connmgr("exec", address, "--", "cd /usr")
-    assert connmgr("exec", "known", "--", "pwd").output == "/usr\n", "the stored one goes before the address"
+    assert connmgr("exec", address, "--", "pwd").output == "/usr\n", "the stored one goes before the address"
     assert connmgr("exec", address, "--detach", "--", "true").output
 
 

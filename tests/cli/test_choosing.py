@@ -158,13 +158,13 @@ class TestWhatIsNear:
         assert "No connection matches 'fleat/eu/*'. Did you mean fleet/eu/*" in done.errors
         assert done.output == ""
         narrowed = connmgr("ls", "web*", "--category", "default", code=5).errors
-        assert "No connection matches 'web*' and --category default." in narrowed
+        assert "No connection in category 'default' matches 'web*'." in narrowed
 
     def test_filters_alone_may_list_nothing_and_run_nothing(self, connmgr: CommandLine) -> None:
         assert connmgr("ls", "--type", "ssh", "--json").json == []
         assert connmgr("ls", "--type", "ssh").output == ""
         done = connmgr("exec", "--all", "--category", "fleat/eu", "--", "true", code=125)
-        assert "No connection matches --category fleat/eu. Did you mean fleet/eu" in done.errors
+        assert "No connection that runs commands matches --category fleat/eu. Did you mean fleet/eu" in done.errors
 
     def test_a_category_and_a_command_and_an_option(self, connmgr: CommandLine) -> None:
         assert "fleet/eu, " in connmgr("mv", "spare", "--category", "fleet/ue", code=5).errors

@@ -150,42 +150,54 @@ def test_an_error_is_printed_without_what_controls_a_terminal() -> None:
 
 
 class TestNaming:
-    def test_the_end_of_a_path_a_part_and_any_letter_case_will_do(self, connmgr: CommandLine) -> None:
+    def test_whole_segments_in_any_letter_case_will_do(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "production web 1")
         inner = connmgr("add", "shellEnvironment", "root", f"host={id}").output.strip()
-        for name in (inner, inner.upper(), "root", "ROOT", "production web 1/root", "1/root", "web 1/ro"):
+        for name in (inner, inner.upper(), "root", "ROOT", "production web 1/root", "default/Production Web 1/root"):
             assert connmgr("info", name, "--json").json["connection"] == inner, name
         assert connmgr("info", "Production Web 1", "--json").json["connection"] == id
+        for name in ("roo", "oot", "1/root", "web 1/root", "web 1/ro", "production web 1/ro", "production", inner[:13]):
+            assert f"No connection is called {name!r}." in connmgr("info", name, code=5).errors
 
     def test_the_whole_path_outranks_the_end_of_another(self, connmgr: CommandLine) -> None:
         id = add(connmgr, "web")
         connmgr("add", "shellEnvironment", "web", f"host={add(connmgr, 'outer')}")
         assert connmgr("info", "web", "--json").json["connection"] == id
 
-    def test_a_part_means_the_connection_and_not_what_runs_in_it(self, connmgr: CommandLine) -> None:
-        root = connmgr("add", "shellEnvironment", "root", "host=local machine", "elevated=no").output.strip()
-        inner = connmgr("add", "shellEnvironment", "inner", f"host={root}", "shell=sh").output.strip()
-        for name, id in {
-            "local": LOCAL_MACHINE,
-            "machine": LOCAL_MACHINE,
-            "oo": root,
-            "machine/roo": root,
-            "nne": inner,
-            "machine/root/inn": inner,
-        }.items():
+    def test_local_is_the_local_machine_whatever_else_begins_so(self, connmgr: CommandLine) -> None:
+        root = connmgr("add", "shellEnvironment", "root", "host=local", "elevated=no").output.strip()
+        connmgr("add", "local", "localhost2", "shell=sh")
+        for name, id in {"local": LOCAL_MACHINE, "LOCAL": LOCAL_MACHINE, "local machine/root": root}.items():
             assert connmgr("info", name, "--json").json["connection"] == id, name
         assert connmgr("exec", "local", "--", "echo in").output == "in\n"
-        other = connmgr("add", "local", "localhost", "shell=sh").output.strip()
-        refusal = connmgr("info", "local", code=5).errors
-        assert "may be any of 2 connections" in refusal
-        assert other in refusal
+        assert connmgr("exec", "--all", "local", "--json", "--", "true").json["connection"] == LOCAL_MACHINE
+        connmgr("mv", "local machine", "desk")
+        assert connmgr("info", "local", "--json").json["connection"] == LOCAL_MACHINE
+        connmgr("mv", "desk", "local machine")
+
+    def test_a_whole_path_called_local_is_that_connection_and_a_last_name_is_ambiguous(
+        self, connmgr: CommandLine
+    ) -> None:
+        web = add(connmgr, "web")
+        inner = connmgr("add", "shellEnvironment", "local", f"host={web}").output.strip()
+        refusal = connmgr("exec", "local", "--", "true", code=125).errors
+        assert "'local' is the name of 2 connections" in refusal
+        assert inner in refusal
+        assert LOCAL_MACHINE in refusal
+        assert connmgr("info", "web/local", "--json").json["connection"] == inner
+        connmgr("rm", "web/local", "--yes")
+        outer = add(connmgr, "local")
+        assert connmgr("info", "local", "--json").json["connection"] == outer
 
     def test_several_candidates_are_listed(self, connmgr: CommandLine) -> None:
-        ids = [add(connmgr, name) for name in ("web1", "web2")]
+        ids = []
+        for host in ("a", "b"):
+            add(connmgr, host)
+            ids.append(connmgr("add", "shellEnvironment", "web", f"host={host}").output.strip())
         refusal = connmgr("info", "web", code=5).errors
-        assert "may be any of 2 connections" in refusal
+        assert "'web' is the name of 2 connections" in refusal
         assert all(id in refusal for id in ids)
-        assert "default/web2" in refusal
+        assert "default/b/web" in refusal
 
     def test_a_category_tells_equal_names_apart(self, connmgr: CommandLine) -> None:
         ids = {}
@@ -202,15 +214,15 @@ class TestNaming:
         odd = "a*[b]{c,d}?"
         id = connmgr("add", "ssh", odd, "host=odd.example").output.strip()
         connmgr("add", "ssh", "axbc?", "host=even.example")
-        assert connmgr("info", odd, "--json").json["connection"] == id
-        assert connmgr("info", "*[b]{", "--json").json["connection"] == id
+        assert connmgr("exec", odd, "--dry-run", "--", "true").code == 0
+        assert connmgr("info", id, "--json").json["connection"] == id
 
     def test_bytes_that_are_no_text_name_nothing(self, connmgr: CommandLine) -> None:
         name = os.fsdecode(b"\xff")
         assert r"No connection is called '\udcff'" in connmgr("info", name, code=5).errors
-        assert r"No connection matches '\udcff'" in connmgr("exec", "--all", name, "--", "true", code=125).errors
+        assert r"No connection is called '\udcff'" in connmgr("exec", "--all", name, "--", "true", code=125).errors
         assert r"No category is called '\udcff'" in connmgr("category", "rm", name, code=5).errors
-        assert r"No connection matches '\udcff'" in connmgr("ls", name, code=5).errors
+        assert r"No connection is called '\udcff'" in connmgr("ls", name, code=5).errors
 
     def test_an_unknown_name_and_uuid_exit_with_5(self, connmgr: CommandLine) -> None:
         assert "No connection is called 'nowhere'" in connmgr("info", "nowhere", code=5).errors

@@ -189,12 +189,15 @@ def test_a_system_that_cannot_be_reached_is_described_with_the_reason(own_daemon
 
 
 def test_a_name_that_means_several_is_refused_with_all_of_them(own_daemon: Daemon) -> None:
-    for name in ("web one", "web two"):
-        wire.add(own_daemon.client, name, type="ssh", host=f"{name[4:]}.example", user="me")
+    for name in ("one", "two"):
+        host = wire.add(own_daemon.client, name, type="ssh", host=f"{name}.example", user="me")
+        wire.add(own_daemon.client, "web", type="shellEnvironment", host=host)
 
     async def work(agent: Agent) -> None:
         told = await agent.client.call_tool("run_command", {"system": "web", "command": "true"})
-        assert "default/web one, default/web two" in str(told.content)
+        assert all(name in str(told.content) for name in ("default/one/web", "default/two/web"))
+        told = await agent.client.call_tool("run_command", {"system": "we", "command": "true"})
+        assert "Did you mean one/web, two/web?" in str(told.content)
 
     run(own_daemon, work)
 

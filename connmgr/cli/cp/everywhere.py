@@ -15,9 +15,9 @@ from connmgr.cli.cp.copy import Copy, Options
 from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
 from connmgr.cli.cp.plan import leads_out
 from connmgr.cli.exits import FAILED, Failure
-from connmgr.cli.names import telling
 from connmgr.cli.output import counted
 from connmgr.client import Client, ClientError, Name
+from connmgr.client.names import telling
 from connmgr.printable import visible
 
 Ends = Callable[[Client, Shells], tuple[list[Place], Place]]

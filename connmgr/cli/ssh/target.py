@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from connmgr.cli import address
-from connmgr.cli.names import find, find_exactly
+from connmgr.cli.names import find_exactly
 from connmgr.cli.ssh.options import SshOptions
 from connmgr.client import Client
 
@@ -34,7 +34,7 @@ def resolve(client: Client, options: SshOptions) -> str:
         _check(client, stored, name, user, port)
         return stored
     if user is None and port is None and written is None:
-        return find(client, name)
+        return client.connection.find(name)
     dialled = address.Address(host, user, port)
     return client.connection.add(str(dialled), dialled.data, temporary=True)
 

@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import find
 from connmgr.cli.relay.session import Session, Signalled, die_by
 from connmgr.cli.terminal.escape import ESCAPE
 from connmgr.cli.terminal.lent import on_terminal
 from connmgr.cli.terminal.raw import size_of
 from connmgr.client import Client, ClientError
+from connmgr.client.names import UNKNOWN
 from connmgr.printable import visible
 
 SHOWN_CHARACTERS = 8
@@ -54,8 +54,10 @@ def find_terminal(client: Client, connection: str | None, name: str) -> str:
 
 def _connection(client: Client, name: str) -> str:
     try:
-        return find(client, name)
-    except Failure as error:
+        return client.connection.find(name)
+    except ClientError as error:
+        if error.code != UNKNOWN:
+            raise
         message = f"No such terminal runs: {visible(name)} is neither the beginning of a uuid nor a connection."
         raise Failure(message, NOT_FOUND) from error
 

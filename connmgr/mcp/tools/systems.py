@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import UNKNOWN, escape
+from connmgr.client.names import UNKNOWN, escape, telling
 from connmgr.client.retry import may_pass
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
@@ -23,7 +23,10 @@ class System(BaseModel):
     """A system that commands can run on."""
 
     id: str = Field(description="Its uuid.")
-    name: str = Field(description="Its path, by which other tools take it. web/root runs in web, with more rights.")
+    name: str = Field(
+        description="Its path, by which other tools take it, with the category if others have the same path. "
+        "web/root runs in web, with more rights."
+    )
     category: str = Field(description="The category that it is in.")
     type: str = Field(description="How it is reached: ssh, shellEnvironment, …")
     usage: str = Field(description="shell: commands run there; tunnel: it is started and stopped; or command, group.")
@@ -50,15 +53,16 @@ def list_systems(
         listed = usable[:MAX_LISTED]
         states = _states(call, client, [one.id for one in listed])
         tunnels = _open_tunnels(call, client, [one.id for one in listed if one.usage == TUNNEL])
-    systems = [_system(one, states.get(one.id, {}), tunnels.get(one.id)) for one in listed]
+        told = telling(client.connection.names() if filter else names)
+    systems = [_system(one, told[one.id], states.get(one.id, {}), tunnels.get(one.id)) for one in listed]
     return Systems(systems=systems, omitted=len(usable) - len(listed))
 
 
-def _system(found: Name, state: Mapping[str, Any], is_open: bool | None) -> System:
+def _system(found: Name, name: str, state: Mapping[str, Any], is_open: bool | None) -> System:
     seen, running = state.get("osName"), state.get("running")
     return System(
         id=found.id,
-        name=visible(found.path),
+        name=visible(name),
         category=visible("/".join(found.category)),
         type=found.type,
         usage=str(found.usage),

@@ -21,7 +21,9 @@ options:
     required: true
     choices: [connmgr.connmgr.connmgr]
   names:
-    description: GLOBs, one of which matches the connection's name.
+    description:
+      - Names and patterns of connections. A pattern without C(/) is held against last names, one with it against paths.
+      - One that means no connection is an error.
     type: list
     elements: str
     default: ["*"]
