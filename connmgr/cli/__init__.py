@@ -26,6 +26,8 @@ SECTIONS = {
         "terminal": "terminal.command",
         "ssh": "ssh",
         "command": "command",
+        "start": "disconnect",
+        "restart": "disconnect",
         "disconnect": "disconnect",
     },
     "Files and ports": {

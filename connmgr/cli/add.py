@@ -9,9 +9,10 @@ import click
 
 from connmgr.cli import fields
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ensure_category, qualified
+from connmgr.cli.names import ensure_category
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client
+from connmgr.client.names import qualified
 from connmgr.printable import visible
 
 

@@ -1,33 +1,172 @@
-"""``connmgr disconnect``: end the shells of connections, and their links."""
+"""``connmgr start``, ``restart`` and ``disconnect``: the shells of connections, and their links."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import click
 
-from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName
-from connmgr.cli.output import counted
-from connmgr.client import Client, ClientError
+from connmgr.cli.exits import FAILED
+from connmgr.cli.output import counted, json_option, print_json
+from connmgr.cli.selection import (
+    Choice,
+    agreed,
+    chosen,
+    consent,
+    jobs_option,
+    means_many,
+    require_some,
+    selecting,
+)
+from connmgr.client import Client, ClientError, Name
+from connmgr.client.names import telling
 from connmgr.printable import visible
+
+DEFAULT_JOBS, MAX_JOBS = 16, 128
+
+_session = click.option("--session", metavar="NAME", help="Only the shell of this name.")
 
 
 @click.command()
-@click.argument("connections", metavar="CONNECTION...", type=ConnectionName(), nargs=-1, required=True)
-@click.option("--session", metavar="NAME", help="End only the shell of this name.")
-def disconnect(connections: tuple[str, ...], session: str | None) -> None:
+@selecting
+@_session
+@consent
+@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@json_option
+def disconnect(
+    selectors: tuple[str, ...],
+    session: str | None,
+    choice: Choice,
+    *,
+    yes: bool,
+    dry_run: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
     """End the shells of connections, and their links.
 
     Commands in the shells end with them. The next command logs in again. Jobs run on, and so do the shells of
-    connections over these.
+    connections over these. If a GLOB, several names or options choose the connections, it shows which, and asks first;
+    without a terminal to ask on, it then needs --yes.
     """
+    client, names = _chosen(selectors, choice, None)
+    running = {one.id: len(_shells(client, one.id, session)) for one in names}
+    told = telling(names)
+    rows = [("end", told[one.id], _count(running[one.id])) for one in names]
+    question = f"End {counted(sum(running.values()), 'shell')} of {counted(len(names), 'connection')}?"
+    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
+
+        def end(client: Client, id: str) -> str:
+            return f"{counted(running[id], 'shell')} ended" if _stopped(client, id, session) else "no shell runs"
+
+        _each(client, names, end, jobs, as_json=as_json)
+
+
+@click.command()
+@selecting
+@_session
+@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@json_option
+def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jobs: int, as_json: bool) -> None:
+    """Start the shells of connections.
+
+    The next command then need not log in. A shell that runs already stays as it is, with its directory and variables. Stopped containers are started by
+    `connmgr container start`, tunnels by `connmgr tunnel open`.
+    """
+    client, names = _chosen(selectors, choice, "shell")
+
+    def begin(client: Client, id: str) -> str:
+        runs = any(one.status.state != "lost" for one in _shells(client, id, session, exactly=True))
+        client.shell.ensure(id, session=session)
+        return "the shell runs already" if runs else "the shell was started"
+
+    _each(client, names, begin, jobs, as_json=as_json)
+
+
+@click.command()
+@selecting
+@_session
+@consent
+@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@json_option
+def restart(
+    selectors: tuple[str, ...],
+    session: str | None,
+    choice: Choice,
+    *,
+    yes: bool,
+    dry_run: bool,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """End the shells of connections, and start new ones.
+
+    The links end too, so that each connection logs in again. Commands in the shells end with them; directories and variables are those of a new login. If a GLOB, several names
+    or options choose the connections, it shows which, and asks first; without a terminal to ask on, it then needs
+    --yes. Containers are restarted by `connmgr container restart`.
+    """
+    client, names = _chosen(selectors, choice, "shell")
+    told = telling(names)
+    rows = [("restart", told[one.id], _count(len(_shells(client, one.id, session)))) for one in names]
+    question = f"Restart the shells of {counted(len(names), 'connection')}?"
+    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
+
+        def anew(client: Client, id: str) -> str:
+            ended = _stopped(client, id, session)
+            client.shell.start(id, session=session)
+            return "the shell was started anew" if ended else "the shell was started"
+
+        _each(client, names, anew, jobs, as_json=as_json)
+
+
+def _chosen(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tuple[Client, list[Name]]:
+    require_some(selectors, choice)
     client = connect()
-    ids = {reach(client, name): name for name in connections}
-    for id, name in ids.items():
-        shells = [one for one in client.shell.list(id) if session in (None, one.status.session)]
-        ended = _stopped(client, id, session)
-        said = f"{counted(len(shells), 'shell')} ended" if ended else "no shell runs"
-        click.echo(f"{visible(name)}: {said}")
+    return client, chosen(client, selectors, choice, usage=usage, addresses=True).names
+
+
+def _each(client: Client, names: list[Name], work: Callable[[Client, str], str], jobs: int, *, as_json: bool) -> None:
+    """Do ``work`` for each connection, ``jobs`` at a time, and say what it did; an error of one spares the others.
+
+    :raises click.exceptions.Exit: with 1, it failed for one of several.
+    """
+    told = telling(names)
+    if len(names) == 1 and not as_json:
+        click.echo(f"{visible(told[names[0].id])}: {work(client, names[0].id)}")
+        return
+
+    def outcome(one: Name) -> dict[str, Any]:
+        head = {"connection": one.id, "name": told[one.id]}
+        try:
+            with client.clone() as own:
+                return {**head, "done": work(own, one.id)}
+        except ClientError as error:
+            return {**head, "error": {"code": error.code, "message": error.message}}
+
+    with ThreadPoolExecutor(jobs) as pool:
+        results = []
+        for one in pool.map(outcome, names):
+            results.append(one)
+            if not as_json:
+                said = one["done"] if "done" in one else one["error"]["message"]
+                click.echo(f"{visible(one['name'])}: {visible(said)}", err="error" in one)
+    if as_json:
+        print_json(results)
+    if any("error" in one for one in results):
+        raise click.exceptions.Exit(FAILED)
+
+
+def _count(shells: int) -> str:
+    return counted(shells, "shell") if shells else "no shell runs"
+
+
+def _shells(client: Client, id: str, session: str | None, *, exactly: bool = False) -> list[Any]:
+    """Return the shells of a connection that ``session`` names, all without it; ``exactly``: the unnamed one."""
+    found = client.shell.list(id)
+    return [one for one in found if session == one.status.session or (session is None and not exactly)]
 
 
 def _stopped(client: Client, id: str, session: str | None) -> bool:

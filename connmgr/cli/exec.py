@@ -30,7 +30,7 @@ from connmgr.cli.outcome import (
 )
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
-from connmgr.cli.selection import Choice, choosing, chosen, jobs_option
+from connmgr.cli.selection import Choice, choosing, chosen, jobs_option, require_some
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
 
@@ -234,8 +234,7 @@ def _parted(
                 "With --all write -- between the connections and the command, as in "
                 f"`connmgr exec --all {shown} -- COMMAND...`."
             )
-        if not names and choice.given in ([], ["--limit"]):
-            raise click.UsageError("Say on which connections: give GLOBs, or '*' for all.")
+        require_some(names, choice)
     else:
         if choice.given:
             raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -27,7 +27,12 @@ def type_named(client: Client, name: str) -> ConnectionType:
 
 
 def apply(
-    client: Client, kind: ConnectionType, data: dict[str, Any], assignments: Sequence[str], secrets: Sequence[str]
+    client: Client,
+    kind: ConnectionType,
+    data: dict[str, Any],
+    assignments: Sequence[str],
+    secrets: tuple[str, ...],
+    asked: Callable[[tuple[str, ...]], list[str]] | None = None,
 ) -> None:
     """Put ``assignments``, each ``field=value``, into ``data``, and ask for each of the ``secrets``.
 
@@ -52,7 +57,7 @@ def apply(
     for field in secrets:
         if not _is_secret(_schema(kind, field)):
             raise click.UsageError(f"{field} is not a secret: give {field}=value.")
-    for field, value in zip(secrets, ask(secrets), strict=True):
+    for field, value in zip(secrets, (asked or ask)(secrets), strict=True):
         _inside(data, field)[field.rpartition(".")[2]] = value
 
 
@@ -63,7 +68,7 @@ def unset(kind: ConnectionType, data: dict[str, Any], fields: Sequence[str]) -> 
         _inside(data, field).pop(field.rpartition(".")[2], None)
 
 
-def ask(secrets: Sequence[str]) -> list[str]:
+def ask(secrets: tuple[str, ...]) -> list[str]:
     """Ask for secrets on the terminal; without one, a single secret is all of stdin, several are one line each."""
     if not secrets:
         return []

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.names import category_path
 from connmgr.cli.output import json_option
 from connmgr.cli.plan import Entry, carry_out, judge_import, ordered, show
 from connmgr.cli.progress import waiting
 from connmgr.cli.stored import Stored
-from connmgr.client import Client
-from connmgr.client.names import UUID
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,7 +29,7 @@ def import_options(command: Command) -> Command:
 def run(read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, category: str | None, as_json: bool) -> None:
     """Compare the entries of ``read`` with the vault, show them, and with ``apply`` store them in one step."""
     client = connect()
-    above = None if category is None else _path(client, category)
+    above = None if category is None else category_path(client, category)
     with waiting("reading and comparing"):
         entries = ordered(_placed(read(), above))
         judge_import(entries, Stored(client), update=update)
@@ -38,13 +37,6 @@ def run(read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, categ
         carry_out(client, entries)
     does = "adds those that are new, and changes the others" if update else "adds those that are new"
     show(entries, as_json=as_json, advice=f"--apply {does}.")
-
-
-def _path(client: Client, category: str) -> tuple[str, ...]:
-    """Return the path of the category, an uuid or a path, which need not exist yet."""
-    if UUID.fullmatch(category):
-        return client.category.info([category.lower()])[0].name[1:]
-    return tuple(name for name in category.split("/") if name)
 
 
 def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:

@@ -8,41 +8,49 @@ from typing import Any
 
 import click
 
-from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
-from connmgr.cli.ls import used
-from connmgr.cli.names import ConnectionName
+from connmgr.cli.ls import infos_of, used
 from connmgr.cli.output import ago, json_option, print_json, print_table
+from connmgr.cli.selection import Choice, chosen, means_many, require_some, selecting
 from connmgr.cli.status import at_work
-from connmgr.client import Connection
+from connmgr.client import Client, Connection
 from connmgr.printable import visible
 
 SECRET = "(secret)"  # noqa: S105 - what is shown in its place
 
 
 @click.command()
-@click.argument("connection", type=ConnectionName())
+@selecting
 @click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
 @json_option
-def info(connection: str, *, refresh: bool, as_json: bool) -> None:
-    """Show a connection, and what it would dial.
+def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: bool) -> None:
+    """Show connections, and what each would dial.
 
     It also shows what the connection's shells do. Secrets stay encrypted. CONNECTION may be an address: USER@HOST or
-    ssh://[USER@]HOST[:PORT].
+    ssh://[USER@]HOST[:PORT]. --json prints an object for one name, and an array for a GLOB, several names or options.
 
     "dials" is the host that CONNECTION leads to, according to ~/.ssh/config of the daemon's user, "through" the hosts
     on the way there, and "offers" the private keys that are offered to it.
     """
+    require_some(selectors, choice)
     client = connect()
-    id = reach(client, connection)
+    ids = [one.id for one in chosen(client, selectors, choice, addresses=True).names]
     if refresh:
-        for sentence in client.connection.refresh(id).skipped:
-            click.echo(f"connmgr: {visible(sentence)}", err=True)
-    answer = client.post("/connection/info", connections=[id], created=True, dialled=True)["infos"][0]
+        for id in ids:
+            for sentence in client.connection.refresh(id).skipped:
+                click.echo(f"connmgr: {visible(sentence)}", err=True)
+    answers = infos_of(client, ids, dialled=True)
     if as_json:
-        print_json(answer)
+        print_json(answers if means_many(selectors, choice) else answers[0])
         return
-    one, shells = Connection.read(answer), client.shell.list(id)
+    for number, answer in enumerate(answers):
+        if number:
+            click.echo()
+        _show(client, answer)
+
+
+def _show(client: Client, answer: Mapping[str, Any]) -> None:
+    one, shells = Connection.read(answer), client.shell.list(answer["connection"])
     rows = [
         ("name", one.path),
         ("uuid", one.id),

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import ago, json_option, on_terminal, print_json, print_table, summarised
-from connmgr.cli.selection import Choice, choosing, chosen
+from connmgr.cli.selection import Choice, chosen, selecting
 from connmgr.client import Client, Connection
 from connmgr.client.names import UUID, qualified
 from connmgr.printable import visible
@@ -27,8 +26,7 @@ MORE = ("CHANGED", "UUID")
 
 
 @click.command()
-@click.argument("patterns", metavar="[GLOB]...", type=ConnectionName(), nargs=-1)
-@choosing
+@selecting
 @click.option(
     "-l", "--long", "long", is_flag=True, help="Show one line with all columns per connection, with its uuid."
 )
@@ -40,7 +38,7 @@ MORE = ("CHANGED", "UUID")
     help="Show a table with a heading, only names, or JSON.",
 )
 @json_option
-def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
+def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
     """List connections: address, state, last use.
 
     GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is held
@@ -48,11 +46,11 @@ def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bo
     by category; other output has one line per connection.
     """
     client = connect()
-    names = chosen(client, patterns, choice, may_be_none=True).names
+    names = chosen(client, selectors, choice, may_be_none=True).names
     if shape == "names":
         print_table([(qualified(one),) for one in names])
         return
-    infos = _infos(client, [one.id for one in names])
+    infos = infos_of(client, [one.id for one in names])
     if as_json or shape == "json":
         print_json(infos)
         return
@@ -68,12 +66,14 @@ def ls(patterns: tuple[str, ...], choice: Choice, shape: str | None, *, long: bo
 
 def described(client: Client, kind: str) -> list[dict[str, Any]]:
     """Return the daemon's descriptions of the connections of a type."""
-    return _infos(client, client.connection.query(type=kind))
+    return infos_of(client, client.connection.query(type=kind))
 
 
-def _infos(client: Client, ids: list[str]) -> list[dict[str, Any]]:
+def infos_of(client: Client, ids: list[str], **more: bool) -> list[dict[str, Any]]:
+    """Return the daemon's descriptions of connections; ``more`` are options of `/connection/info`."""
     parts = [ids[start : start + INFOS_PER_REQUEST] for start in range(0, len(ids), INFOS_PER_REQUEST)]
-    return [info for part in parts for info in client.post("/connection/info", connections=part, created=True)["infos"]]
+    answers = (client.post("/connection/info", connections=part, created=True, **more) for part in parts)
+    return [info for answer in answers for info in answer["infos"]]
 
 
 def _more(one: Connection) -> tuple[str, str]:

@@ -2,23 +2,66 @@
 
 from __future__ import annotations
 
+import functools
+
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, ensure_category
+from connmgr.cli.names import ConnectionName, category_path, ensure_category
+from connmgr.cli.output import counted
+from connmgr.cli.selection import Choice, agreed, all_option, choosing, chosen, consent, means_many, require_some
+from connmgr.client import Client
+from connmgr.client.names import qualified
 
 
 @click.command()
-@click.argument("connection", type=ConnectionName())
-@click.argument("name", required=False)
-@click.option("--category", metavar="PATH", help="The category to move it to; created if missing.")
-def mv(connection: str, name: str | None, category: str | None) -> None:
+@click.argument("words", metavar="CONNECTION [NAME]", type=ConnectionName(), nargs=-1)
+@click.option("--category", "target", metavar="PATH", help="The category to move it to; created if missing.")
+@all_option
+@functools.partial(choosing, category="--from-category")
+@consent
+def mv(
+    words: tuple[str, ...], target: str | None, choice: Choice, *, everywhere: bool, yes: bool, dry_run: bool
+) -> None:
     """Rename a connection, or change its category. Its uuid stays.
 
     Connections in it that share its category move with it.
+
+    With --all each word is a CONNECTION or a GLOB, and all that match move to --category in one step. It shows which,
+    and asks first. Without a terminal to ask on, it needs --yes.
     """
-    if name is None and category is None:
+    if not everywhere:
+        if choice.given:
+            raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+        if not words or len(words) > 2:
+            raise click.UsageError("Give CONNECTION and NAME; several connections move by --all --category PATH.")
+    elif target is None:
+        raise click.UsageError("With --all, --category says where to.")
+    else:
+        require_some(words, choice)
+    name = words[1] if not everywhere and len(words) == 2 else None
+    if name is None and target is None:
         raise click.UsageError("Nothing to change: give NAME, --category or both.")
     client = connect()
-    where = None if category is None else ensure_category(client, category)
-    client.connection.update(client.connection.find(connection), name=name, category=where)
+    if everywhere and target is not None:
+        _move(client, words, choice, target, yes=yes, dry_run=dry_run)
+        return
+    id = client.connection.find(words[0])
+    [one] = client.connection.info([id])
+    path = one.category if target is None else category_path(client, target)
+    row = (qualified(one), "/".join([*path, *one.name[:-1], name or one.name[-1]]))
+    if agreed([row], "", yes=yes, dry_run=dry_run, asks=False):
+        client.connection.update(id, name=name, category=None if target is None else ensure_category(client, target))
+
+
+def _move(client: Client, words: tuple[str, ...], choice: Choice, target: str, *, yes: bool, dry_run: bool) -> None:
+    """Move all chosen connections to the category ``target`` in one step."""
+    path = category_path(client, target)
+    names = [one for one in chosen(client, words, choice).names if one.category != path]
+    if not names:
+        click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
+        return
+    rows = [(qualified(one), "/".join([*path, *one.name])) for one in names]
+    question = f"Move {counted(len(rows), 'connection')}?"
+    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(words, choice)):
+        client.connection.apply(change=[{"connection": one.id, "category": list(path)} for one in names])

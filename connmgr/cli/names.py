@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
 from connmgr.client.names import UUID, alone, did_you_mean, escape, is_text, named, qualified, telling
+from connmgr.printable import visible
 
 MAX_COMPLETIONS = 500
 COMPLETION_SECONDS = 1.0
@@ -54,6 +55,13 @@ def find_category(client: Client, name: str) -> str:
         size = len(name.strip("/").split("/"))
         found = [one.id for one in client.category.info(found) if len(one.name) == size]
     return found[0]
+
+
+def category_path(client: Client, category: str) -> tuple[str, ...]:
+    """Return the path of a category that is given by its uuid, or by its path, which need not exist yet."""
+    if UUID.fullmatch(category):
+        return client.category.info([category.lower()])[0].name[1:]
+    return tuple(name for name in category.split("/") if name)
 
 
 def ensure_category(client: Client, path: str) -> str:

@@ -51,14 +51,14 @@ def _escaped(character: str) -> str:
     return re.sub("(.{4})", r"\\u\1", character.encode("utf-16-be", "surrogatepass").hex())
 
 
-def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
+def print_table(rows: Sequence[Sequence[str]], indent: str = "", *, err: bool = False) -> None:
     """Print rows in columns."""
     cells = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
     if cells:
         # All at once: printing a line takes longer than making it.
-        click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines))
+        click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines), err=err)
 
 
 def on_terminal() -> bool:

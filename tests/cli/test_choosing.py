@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connmgr.client import LOCAL_MACHINE, ROOT_CATEGORY
-from tests.cli.program import CommandLine
+from tests.cli.program import CommandLine, finish
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -176,3 +177,70 @@ class TestWhatIsNear:
         assert connmgr("info", "xyzzy", code=5).errors == (
             "Error: No connection is called 'xyzzy'. `connmgr ls` lists them.\n"
         )
+
+
+class TestChangesOfMany:
+    """Each shows what it means before it changes anything, and takes the selectors of ``exec --all``."""
+
+    @pytest.fixture
+    def fleet(self, clean_connmgr: CommandLine) -> CommandLine:
+        for name in ("web1", "web2", "db"):
+            clean_connmgr("add", "ssh", name, f"host={name}.example")
+        clean_connmgr("add", "shellEnvironment", "root", "host=web1")
+        clean_connmgr("add", "ssh", "behind", "host=behind.example", "gateway=web1")
+        return clean_connmgr
+
+    def hosts(self, connmgr: CommandLine) -> dict[str, Any]:
+        return {"/".join(one["name"]): one["rawData"].get("port") for one in connmgr("ls", "--json").json}
+
+    def test_rm_shows_what_goes_along(self, fleet: CommandLine) -> None:
+        before = self.hosts(fleet)
+        assert "give --yes" in fleet("rm", "web*", code=2).errors
+        assert sorted(fleet("rm", "web*", "--dry-run").output.splitlines()) == [
+            "remove  default/behind     runs over default/web1",
+            "remove  default/web1",
+            "remove  default/web1/root  runs over default/web1",
+            "remove  default/web2",
+        ]
+        terminal = fleet.on_terminal("rm", "web*", "db")
+        terminal.expect_exact("Remove 5 connections?")
+        terminal.sendline("n")
+        assert finish(terminal)[0] == 1
+        assert self.hosts(fleet) == before
+        fleet("rm", "web*", "--yes")
+        assert self.hosts(fleet).keys() == {"local machine", "db"}
+        assert "No connection is called 'd'. Did you mean db?" in fleet("rm", "d", "--yes", code=5).errors
+        assert "Say on which connections" in fleet("rm", "--yes", code=2).errors
+        fleet("rm", "--type", "ssh", "--yes")
+        assert self.hosts(fleet).keys() == {"local machine"}
+
+    def test_edit_changes_all_or_none(self, fleet: CommandLine) -> None:
+        assert "give --yes" in fleet("edit", "--all", "web?", "port=2200", code=2).errors
+        shown = fleet("edit", "--all", "web?", "db", "port=2200", "--dry-run").output
+        assert shown == "".join(f"change  default/{name:<4}  port\n" for name in ("db", "web1", "web2"))
+        assert self.hosts(fleet)["db"] == 22
+        assert "has no field 'host2'" in fleet("edit", "--all", "web?", "host2=x", "--yes", code=2).errors
+        assert fleet("edit", "--all", "web1", "local", "port=2200", "--yes", code=2).errors
+        assert self.hosts(fleet)["web1"] == 22
+        fleet("edit", "--all", "web?", "port=2200", "--yes")
+        assert {name for name, port in self.hosts(fleet).items() if port == 2200} == {"web1", "web2"}
+        assert "is a pattern" in fleet("edit", "web?", "port=1", code=5).errors
+        fleet("edit", "--all", "web?", "--secret", "password", "--yes", stdin="one for all")
+        sealed = [one["rawData"]["password"] for one in fleet("info", "web?", "--json").json]
+        assert [fleet.daemon.client.secret.decrypt(one) for one in sealed] == ["one for all"] * 2
+
+    def test_mv_moves_all(self, fleet: CommandLine) -> None:
+        fleet("category", "add", "eu")
+        assert fleet("mv", "--all", "web?", "--category", "eu", "--dry-run").output == (
+            "default/web1  eu/web1\ndefault/web2  eu/web2\n"
+        )
+        assert "give --yes" in fleet("mv", "--all", "web?", "--category", "eu", code=2).errors
+        fleet("mv", "--all", "web?", "--from-category", "default", "--category", "eu", "--yes")
+        assert "eu/web1\neu/web2\n" in fleet("ls", "--format", "names", "web?").output
+        assert "are in eu already" in fleet("mv", "--all", "web?", "--category", "eu", "--yes").errors
+        assert "goes with --all" in fleet("mv", "web1", "--type", "ssh", "--category", "eu", code=2).errors
+
+    def test_info_shows_all(self, fleet: CommandLine) -> None:
+        assert [one["name"] for one in fleet("info", "web?", "db", "--json").json] == [["db"], ["web1"], ["web2"]]
+        assert fleet("info", "web1", "--json").json["name"] == ["web1"]
+        assert fleet("info", "--category", "default", "--limit", "2").output.count("uuid") == 2

@@ -363,7 +363,7 @@ class TestChanges:
         for answer, code in (("\x03", 130), ("\x04", 1), ("n\n", 1), ("y\n", 0)):
             assert connmgr("info", id, "--json").json["connection"] == id
             terminal = connmgr.on_terminal("rm", "web")
-            terminal.expect(r"Remove default/web, and what runs over it\? \[y/N\]: ")
+            terminal.expect(r"remove  default/web\s+Remove 1 connection\? \[y/N\]: ")
             terminal.send(answer)
             assert finish(terminal)[0] == code, repr(answer)
         connmgr("info", id, code=5)

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, CommandLine
+from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.deadlines import DEADLINE_SECONDS
 
 pytestmark = pytest.mark.needs("bash")
@@ -46,10 +47,10 @@ def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tm
         assert "a command runs for" in shown
         listed = connmgr("status", "--json").json["shells"]
         assert sorted(one.get("session", "") for one in listed) == ["", "build"]
-        assert connmgr("disconnect", "local").output == "local: 2 shells ended\n"
+        assert connmgr("disconnect", "local").output == "local machine: 2 shells ended\n"
         assert process.wait(DEADLINE_SECONDS) == 125
     assert connmgr.daemon.client.shell.list() == []
-    assert connmgr("disconnect", "local").output == "local: no shell runs\n"
+    assert connmgr("disconnect", "local").output == "local machine: no shell runs\n"
     assert connmgr("exec", "local", "--", "pwd").output == f"{connmgr.daemon.home}\n"
 
 
@@ -57,10 +58,10 @@ def test_it_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
     clean_connmgr("exec", "local", "--", "true")
     clean_connmgr("exec", "--session", "build", "local", "--", "true")
     done = clean_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
-    assert done.output == "local: 1 shell ended\n"
+    assert done.output == "local machine: 1 shell ended\n"
     assert [one.status.session for one in clean_connmgr.daemon.client.shell.list()] == [None]
     assert clean_connmgr("disconnect", "local", environment={"CONNMGR_SESSION": "other"}).output == (
-        "local: 1 shell ended\n"
+        "local machine: 1 shell ended\n"
     )
 
 
@@ -79,3 +80,46 @@ def test_it_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, s
     deadline = time.monotonic() + DEADLINE_SECONDS
     while "running" in clean_connmgr("job", "ls").output:
         assert time.monotonic() < deadline, "the job does not end"
+
+
+def test_start_and_restart_act_on_the_shells_of_all_that_match(clean_connmgr: CommandLine) -> None:
+    connmgr, client = clean_connmgr, clean_connmgr.daemon.client
+    ids = [client.connection.add(f"box{one}", {"type": "local", "shell": f"/{'./' * one}bin/sh"}) for one in (1, 2)]
+    assert connmgr("start", "box*").output == "box1: the shell was started\nbox2: the shell was started\n"
+    connmgr("exec", "box1", "--", "cd /usr")
+    done = connmgr("start", "box1", "local", "--json").json
+    assert [(one["name"], one["done"]) for one in done] == [
+        ("box1", "the shell runs already"),
+        ("local machine", "the shell was started"),
+    ]
+    assert connmgr("exec", "box1", "--", "pwd").output == "/usr\n"
+    refusal = connmgr("restart", "box*", code=2).errors
+    assert "--yes" in refusal
+    assert connmgr("restart", "box*", "--dry-run").output == "restart  box1  1 shell\nrestart  box2  1 shell\n"
+    assert connmgr("exec", "box1", "--", "pwd").output == "/usr\n"
+    assert connmgr("restart", "box*", "--yes").output.count("started anew") == 2
+    assert connmgr("exec", "box1", "--", "pwd").output == f"{connmgr.daemon.home}\n"
+    assert connmgr("restart", "box1").output == "box1: the shell was started anew\n"
+    assert "--yes" in connmgr("disconnect", "box*", code=2).errors
+    assert len(client.shell.list(ids[0])) == 1
+    code, shown = finish(answering(connmgr.on_terminal("disconnect", "box*"), "End 2 shells of 2 connections?", "y"))
+    assert code == 0
+    assert "box2: 1 shell ended" in shown
+    assert client.shell.list(ids[0]) == []
+
+
+def test_one_that_cannot_be_started_spares_the_others(clean_connmgr: CommandLine) -> None:
+    clean_connmgr.daemon.client.connection.add("odd", {"type": "local", "shell": "/nonexistent"})
+    done = clean_connmgr("start", "odd", "local", "--json", code=1).json
+    assert {one["name"]: one.get("done") for one in done} == {
+        "local machine": "the shell was started",
+        "odd": None,
+    }
+    assert done[1]["error"]["code"] == "unsupported_shell"
+
+
+def answering(terminal: pexpect.spawn, question: str, answer: str) -> pexpect.spawn:
+    """Answer a question on a terminal."""
+    terminal.expect_exact(question)
+    terminal.sendline(answer)
+    return terminal

@@ -154,3 +154,68 @@ def test_the_picture_is_that_of_ssh_keygen(tmp_path: Path, kind: str) -> None:
     key = keygen(tmp_path / kind, kind)
     text = key.with_name(key.name + ".pub").read_text()
     assert randomart(text).splitlines() == drawn(key).splitlines()[1:]
+
+
+class TestMany:
+    """The keys of a fleet in one table, with one question; a changed key is never among them."""
+
+    @pytest.fixture
+    def fleet(self, clean_connmgr: CommandLine, start_sshd: StartSshd) -> tuple[CommandLine, dict[str, Sshd]]:
+        servers = {"web1": start_sshd(), "web2": start_sshd()}
+        for name, server in servers.items():
+            add(clean_connmgr, name, server)
+        return clean_connmgr, servers
+
+    def test_one_question_for_all(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
+        connmgr, servers = fleet
+        assert "give --yes" in connmgr("trust", "web*", code=2).errors
+        shown = connmgr("trust", "web*", "--dry-run").output
+        for name, server in servers.items():
+            assert f"{name}        [127.0.0.1]:{server.port}  ssh-ed25519  {fingerprint(server)}\n" in shown
+        assert "is not known" in connmgr("exec", "web1", "--", "true", code=125).errors
+        terminal = connmgr.on_terminal("trust", "web*")
+        for server in servers.values():
+            terminal.expect_exact(fingerprint(server))
+        terminal.expect_exact("Trust 2 keys?")
+        terminal.sendline("y")
+        code, rest = finish(terminal)
+        assert code == 0
+        assert "2 keys trusted; 2 connections, 2 known" in rest
+        assert connmgr("exec", "web2", "--", "echo in").output == "in\n"
+
+    def test_who_says_no_trusts_none(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
+        terminal = fleet[0].on_terminal("trust", "web*")
+        terminal.expect_exact("Trust 2 keys?")
+        terminal.sendline("n")
+        assert finish(terminal)[0] == 1
+        for name in fleet[1]:
+            assert "is not known" in fleet[0]("exec", name, "--", "true", code=125).errors
+
+    def test_a_changed_key_is_loud_and_never_accepted(
+        self, fleet: tuple[CommandLine, dict[str, Sshd]], start_sshd: StartSshd
+    ) -> None:
+        connmgr, servers = fleet
+        assert "2 keys trusted" in connmgr("trust", "web*", "--yes").output
+        with_new_key(servers["web2"])
+        connmgr("disconnect", "web*", "--yes")
+        third = add(connmgr, "web3", start_sshd())
+        done = connmgr("trust", "web*", "--yes", code=1)
+        assert "web2: THE KEY HAS CHANGED, and was not accepted." in done.errors
+        assert "1 key trusted; 3 connections, 2 known, 1 changed" in done.output
+        assert connmgr("exec", third, "--", "echo in").output == "in\n"
+        assert "connmgr trust --forget" in connmgr("exec", "web2", "--", "true", code=125).errors
+        connmgr("trust", "--forget", "web2", "web3", "--yes")
+        assert "1 key trusted" in connmgr("trust", "web2", "--yes").output
+
+    def test_hosts_behind_an_unknown_gateway_come_next(
+        self, fleet: tuple[CommandLine, dict[str, Sshd]], start_sshd: StartSshd
+    ) -> None:
+        connmgr, _ = fleet
+        add(connmgr, "behind", start_sshd(), "gateway=web1")
+        assert "3 keys trusted; 3 connections, 3 known" in connmgr("trust", "web*", "behind", "--yes").output
+
+    def test_fingerprints_choose_keys(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
+        connmgr, servers = fleet
+        done = connmgr("trust", "web*", "--fingerprint", fingerprint(servers["web1"]), code=1)
+        assert "1 key trusted; 2 connections, 1 known, 1 failed" in done.output
+        assert f"web2: {fingerprint(servers['web2'])}" in done.errors
