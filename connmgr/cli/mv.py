@@ -7,7 +7,7 @@ import functools
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, category_path, ensure_category
+from connmgr.cli.names import ConnectionName, find_category
 from connmgr.cli.output import counted
 from connmgr.cli.selection import Choice, agreed, all_option, choosing, chosen, consent, means_many, require_some
 from connmgr.client import Client
@@ -16,7 +16,7 @@ from connmgr.client.names import qualified
 
 @click.command()
 @click.argument("words", metavar="CONNECTION [NAME]", type=ConnectionName(), nargs=-1)
-@click.option("--category", "target", metavar="PATH", help="The category to move it to; created if missing.")
+@click.option("--category", "target", metavar="PATH", help="The category to move it to, which exists.")
 @all_option
 @functools.partial(choosing, category="--from-category")
 @consent
@@ -43,20 +43,21 @@ def mv(
     if name is None and target is None:
         raise click.UsageError("Nothing to change: give NAME, --category or both.")
     client = connect()
-    if everywhere and target is not None:
-        _move(client, words, choice, target, yes=yes, dry_run=dry_run)
+    where = None if target is None else find_category(client, target)
+    if everywhere and where is not None:
+        _move(client, words, choice, where, yes=yes, dry_run=dry_run)
         return
     id = client.connection.find(words[0])
     [one] = client.connection.info([id])
-    path = one.category if target is None else category_path(client, target)
+    path = one.category if where is None else client.category.info([where])[0].name[1:]
     row = (qualified(one), "/".join([*path, *one.name[:-1], name or one.name[-1]]))
     if agreed([row], "", yes=yes, dry_run=dry_run, asks=False):
-        client.connection.update(id, name=name, category=None if target is None else ensure_category(client, target))
+        client.connection.update(id, name=name, category=where)
 
 
-def _move(client: Client, words: tuple[str, ...], choice: Choice, target: str, *, yes: bool, dry_run: bool) -> None:
-    """Move all chosen connections to the category ``target`` in one step."""
-    path = category_path(client, target)
+def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *, yes: bool, dry_run: bool) -> None:
+    """Move all chosen connections to the category ``where`` in one step."""
+    path = client.category.info([where])[0].name[1:]
     names = [one for one in chosen(client, words, choice).names if one.category != path]
     if not names:
         click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
