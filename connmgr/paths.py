@@ -7,8 +7,27 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from connmgr.errors import StartupError
+
 APPLICATION = "connmgr"
 DEFAULT_PORT = 21721
+
+TOKEN_VARIABLE = "CONNMGR_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE = "CONNMGR_TOKEN_FILE"  # noqa: S105
+API_KEY_FILE_VARIABLE = "CONNMGR_API_KEY_FILE"
+CREDENTIAL_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, API_KEY_FILE_VARIABLE)
+"""The variables that name a client's credential. One that is set and empty is an error, never the owner."""
+
+
+def value_of(environ: Mapping[str, str], variable: str) -> str | None:
+    """Return the value of a ``variable``, None if it is not set.
+
+    :raises StartupError: it is empty: what was to be named may be another vault, or another daemon, than the default.
+    """
+    value = environ.get(variable)
+    if value is not None and not value.strip():
+        raise StartupError(f"The environment variable {variable} is empty: unset it, or give it a value.")
+    return value
 
 
 def data_directory() -> Path:
@@ -21,9 +40,12 @@ def data_directory() -> Path:
 
 
 def config_file(environ: Mapping[str, str]) -> Path:
-    """Return the path of ``config.toml``: ``CONNMGR_CONFIG``, or in the platform's configuration directory."""
-    named = environ.get("CONNMGR_CONFIG")
-    if named:
+    """Return the path of ``config.toml``: ``CONNMGR_CONFIG``, or in the platform's configuration directory.
+
+    :raises StartupError: the variable is empty.
+    """
+    named = value_of(environ, "CONNMGR_CONFIG")
+    if named is not None:
         return Path(named)
     if sys.platform == "linux":
         return _xdg_directory(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"

@@ -138,8 +138,9 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, c
     values: dict[str, Any] = dict(_from_file(config, environ))
     for option in options():
         variable = f"CONNMGR_{option.name.upper()}"
-        if environ.get(variable):
-            values[option.name] = _convert(option, environ[variable], f"environment variable {variable}")
+        named = paths.value_of(environ, variable)
+        if named is not None:
+            values[option.name] = _convert(option, named, f"environment variable {variable}")
         if flags.get(option.name) is not None:
             flag = f"option --{option.name.replace('_', '-')}"
             values[option.name] = _convert(option, flags[option.name], flag)
@@ -150,7 +151,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ, c
 
 def _from_file(config: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     path = config or paths.config_file(environ)
-    required = config is not None or bool(environ.get("CONNMGR_CONFIG"))
+    required = config is not None or "CONNMGR_CONFIG" in environ
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -183,7 +184,7 @@ def _convert(option: Field[Any], value: object, source: str) -> Any:
     choices, start, least, most = (option.metadata[key] for key in ("choices", "start", "at_least", "at_most"))
     if choices and converted not in choices:
         raise StartupError(f"Bad value of {source}{shown} (one of {', '.join(choices)}).")
-    if start and converted and not str(converted).startswith(start):
+    if start and not str(converted).startswith(start):
         raise StartupError(f"Bad value of {source}{shown} (begins with {start}).")
     # `not >=` also refuses NaN, for which every comparison is false.
     if least is not None and not converted >= least:
@@ -196,13 +197,14 @@ def _convert(option: Field[Any], value: object, source: str) -> Any:
 def _text(value: object) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise ValueError("not a text")
+    # An empty address would be every address, an empty database another vault.
+    if not value.strip():
+        raise ValueError("it is empty; leave it out for the default")
     return value
 
 
 def _path(value: object) -> Path:
     text = str(value) if isinstance(value, Path) else _text(value)
-    if not text:
-        raise ValueError("not a path")
     return Path(text).expanduser().absolute()
 
 

@@ -13,7 +13,6 @@ import flask
 
 from connmgr.api.auth import Caller
 from connmgr.api.parking import TURNS, Turns
-from connmgr.errors import TokenRevoked
 
 Piece = TypeVar("Piece")
 
@@ -91,19 +90,17 @@ def caller() -> Caller:
 
 
 def require_valid() -> None:
-    """Raise :class:`TokenRevoked` if the caller's token became invalid after the request came."""
-    if caller().ended:
-        raise TokenRevoked("The token is not valid any more.")
+    """Raise :class:`TokenRevoked` or :class:`TokenExpired` if the caller's token became invalid since then."""
+    caller().require_valid()
 
 
 def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield ``pieces`` of a transfer for this request; raise TokenRevoked when the caller's token becomes invalid."""
+    """Yield ``pieces`` of a transfer for this request; raise the error of the caller's token if it becomes invalid."""
     asking = caller()
     return iter(pieces) if asking.live is None else _until_ended(pieces, asking)
 
 
 def _until_ended(pieces: Iterable[Piece], asking: Caller) -> Iterator[Piece]:
     for piece in pieces:
-        if asking.ended:
-            raise TokenRevoked("The token is not valid any more.")
+        asking.require_valid()
         yield piece

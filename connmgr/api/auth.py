@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated
+from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
 from connmgr.rights.grant import Grant
 from connmgr.rights.grants import PREFIX, Grants
 from connmgr.rights.tokens_in_use import Live
 from connmgr.secrets.principals import Access
+from connmgr.vault.tables import now
 
 logger = logging.getLogger("connmgr.api")
 
@@ -62,6 +63,11 @@ class Caller:
         """Whether its token has become invalid, so that its commands and streams end."""
         return self.live is not None and self.live.ended
 
+    def require_valid(self) -> None:
+        """Raise :class:`TokenRevoked` or :class:`TokenExpired` if its token has become invalid."""
+        if self.live is not None and self.live.ended:
+            raise self.live.grant.invalid(now()) or TokenRevoked("The token was revoked.")
+
 
 class Credentials:
     """Checks the credentials of handshakes.
@@ -88,7 +94,9 @@ class Credentials:
         self._count_failure()
         if kind == "local":
             raise InvalidCredential("The content of the auth file is wrong; it is new at every start of the daemon.")
-        raise InvalidCredential("The API key is wrong; `connmgr api-key` prints it.")
+        if credential.strip().startswith(PREFIX):
+            raise InvalidCredential("This is a token, not the API key: send it with the type token.")
+        raise InvalidCredential("Unknown API key: `connmgr api-key` prints the daemon's.")
 
     def _count_failure(self) -> None:
         with self._lock:
@@ -207,7 +215,7 @@ class Tokens:
 
     def _caller_of(self, secret: str) -> Caller:
         if self._grants is None or not secret.startswith(PREFIX):
-            raise InvalidToken("The bearer token is not valid; shake hands again.")
+            raise InvalidToken("Unknown or expired session token: shake hands again.")
         live = self._grants.find(secret)
         return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live, is_shared=True))
 

@@ -97,7 +97,7 @@ class _Members(Schema):
         Text(),
         data_key="from",
         attribute="from",
-        validate=Length(max=MAX_FILTERS),
+        validate=Length(min=1, max=MAX_FILTERS),
         metadata={"description": "IP addresses and networks from which it may be used. Without it: any."},
     )
 
@@ -199,7 +199,40 @@ class TokenOwnResponse(Schema):
             "enum": ["text", "argv", None],
         },
     )
+    connections = fields.List(
+        fields.String(), required=True, metadata={"description": "Filters for the paths of connections that it sees."}
+    )
+    categories = fields.List(
+        fields.String(), required=True, metadata={"description": "Filters for the categories of these connections."}
+    )
+    rules = fields.List(fields.Dict(), required=True, metadata={"description": "Its rules, as in `/token/create`."})
+    quotaPerDay = fields.Integer(
+        required=True, allow_none=True, metadata={"description": "Most requests in a day of UTC; null: no limit."}
+    )
+    usedToday = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Requests of this day in UTC, as of the last count; null: the owner."},
+    )
+    maxConcurrent = fields.Integer(
+        required=True, allow_none=True, metadata={"description": "Most requests under way at once; null: no limit."}
+    )
+    from_ = fields.List(
+        fields.String(),
+        data_key="from",
+        attribute="from",
+        required=True,
+        allow_none=True,
+        metadata={"description": "Addresses from which it may be used; null: any."},
+    )
+    parent = Id(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The token that it was created with, whose limits apply too; null: the owner."},
+    )
 
+
+_LIMITS = ("quotaPerDay", "maxConcurrent", "from")
 
 _INFO = {
     "id": TOKEN,
@@ -247,20 +280,34 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
         **{name: _INFO[name] for name in ("id", "name", "expires", "scopes")},
         "actions": ["shell.exec", "token.info"],
         "commands": "argv",
+        **{name: _INFO[name] for name in ("connections", "categories", "rules", "usedToday", "parent")},
+        **dict.fromkeys(("quotaPerDay", "maxConcurrent", "from")),
     },
 )
 def info() -> dict[str, Any]:
-    """Describe the caller's own token, without its filters and rules."""
+    """Describe the caller's own token: what it may do, on what, and how often."""
     grant = caller().grant
     if grant is None:
-        return dict.fromkeys(("id", "name", "expires")) | {
+        return dict.fromkeys(("id", "name", "expires", *_LIMITS, "usedToday", "parent")) | {
             "scopes": ["*"],
             "actions": sorted(ACTIONS),
             "commands": "text",
+            "connections": ["*"],
+            "categories": ["*"],
+            "rules": [],
         }
     actions, commands = allowed(grant.scopes)
-    told = {"id": grant.id, "name": grant.name, "expires": grant.expires, "scopes": sorted(grant.scopes)}
-    return {**told, "actions": sorted(actions), "commands": commands}
+    stored = _info(services().grants.document(grant), None)
+    return {
+        **{name: stored.get(name) for name in (*_LIMITS, "usedToday", "parent")},
+        **{name: stored[name] for name in ("connections", "categories", "rules")},
+        "id": grant.id,
+        "name": grant.name,
+        "expires": grant.expires,
+        "scopes": sorted(grant.scopes),
+        "actions": sorted(actions),
+        "commands": commands,
+    }
 
 
 @group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})

@@ -168,14 +168,15 @@ def _told(error: click.ClickException) -> int:
     "--api-key-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Authenticate with the API key in this file, instead of the auth file. "
+    help="Authenticate with the API key in this file, instead of the auth file; CONNMGR_API_KEY_FILE names one too. "
     "With --url the daemon may be another user's.",
 )
 @click.option(
     "--token-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Authenticate with the token in this file; so does CONNMGR_TOKEN with the token itself.",
+    help="Authenticate with the token in this file; CONNMGR_TOKEN_FILE names one too, and CONNMGR_TOKEN is the token "
+    "itself.",
 )
 @click.option("--unlock", metavar="USER", help="Unlock a vault user for this command; asks for the passphrase.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, where the command has any.")

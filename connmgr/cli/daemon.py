@@ -6,15 +6,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from connmgr import paths
-from connmgr.cli.exits import DENIED, Failure
+from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
+from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
 from connmgr.client.kept_session import KeptSession
 from connmgr.whereabouts import find, url_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CLIENT_NAME = "connmgr"
 ANSWER_SECONDS = 86400.0 + 60.0
+_CREDENTIAL = "connmgr.credential"
 _NAMING = ("CONNMGR_HOST", "CONNMGR_PORT")
 
 
@@ -32,21 +34,19 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     If no daemon runs and ``offers_start``, it asks on the terminal whether to start one. The client continues the
     session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins a session of its own. ``timeout`` is the
     seconds for one answer.
-    :raises Failure: the API key cannot be read, or no daemon starts.
-    :raises ClientError: the file of the kept session is not private, or the user could not be unlocked.
+    :raises Failure: no daemon starts.
+    :raises ClientError: what an option or a variable names is not a credential, the file of the kept session is not
+        private, or the user could not be unlocked.
     """
     context = click.get_current_context()
     options = context.find_root().params
     url, auth_file = _address(options["url"])
-    user = options["unlock"]
-    shown = _token(options["token_file"])
-    key = shown or _api_key(options["api_key_file"])
+    user, key = options["unlock"], named_credential()
     if offers_start and options["url"] is None and key is None and _started(auth_file):
         url, auth_file = _address(None)
-    session = KeptSession(auth_file.parent, url)
-    # Without an auth file the daemon has ended, and its sessions with it. A command that shows a token must not have
-    # the rights of another session.
-    kept = session.token() if not user and not shown and (key or auth_file.exists()) else None
+    session = kept_session()
+    # Without an auth file the daemon has ended, and its sessions with it.
+    kept = session.token() if not user and (key or auth_file.exists()) else None
     # A given address with a given key may be another user's daemon.
     foreign = key is not None and options["url"] is not None
     try:
@@ -96,9 +96,10 @@ def _started(auth_file: Path) -> bool:
 
 
 def kept_session() -> KeptSession:
-    """Return the file of the session that later commands continue."""
+    """Return the file of the session that later commands with the same credential continue."""
     url, auth_file = _address(click.get_current_context().find_root().params["url"])
-    return KeptSession(auth_file.parent, url)
+    key = named_credential()
+    return KeptSession(auth_file.parent, url, None if key is None else digest(key))
 
 
 def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
@@ -129,7 +130,10 @@ def _address(url: str | None) -> tuple[str, Path]:
     from connmgr.settings import load
 
     settings = load({})
-    return address(settings, named=is_address_named()), settings.auth_file
+    try:
+        return address(settings, named=is_address_named()), settings.auth_file
+    except ValueError as error:
+        raise Failure(str(error)) from error
 
 
 def address(settings: Settings, *, named: bool) -> str:
@@ -138,30 +142,25 @@ def address(settings: Settings, *, named: bool) -> str:
     return running.url if running else url_of(settings.host, settings.port)
 
 
-def shown_token() -> str | None:
-    """Return the token that the running command shows, if any."""
-    return _token(click.get_current_context().find_root().params["token_file"])
+def named_credential() -> str | None:
+    """Return the token or API key that the running command names; None if it authenticates with the auth file.
 
-
-def _token(path: str | None) -> str | None:
-    return read_token(path) if path is not None else os.environ.get("CONNMGR_TOKEN") or None
-
-
-def read_token(path: str) -> str:
-    """Return the token in a file.
-
-    :raises Failure: it cannot be read.
+    An option outranks the variables.
+    :raises UsageError: there are two options.
+    :raises ClientError: what is named is not a credential.
     """
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError as error:
-        raise Failure(f"The token in {path} cannot be read: {error.strerror}", DENIED) from error
+    context = click.get_current_context()
+    # Read once: the file may be a pipe.
+    if _CREDENTIAL not in context.meta:
+        context.meta[_CREDENTIAL] = _named(context.find_root().params)
+    credential: str | None = context.meta[_CREDENTIAL]
+    return credential
 
 
-def _api_key(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError as error:
-        raise Failure(f"The API key in {path} cannot be read: {error.strerror}", DENIED) from error
+def _named(options: dict[str, Any]) -> str | None:
+    token_file, api_key_file = options["token_file"], options["api_key_file"]
+    if token_file is not None and api_key_file is not None:
+        raise click.UsageError("--token-file and --api-key-file name two credentials: give one.")
+    if token_file is not None:
+        return read_token(token_file)
+    return from_environment(os.environ) if api_key_file is None else read_api_key(api_key_file)

@@ -77,10 +77,11 @@ EXAMPLES = {
     ],
     "mcp uninstall": ["connmgr mcp uninstall claude"],
     "token create": [
-        "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *'",
-        "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",
-        "connmgr token create --for metrics --scope metrics.read --expires 90d",
+        "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *' --output ci.token",
+        "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**' --output ls.token",
+        "connmgr token create --for metrics --scope metrics.read --expires 90d --output metrics.token",
     ],
+    "token info": ["connmgr token info --token-file ci.token", "connmgr token info ci --json"],
     "token ls": ["connmgr token ls", "connmgr token ls --json"],
     "token renew": ["connmgr token renew ci --expires 7d"],
     "token revoke": ["connmgr token revoke ci"],
@@ -118,7 +119,7 @@ EXAMPLES = {
     "service install": ["connmgr service install"],
     "service status": ["connmgr service status"],
     "service uninstall": ["connmgr service uninstall"],
-    "api-key": ["connmgr api-key", "connmgr api-key --rotate"],
+    "api-key": ["connmgr api-key --output connmgr.key", "connmgr api-key --rotate"],
     "completion": ['eval "$(connmgr completion bash)"', "connmgr completion fish | source"],
 }
 """The example lines of each command, by its words."""

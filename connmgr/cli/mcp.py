@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from connmgr.cli.daemon import clients_by_token, connect, read_token, shown_token
+from connmgr.cli.daemon import clients_by_token, connect, named_credential
 from connmgr.cli.exits import Failure
 from connmgr.cli.mcp_install import install, uninstall
+from connmgr.client.credentials import is_token, read_token
 
 if TYPE_CHECKING:
     from connmgr.mcp.approver import Approver
 
 PORT = 21722
+APPROVER_VARIABLE = "CONNMGR_APPROVER_TOKEN_FILE"
 ANSWER_SECONDS = 60.0
 DECIDE_SECONDS = 5.0
 """Limit for decisions about approvals, which are sent while a tool's call waits."""
@@ -36,8 +38,8 @@ DECIDE_SECONDS = 5.0
 @click.option(
     "--approver-token-file",
     metavar="FILE",
-    envvar="CONNMGR_APPROVER_TOKEN_FILE",
-    help="A second token, which decides about approvals as the person in front of the agent's client answers.",
+    help="A second token, which decides about approvals as the person in front of the agent's client answers; "
+    f"{APPROVER_VARIABLE} names one too.",
 )
 @click.pass_context
 def mcp(
@@ -57,7 +59,10 @@ def mcp(
         return
     if port is not None:
         raise click.UsageError("--port is for --http.")
-    if not owner and not shown_token():
+    credential = named_credential()
+    if owner and is_token(credential):
+        raise click.UsageError("--owner and a token contradict each other: give one of them.")
+    if not owner and not is_token(credential):
         raise Failure(
             "An agent gets a token, never your own rights: `connmgr token create` makes one, --token-file shows it. "
             "--owner lets the agent do everything."
@@ -79,7 +84,9 @@ mcp.add_command(uninstall)
 
 
 def _serve_http(port: int, approver_token_file: str | None) -> None:
-    client, only = clients_by_token(ANSWER_SECONDS), shown_token()
+    client, only = clients_by_token(ANSWER_SECONDS), named_credential()
+    if only is not None and not is_token(only):
+        raise click.UsageError("With --http agents show tokens; the API key is none, and no agent may have it.")
     _load()
     import anyio
 
@@ -117,10 +124,12 @@ def _load() -> None:
 
 
 def _approver(path: str | None) -> Approver | None:
-    if path is None:
+    # click takes an empty variable for one that is not set.
+    named = os.environ.get(APPROVER_VARIABLE) if path is None else path
+    if named is None:
         return None
     from connmgr.mcp.approver import Approver
 
-    client = clients_by_token(DECIDE_SECONDS)(read_token(path))
+    client = clients_by_token(DECIDE_SECONDS)(read_token(named, "" if path is not None else APPROVER_VARIABLE))
     click.get_current_context().call_on_close(client.close)
     return Approver(client)

@@ -19,9 +19,9 @@ from connmgr.cli.mcp_clients import Entry, McpClient, NotMergeableError, mcp_cli
 from connmgr.cli.private_file import write_private
 from connmgr.cli.program import program
 from connmgr.cli.token import DAY, MAX_DAYS
-from connmgr.cli.token_options import token_options, wanted
+from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import AccessDenied, Client, ClientError
-from connmgr.client.http import TOKEN_PREFIX
+from connmgr.client.credentials import TOKEN_PREFIX
 
 SERVER = "connmgr"
 LOOKS = {"connection.read"}
@@ -102,6 +102,7 @@ def install(
     changed = _merged(one, target, content, name, entry)
     daemon = connect()
     created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)
+    report_unmatched(daemon, rights)
     _replace_token(daemon, kept, created["token"])
     if approve_here:
         approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import Field
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from connmgr import paths
 from connmgr.cli.duration import in_units
+from connmgr.cli.exits import DENIED, Failure
 from connmgr.settings import Settings, load, options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -33,10 +36,32 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
 
 
 def read_settings(given: dict[str, Any]) -> Settings:
-    """Return the settings that the options ``given`` to a command make, or raise :class:`StartupError`."""
+    """Return the settings that the options ``given`` to a command make, or raise :class:`StartupError`.
+
+    :raises Failure: a credential is named, which the command would ignore; see :func:`require_owner`.
+    """
+    require_owner()
     flags = dict(given)
     config = flags.pop("config")
     return load(flags, config=Path(config) if config is not None else None)
+
+
+def require_owner() -> None:
+    """Refuse a named credential: the running command uses this user's own files, and asks no daemon for its rights.
+
+    :raises Failure: a token or an API key is named.
+    """
+    context = click.get_current_context()
+    options = context.find_root().params
+    named = [f"--{name.replace('_', '-')}" for name in ("token_file", "api_key_file") if options.get(name) is not None]
+    if not named:
+        named = [variable for variable in paths.CREDENTIAL_VARIABLES if variable in os.environ]
+    if named:
+        raise Failure(
+            f"`{context.command_path}` works on this user's own files, with all rights of the owner, and would ignore "
+            f"the credential that {named[0]} names. Run it without {named[0]} if that is what you want.",
+            DENIED,
+        )
 
 
 def _option(option: Field[Any]) -> Callable[[Command], Command]:

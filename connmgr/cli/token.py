@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +14,8 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import json_option, print_json, print_table
-from connmgr.cli.token_options import token_options, wanted
+from connmgr.cli.private_file import check_new, write_private
+from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import Client
 from connmgr.printable import visible
 
@@ -32,26 +37,78 @@ def token() -> None:
     type=Duration(MAX_DAYS * DAY),
     help="When it expires, from now: 30m, 12h or 7d; at most 90d.",
 )
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the token into the new FILE, which only you can read, instead of standard output. If the token is "
+    "refused, there is no FILE; > would leave an empty one.",
+)
+@click.option("--force", is_flag=True, help="Let --output overwrite FILE if it exists.")
 @token_options
 @json_option
-def create(name: str, expires: float, *, as_json: bool, **given: Any) -> None:
-    """Create a token, and print it. It is never shown again.
+def create(name: str, expires: float, output: Path | None, *, force: bool, as_json: bool, **given: Any) -> None:
+    """Create a token, and print it or write it into a file. It is never shown again.
 
-    --may and --ask add the scopes that they need. Only the token goes to stdout.
+    --may and --ask add the scopes that they need. Only the token goes to stdout. A filter that matches no connection
+    now is reported.
     """
-    created = connect().post("/token/create", name=name, expires=expires, **wanted(given))
+    if output is not None and as_json:
+        raise click.UsageError("--json prints the token, and --output does not: give one of them.")
+    if force and output is None:
+        raise click.UsageError("--force is for --output.")
+    if output is not None:
+        check_new(output, force=force)
+    members = wanted(given)
+    client = connect()
+    created = client.post("/token/create", name=name, expires=expires, **members)
+    report_unmatched(client, members)
     if as_json:
         print_json(created)
         return
-    click.echo(created["token"])
-    click.echo(f"{created['id'][:8]}  {visible(name)}, until {created['expires']}; it is not shown again", err=True)
+    place = "it is not shown again"
+    if output is None:
+        click.echo(created["token"])
+    else:
+        try:
+            write_private(output, f"{created['token']}\n", replace=force)
+        except Failure:
+            # Nobody has its text.
+            client.token.revoke(created["id"])
+            raise
+        place = f"it is in {visible(str(output))}"
+    click.echo(f"{created['id'][:8]}  {visible(name)}, until {created['expires']}; {place}", err=True)
+
+
+@token.command(name="info")
+@click.argument("name", metavar="[TOKEN]", required=False)
+@json_option
+def info(name: str | None, *, as_json: bool) -> None:
+    """Show what a token may do, and the tokens that were created with it.
+
+    TOKEN is its name, or its uuid or the beginning of that; without TOKEN it is the token of this command itself.
+    """
+    client = connect()
+    # Tokens without this scope have created none.
+    own = client.post("/token/info") if name is None else None
+    lists = own is None or "token.query" in own["actions"]
+    tokens = client.token.query() if lists else []
+    one = own if own is not None else _of(tokens, str(name))
+    below = [each for each in tokens if one["id"] is not None and _comes_from(each, one["id"], tokens)]
+    if as_json:
+        print_json({**one, "descendants": [each["id"] for each in below]})
+        return
+    if one["id"] is None:
+        click.echo("No token: this command authenticates as the owner, who may do everything.")
+        return
+    print_table([(label, value) for label, value in _described(one, below) if value])
 
 
 @token.command(name="ls")
 @json_option
 def ls(*, as_json: bool) -> None:
     """List the tokens, invalid ones too."""
-    tokens = connect().post("/token/query")["tokens"]
+    tokens = connect().token.query()
     if as_json:
         print_json(tokens)
         return
@@ -87,28 +144,74 @@ def renew(name: str, expires: float) -> None:
 
 
 def _find(client: Client, name: str) -> str:
-    """Return the uuid of a token by its name, or the beginning of its uuid.
+    """Return the uuid of a token; otherwise as :func:`_of`."""
+    return str(_of(client.token.query(), name)["id"])
+
+
+def _of(tokens: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return a token by its name, or the beginning of its uuid.
 
     :raises Failure: there is none, or more than one valid one.
     """
-    tokens = client.post("/token/query")["tokens"]
-    named = [one for one in tokens if one["name"] == name or one["id"].startswith(name.lower())]
+    named = [one for one in tokens if one["name"] == name or (name and one["id"].startswith(name.lower()))]
     found = [one for one in named if one["state"] == "valid"] or named
     if len(found) == 1:
-        return str(found[0]["id"])
+        return found[0]
     many = "are several tokens; name one by its uuid" if found else "is no token"
     raise Failure(f"{visible(name)} {many}: connmgr token ls.")
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     used = one["lastUsed"][:16].replace("T", " ") if one["lastUsed"] else "-"
-    filters = ",".join(one["connections"])
     return (
         one["id"][:8],
         one["name"],
         one["state"],
         one["expires"][:16].replace("T", " "),
         used,
-        filters,
-        ",".join(one["scopes"]),
+        _filters(one["connections"]),
+        _filters(one["categories"]),
+        ",".join(one["scopes"]) or "no scopes",
+        _counted_rules(one["rules"]),
     )
+
+
+def _filters(filters: Sequence[str]) -> str:
+    return ",".join(filters) or "nothing"
+
+
+def _counted_rules(rules: Sequence[dict[str, Any]]) -> str:
+    """Return the number of rules of each effect, as ``allow 2, deny 1``."""
+    counts = Counter(str(rule.get("effect")) for rule in rules)
+    return ", ".join(f"{effect} {number}" for effect, number in sorted(counts.items())) or "no rules"
+
+
+def _comes_from(one: dict[str, Any], ancestor: str, tokens: Sequence[dict[str, Any]]) -> bool:
+    parents = {each["id"]: each["parent"] for each in tokens}
+    above = one["parent"]
+    while above is not None and above != ancestor:
+        above = parents.get(above)
+    return above is not None
+
+
+def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    quota = one.get("quotaPerDay")
+    yield "name", str(one["name"])
+    yield "uuid", str(one["id"])
+    yield "state", str(one.get("state", ""))
+    yield "expires", str(one["expires"])
+    yield "created", str(one.get("created") or "")
+    yield "created with", f"the token {one['parent']}, whose limits apply too" if one.get("parent") else ""
+    yield "last used", str(one.get("lastUsed") or "")
+    yield "scopes", ", ".join(one["scopes"]) or "none: it may only ask about itself"
+    yield "connections", ", ".join(one["connections"]) or "none"
+    yield "categories", ", ".join(one["categories"]) or "none"
+    for number, rule in enumerate(one["rules"]):
+        yield f"rule {number}", json.dumps(rule, ensure_ascii=False)
+    if not one["rules"]:
+        yield "rules", "none: the scopes decide"
+    yield "quota", f"{one.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
+    yield "at once", f"at most {one['maxConcurrent']} requests" if one.get("maxConcurrent") else "no limit"
+    yield "from", ", ".join(one.get("from") or ()) or "any address"
+    for each in below:
+        yield "descendant", f"{each['id'][:8]}  {each['name']}  {each['state']}"

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import click
 
 from connmgr.cli.exits import Failure
+from connmgr.client import Client, ClientError
+from connmgr.printable import visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,6 +87,27 @@ def wanted(given: dict[str, Any]) -> dict[str, Any]:
     return members | {key: value for key, value in optional.items() if value}
 
 
+def report_unmatched(client: Client, members: dict[str, Any]) -> None:
+    """Tell on stderr which filters of a new token match nothing now; later connections may match."""
+    categories = members["categories"]
+    try:
+        unmatched = [
+            *(
+                ("--only", one)
+                for one in members["connections"]
+                if not any(client.connection.query(one, category=each) for each in categories)
+            ),
+            *(("--category", one) for one in categories if not client.connection.query(category=one)),
+        ]
+    except ClientError as error:
+        # A token may create one that sees more than its own scopes let it look up.
+        if error.code != "scope_denied":
+            raise
+        return
+    for option, one in unmatched:
+        click.echo(f"connmgr: {option} {shlex.quote(visible(one))} matches no connection now.", err=True)
+
+
 def _rule(effect: str, text: str) -> dict[str, Any]:
     kind, colon, rest = text.partition(":")
     if not colon or kind not in {*KINDS, "text"} or not rest.strip() or (kind == "text" and effect == "allow"):
@@ -122,5 +145,7 @@ def _read(path: str) -> list[Any]:
     except (OSError, ValueError) as error:
         raise Failure(f"The rules in {path} cannot be read: {error}") from error
     if not isinstance(rules, list):
-        raise Failure(f"{path} holds no list of rules.")
+        raise Failure(f"{path} is not a list of rules.")
+    if not rules:
+        raise Failure(f"{path} has no rules, so that the scopes alone would decide: leave out --rules for that.")
     return rules

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from connmgr.client.address import default_auth_file, default_url
 from connmgr.client.archives import Extracted
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
+from connmgr.client.credentials import BadCredential, check_api_key, check_token, digest, from_environment, read_token
 from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.files import Files
@@ -55,6 +56,7 @@ __all__ = [
     "ROOT_CATEGORY",
     "AccessDenied",
     "Applied",
+    "BadCredential",
     "Broadcast",
     "Category",
     "Client",
@@ -94,9 +96,15 @@ class Client:
     """A session with the daemon over one kept-alive connection, for one thread; :meth:`clone` makes another thread's.
 
     Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, else to the address in ``daemon.json``
-    beside the auth file, else to 127.0.0.1:21721. It prefers the Unix socket there. It authenticates with ``api_key``,
-    which may be a token of ``/token/create``, or else with the auth file: ``auth_file``, ``CONNMGR_AUTH_FILE``, or the
-    one of this user's daemon. ``session_token`` continues another client's session.
+    beside the auth file, else to 127.0.0.1:21721. It prefers the Unix socket there.
+
+    It authenticates with the one credential that is named: ``token``, a text of ``/token/create``, ``token_file``, a
+    file with it, or ``api_key``, which may be a token too. ``session_token`` continues another client's session; alone
+    it is the only credential, and its end is an error. ``auth_file`` names the auth file of this user's daemon, and the
+    place of the Unix socket. Without all of these, the variable ``CONNMGR_TOKEN``, ``CONNMGR_TOKEN_FILE`` or
+    ``CONNMGR_API_KEY_FILE`` may name a credential. If nothing does, the auth file at ``CONNMGR_AUTH_FILE``, or that of
+    this user's daemon, makes the client the owner. A named credential that is empty, or two of them, raise
+    :class:`BadCredential`; the auth file never takes their place.
 
     It sends nothing to a program of another user on this machine, which may have taken a dead daemon's port; only Linux
     tells who owns a port. ``foreign`` allows a daemon of another user, whose API key you have.
@@ -116,11 +124,28 @@ class Client:
         timeout: float = TIMEOUT_SECONDS,
         session_token: str | None = None,
         foreign: bool = False,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        credential = Path(auth_file or default_auth_file())
-        self.base_url = (base_url or default_url(credential)).rstrip("/")
+        secret = _credential(api_key, token, token_file)
+        if session_token is not None:
+            check_api_key(session_token, "The parameter session_token")
+        if auth_file is not None and not os.fspath(auth_file):
+            raise BadCredential("The parameter auth_file is empty: leave it out for that of this user's daemon.")
+        has_own = secret is not None or auth_file is not None
+        if not has_own and session_token is None:
+            secret = from_environment(os.environ)
+        beside = default_auth_file() if auth_file is None else Path(auth_file)
+        self.base_url = (default_url(beside) if base_url is None else base_url).rstrip("/")
         self._session = HttpSession(
-            self.base_url, credential, api_key, name=name, timeout=timeout, token=session_token, foreign=foreign
+            self.base_url,
+            beside,
+            secret,
+            name=name,
+            timeout=timeout,
+            token=session_token,
+            foreign=foreign,
+            is_renewable=has_own or session_token is None,
         )
         self.category = Categories(self.post)
         self.connection = Connections(self.post)
@@ -205,7 +230,7 @@ class Client:
         session = self._session
         if session.token is None:
             session.shake_hands()
-        return Client(
+        twin = Client(
             self.base_url,
             session.auth_file,
             session.api_key,
@@ -214,11 +239,19 @@ class Client:
             session_token=session.token,
             foreign=session.foreign,
         )
+        twin._session.is_renewable = session.is_renewable
+        return twin
 
     @property
     def session_token(self) -> str | None:
         """The token of this session, None before the first request."""
         return self._session.token
+
+    @property
+    def credential(self) -> str | None:
+        """A digest that names the token or API key that this client authenticates with; None for the auth file."""
+        secret = self._session.api_key
+        return None if secret is None else digest(secret)
 
     def answer_by(self, deadline: float | None) -> None:
         """Let requests and parts of answers raise :class:`Unreachable` at ``deadline``, a time.monotonic() or None."""
@@ -240,3 +273,20 @@ class Client:
     def send(self, path: str, body: bytes, content_type: str) -> Any:
         """Send a raw body to the endpoint ``path``; otherwise as :meth:`post`."""
         return self._session.send(path, body, content_type)
+
+
+def _credential(api_key: str | None, token: str | None, token_file: str | os.PathLike[str] | None) -> str | None:
+    """Return the one token or API key that parameters name, or None.
+
+    :raises BadCredential: they name several, or what they name is not one.
+    """
+    named = [
+        name for name, one in (("api_key", api_key), ("token", token), ("token_file", token_file)) if one is not None
+    ]
+    if len(named) > 1:
+        raise BadCredential(f"The parameters {' and '.join(named)} name several credentials: give one.")
+    if token is not None:
+        return check_token(token, "The parameter token")
+    if token_file is not None:
+        return read_token(token_file)
+    return None if api_key is None else check_api_key(api_key, "The parameter api_key")

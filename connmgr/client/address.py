@@ -11,8 +11,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from connmgr import paths
+from connmgr.client.credentials import BadCredential
 from connmgr.client.listener import connect_beside
 from connmgr.client.wire import HTTP_PORT, Connection
+from connmgr.errors import StartupError
 from connmgr.whereabouts import find, url_of
 
 LOOPBACK = {"localhost", "::1"}
@@ -76,20 +78,36 @@ def default_url(auth_file: Path) -> str:
     """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, or else that of the daemon with ``auth_file``.
 
     If no daemon runs, return the default URL.
-    :raises ValueError: ``CONNMGR_PORT`` is no port.
+    :raises ValueError: ``CONNMGR_PORT`` is no port, or one of the two is empty.
     """
-    port = os.environ.get("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
+    port = _named("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
     running = None if is_address_named() else find(auth_file)
-    return running.url if running else url_of(os.environ.get("CONNMGR_HOST") or "127.0.0.1", port)
+    return running.url if running else url_of(_named("CONNMGR_HOST") or "127.0.0.1", port)
 
 
 def is_address_named() -> bool:
-    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port."""
-    return bool(os.environ.get("CONNMGR_HOST") or (os.environ.get("CONNMGR_PORT") or "0").strip("0"))
+    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port.
+
+    :raises ValueError: one of the two is empty.
+    """
+    return bool(_named("CONNMGR_HOST") or (_named("CONNMGR_PORT") or "0").strip("0"))
 
 
 def default_auth_file() -> Path:
-    """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon."""
-    return Path(os.environ.get("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+    """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon.
+
+    :raises BadCredential: the variable is empty.
+    """
+    try:
+        return Path(_named("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+    except ValueError as error:
+        raise BadCredential(str(error)) from error
+
+
+def _named(variable: str) -> str | None:
+    try:
+        return paths.value_of(os.environ, variable)
+    except StartupError as error:
+        raise ValueError(error.message) from error

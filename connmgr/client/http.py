@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.client.address import connection_to
+from connmgr.client.credentials import is_token
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import read_auth_file, stranger
 from connmgr.client.wire import SWITCHING, Body, Headers, Response, WireError
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-
-TOKEN_PREFIX = "cmgr_"  # noqa: S105 - no token
-"""The prefix of tokens of ``/token/create``, which no API key has."""
 
 Remedy = Callable[[ClientError, bytes], bool]
 """Gets the error and the body of a refused request; returns whether to repeat the request."""
@@ -30,8 +28,10 @@ class HttpSession:
     """A session with the daemon; for one thread at a time.
 
     Requests without an answer at ``deadline``, a time.monotonic() or None, fail. ``token`` continues an existing
-    session; without a valid one, a handshake precedes the first request. Unless the daemon may be ``foreign``, nothing
-    is sent to a program of another user on this machine, and the Unix socket beside the auth file is preferred.
+    session; without a valid one, a handshake precedes the first request, provided that the session ``is_renewable``.
+    ``api_key`` is a token or the API key; if it is None, the handshake sends the auth file. Unless the daemon may be
+    ``foreign``, nothing is sent to a program of another user on this machine, and the Unix socket beside the auth file
+    is preferred.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class HttpSession:
         timeout: float,
         token: str | None = None,
         foreign: bool = False,
+        is_renewable: bool = True,
     ) -> None:
         self.base_url = base_url
         self.auth_file = auth_file
@@ -52,6 +53,9 @@ class HttpSession:
         self.timeout = timeout
         self.token = token
         self.foreign = foreign
+        self.is_renewable = is_renewable
+        """Whether a handshake may follow the end of the session: not if the session is all that somebody has named."""
+
         self.remedy: Remedy | None = None
         self.deadline: float | None = None
         self._answer_timeout = timeout
@@ -132,7 +136,7 @@ class HttpSession:
             return self._request(path, body, content_type, length, accept)
         except AccessDenied as error:
             # The daemon restarted, or the token expired: the request was not carried out.
-            if error.code != "invalid_token" or fresh or not isinstance(body, bytes):
+            if not self._may_renew(error, fresh=fresh) or not isinstance(body, bytes):
                 raise
         self.shake_hands()
         return self._request(path, body, content_type, length, accept)
@@ -150,11 +154,14 @@ class HttpSession:
         try:
             answered = self._switched(path, headers)
         except AccessDenied as error:
-            if error.code != "invalid_token" or fresh:
+            if not self._may_renew(error, fresh=fresh):
                 raise
             self.shake_hands()
             answered = self._switched(path, headers)
         return answered.headers, *self._connection.switched()
+
+    def _may_renew(self, error: AccessDenied, *, fresh: bool) -> bool:
+        return error.code == "invalid_token" and not fresh and self.is_renewable
 
     def _switched(self, path: str, headers: dict[str, str]) -> Response:
         self._connect()
@@ -176,9 +183,13 @@ class HttpSession:
         self.token = str(answer["sessionToken"])
 
     def _credential(self) -> dict[str, str]:
-        if self.api_key and self.api_key.startswith(TOKEN_PREFIX):
-            return {"type": "token", "token": self.api_key}
-        return {"type": "apiKey", "key": self.api_key} if self.api_key else self._local_auth()
+        if self.api_key is None:
+            return self._local_auth()
+        return (
+            {"type": "token", "token": self.api_key}
+            if is_token(self.api_key)
+            else {"type": "apiKey", "key": self.api_key}
+        )
 
     def _local_auth(self) -> dict[str, str]:
         try:

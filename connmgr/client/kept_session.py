@@ -10,6 +10,7 @@ from typing import Any
 
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url
+from connmgr.client.credentials import digest, from_environment, read_token
 from connmgr.client.errors import ClientError
 
 FILE_NAME = "session"
@@ -21,11 +22,13 @@ REFUSED = "session_refused"
 class KeptSession:
     """The file in ``directory`` with the token of a session with the daemon at ``url``.
 
-    Only this user can read it. It holds one session; that of another daemon stays until a new one is stored.
+    Only this user can read it. It holds one session; that of another daemon stays until a new one is stored. Each
+    ``credential``, as :attr:`Client.credential` names it, has a file of its own: nobody continues a session that
+    another credential has begun.
     """
 
-    def __init__(self, directory: Path, url: str) -> None:
-        self._path = directory / FILE_NAME
+    def __init__(self, directory: Path, url: str, credential: str | None = None) -> None:
+        self._path = directory / (FILE_NAME if credential is None else f"{FILE_NAME}-{credential}")
         self._url = url
 
     def token(self) -> str | None:
@@ -41,7 +44,7 @@ class KeptSession:
     def keep(self, token: str | None) -> None:
         """Make later commands continue the session with ``token``, until :meth:`forget`."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "w") as file:
@@ -82,17 +85,23 @@ class KeptSession:
         return ClientError(f"{self._path} {reason}: remove it, and unlock the vault again.", REFUSED, 0)
 
 
-def connect(name: str, timeout: float, shared: Path | None = None) -> Client:
-    """Return a client of this user's daemon that continues the session of ``connmgr vault unlock``, if there is one.
+def connect(
+    name: str, timeout: float, shared: Path | None = None, *, token_file: str | os.PathLike[str] | None = None
+) -> Client:
+    """Return a client of this user's daemon for the program ``name``.
 
-    A session stored in the directory ``shared`` is preferred. ``timeout`` is the seconds for one answer.
-    :raises ClientError: the address of the daemon is malformed, or the file of a session is not private.
+    It authenticates with the token in ``token_file``, or else with what the variables name, or else with the auth file.
+    It continues the session of ``connmgr vault unlock`` with the same credential, if there is one; one stored in the
+    directory ``shared`` is preferred. ``timeout`` is the seconds for one answer.
+    :raises ClientError: the address or the credential is malformed, or the file of a session is not private.
     """
+    secret = from_environment(os.environ) if token_file is None else read_token(token_file)
+    credential = None if secret is None else digest(secret)
     auth_file = default_auth_file()
     try:
         url = default_url(auth_file)
-        token = shared and KeptSession(shared, url).token()
-        token = token or KeptSession(auth_file.parent, url).token()
-        return Client(url, auth_file, name=name, timeout=timeout, session_token=token)
+        token = shared and KeptSession(shared, url, credential).token()
+        token = token or KeptSession(auth_file.parent, url, credential).token()
+        return Client(url, auth_file, secret, name=name, timeout=timeout, session_token=token)
     except ValueError as error:
         raise ClientError(str(error), "unreachable", 0) from error

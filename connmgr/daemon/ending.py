@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from connmgr.errors import ConnmgrError, JobFinished, TokenRevoked
+from connmgr.errors import ConnmgrError, JobFinished
 from connmgr.jobs.jobs import Jobs
 from connmgr.secrets.principals import Access
 from connmgr.streams.streams import Streams
@@ -28,12 +28,14 @@ class Ending:
         self._vault, self._streams, self._terminals, self._jobs = vault, streams, terminals, jobs
         self._tunnels = tunnels
 
-    def __call__(self, tokens: Collection[str], with_jobs: bool) -> None:
-        """End all that ``tokens`` run; jobs, whose machines must be asked, are ended in a thread."""
-        self._streams.end(tokens, TokenRevoked("The token is not valid any more."))
+    def __call__(self, reasons: Mapping[str, ConnmgrError], with_jobs: bool) -> None:
+        """End all that tokens run, each for its reason; jobs, whose machines must be asked, are ended in a thread."""
+        for token, why in reasons.items():
+            self._streams.end([token], why)
+        tokens = list(reasons)
         self._terminals.end(tokens)
         self._tunnels.end(tokens)
-        if with_jobs and (jobs := self._vault.jobs.find(JobFilter(states=UNDER_WAY, tokens=list(tokens)))):
+        if with_jobs and (jobs := self._vault.jobs.find(JobFilter(states=UNDER_WAY, tokens=tokens))):
             ids = [job.id for job in jobs]
             threading.Thread(target=self._kill, args=(ids,), name="end-jobs", daemon=True).start()
 

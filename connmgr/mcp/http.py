@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from connmgr.client import AccessDenied, Client, ClientError
-from connmgr.client.http import TOKEN_PREFIX
+from connmgr.client.credentials import TOKEN_PREFIX
 from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agent, Agents, Build, TooManyAgentsError
 from connmgr.mcp.callers import Caller
 from connmgr.mcp.server import build
@@ -86,8 +86,10 @@ class App:
     async def _answered(self, request: Request, send: Send) -> Response | None:
         """Let the agent of the request answer it, or return the refusal."""
         token = _token(request.headers.get("authorization"))
-        if token is None or not hmac.compare_digest(token.encode(), (self._only or token).encode()):
+        if token is None:
             return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
+        if self._only is not None and not hmac.compare_digest(token.encode(), self._only.encode()):
+            return _unauthorized("This server was started for one token, and this is another one.")
         if self._agents.under_way(token) >= MAX_REQUESTS_OF_TOKEN:
             return _refused(429, "too_many_requests", "Too many requests are under way.", RETRY)
         # Later versions of the protocol have no sessions.

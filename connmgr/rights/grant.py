@@ -26,6 +26,9 @@ MAX_FILTERS = 100
 """Most filters of each kind per token."""
 
 
+REVOKED = "The token was revoked."
+
+
 class Paths:
     """Decides by filters (:mod:`connmgr.vault.glob`) whether a path is in sight.
 
@@ -178,7 +181,7 @@ def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrE
     """Return the error of an invalid token, or None; ``line`` has (revoked, expiry) of it and its ancestors."""
     ends = list(line)
     if any(revoked for revoked, _ in ends):
-        return TokenRevoked("The token was revoked.")
+        return TokenRevoked(REVOKED)
     if any(expires <= at for _, expires in ends):
         return TokenExpired("The token has expired: ask for a new one.")
     return None

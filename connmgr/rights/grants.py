@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 from connmgr.errors import InvalidToken, TokenLimit, TokenRevoked, UnknownToken
-from connmgr.rights.grant import Grant, check_wanted, end_of
+from connmgr.rights.grant import REVOKED, Grant, check_wanted, end_of
 from connmgr.rights.kept_tokens import KeptToken, dispensable, kept_tokens
 from connmgr.rights.tokens_in_use import Ended, Live, TokensInUse, grant_of
 from connmgr.vault.documents import Document, Documents
@@ -63,8 +63,18 @@ class Grants:
         """
         document = self._stored.by_key(self._digest(secret))
         if document is None:
-            raise InvalidToken("The token is not valid: there is none like it.")
+            raise InvalidToken("Unknown token: check its text, or ask for a new one.")
         return self.in_use.keep(document)
+
+    def document(self, grant: Grant) -> Document:
+        """Return the stored document of a token.
+
+        :raises InvalidToken: it was removed meanwhile.
+        """
+        found = self._stored.get(grant.id)
+        if found is None:
+            raise InvalidToken("Unknown token: it was removed meanwhile.")
+        return found
 
     def all(self, creator: Grant | None) -> list[KeptToken]:
         """Return all tokens for the owner, or those created with ``creator``."""
@@ -84,7 +94,8 @@ class Grants:
         self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
         self.in_use.end_those_of(id)
         # Jobs outlive the daemon that started them.
-        self._ended([id, *(one.document.id for one in self.all(None) if one.comes_from(id))], True)
+        below = [one.document.id for one in self.all(None) if one.comes_from(id)]
+        self._ended(dict.fromkeys([id, *below], TokenRevoked(REVOKED)), True)
 
     def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
         """Change the expiry of a token; None means its original lifetime, from now.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from weakref import WeakValueDictionary
 
-from connmgr.errors import ConnmgrError, IntegrityError, InvalidToken, QuotaExceeded
-from connmgr.rights.grant import Grant
+from connmgr.errors import ConnmgrError, IntegrityError, InvalidToken, QuotaExceeded, TokenRevoked
+from connmgr.rights.grant import REVOKED, Grant
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.tables import now
 
@@ -26,8 +26,8 @@ STALE_SECONDS = 0.9
 COUNT_SECONDS = 30.0
 """Interval at which the uses of a token without a quota are stored."""
 
-Ended = Callable[[Collection[str], bool], None]
-"""Ends what runs by the tokens with these ids; the second argument says whether jobs end too."""
+Ended = Callable[[Mapping[str, ConnmgrError], bool], None]
+"""Ends what runs by the tokens with these ids, each for its reason; the second argument says whether jobs end too."""
 
 
 @dataclass(eq=False)
@@ -196,7 +196,8 @@ class TokensInUse:
                 live.ended = True
                 self._live.pop(live.grant.id, None)
         if ending:
-            self._ended([live.grant.id for live in ending], False)
+            at = now()
+            self._ended({live.grant.id: live.grant.invalid(at) or TokenRevoked(REVOKED) for live in ending}, False)
 
     def _write_counts(self, *, at_once: bool = False) -> None:
         at = time.monotonic()
@@ -230,7 +231,7 @@ def grant_of(stored: Documents, document: Document) -> Grant:
         return Grant.load(document, None)
     parent = stored.get(above)
     if parent is None:
-        raise InvalidToken("The token is not valid: the one that it was created with is gone.")
+        raise InvalidToken("Unknown token: the one that it was created with was removed.")
     return Grant.load(document, grant_of(stored, parent))
 
 

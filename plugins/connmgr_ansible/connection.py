@@ -58,9 +58,11 @@ class Connection(ConnectionBase):
 
     def _reached(self) -> tuple[Client, str]:
         """Return a client, and the uuid of the connection that the host means."""
-        client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP))
+        token_file = self.get_option("connmgr_token_file")
+        client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP), token_file=token_file)
         named = self.get_option("connmgr_connection")
-        names = [named] if named else filter(None, map(self.get_option, ("address", "host")))
+        # An empty name is an error, and not the host of another name.
+        names = filter(None, map(self.get_option, ("address", "host"))) if named is None else [named]
         return client, client.connection.find(*names)
 
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> tuple[int, bytes, bytes]:
@@ -173,7 +175,7 @@ def _told() -> Iterator[None]:
 
 def _share(client: Client) -> None:
     """Store the client's session token, so that the other processes of this run of Ansible need no handshake."""
-    run = KeptSession(Path(constants.DEFAULT_LOCAL_TMP), client.base_url)
+    run = KeptSession(Path(constants.DEFAULT_LOCAL_TMP), client.base_url, client.credential)
     if client.session_token is not None and run.token() != client.session_token:
         run.keep(client.session_token)
 

@@ -39,7 +39,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
         try:
-            with connect(PROGRAM, ANSWER_SECONDS) as client:
+            with connect(PROGRAM, ANSWER_SECONDS, token_file=self.get_option("token_file")) as client:
                 found = self._chosen(client)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error

@@ -58,9 +58,11 @@ class ConnmgrConnector(BaseConnector):
 
         :raises InventoryError: it means none, or is the name of several, or the daemon cannot be asked.
         """
+        if name is not None and not name:
+            raise InventoryError("@connmgr/ names no connection; @connmgr alone means all of them.")
         try:
             with connect(PROGRAM, COMMAND_SECONDS) as client:
-                found = client.connection.choose(name or "*", usage=SHELL)
+                found = client.connection.choose("*" if name is None else name, usage=SHELL)
         except ClientError as error:
             raise InventoryError(error.message) from error
         if not found:
@@ -73,7 +75,10 @@ class ConnmgrConnector(BaseConnector):
     def connect(self) -> None:
         """Start a shell, unless one is open since the last run."""
         self._id = self.data["connmgr_connection"]
-        self._client: Client = connect(PROGRAM, COMMAND_SECONDS + 60)
+        try:
+            self._client: Client = connect(PROGRAM, COMMAND_SECONDS + 60)
+        except ClientError as error:
+            raise ConnectError(error.message) from error
         self._slot = Slot(PROGRAM, self._id)
         try:
             self._client.shell.start(self._id, session=self._slot.session)

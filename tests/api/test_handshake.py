@@ -72,6 +72,34 @@ def test_a_wrong_credential_is_refused(daemon: Daemon, credential: str) -> None:
     assert answer.code in {"invalid_credential", "invalid_request"}
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n", "\t\n"])
+def test_a_blank_key_or_token_lets_nobody_in(own_daemon: Daemon, blank: str) -> None:
+    api_key(own_daemon)
+    (own_daemon.data_dir / "api.key").write_text(blank)
+    for auth in (
+        {"type": "apiKey", "key": blank},
+        {"type": "apiKey", "key": "None"},
+        {"type": "token", "token": blank},
+        {"type": "local", "authFileContent": blank},
+    ):
+        assert handshake(own_daemon, auth).code in {"invalid_credential", "invalid_token", "invalid_request"}
+    header = {"Authorization": f"Bearer {blank.strip()}"}
+    assert send(own_daemon.url, "/daemon/version", {}, header).code == "not_authenticated"
+    assert send(own_daemon.url, "/metrics", None, header, "GET").code == "not_authenticated"
+
+
+def test_a_refusal_names_what_was_sent(daemon: Daemon) -> None:
+    token = "cmgr_" + "x" * 43
+    unknown = handshake(daemon, {"type": "token", "token": token})
+    assert (unknown.code, unknown.message.partition(":")[0]) == ("invalid_token", "Unknown token")
+    sent_as_key = handshake(daemon, {"type": "apiKey", "key": token})
+    assert (sent_as_key.code, "This is a token" in sent_as_key.message) == ("invalid_credential", True)
+    bearer = send(daemon.url, "/daemon/version", {}, {"Authorization": f"Bearer {token}"})
+    assert (bearer.code, bearer.message.partition(":")[0]) == ("invalid_token", "Unknown token")
+    session = send(daemon.url, "/daemon/version", {}, {"Authorization": "Bearer x"})
+    assert (session.code, "session token" in session.message) == ("invalid_token", True)
+
+
 @pytest.mark.parametrize(
     ("auth", "client", "named"),
     [

@@ -22,6 +22,7 @@ from connmgr.client import (
     LOCAL_MACHINE,
     ROOT_CATEGORY,
     AccessDenied,
+    BadCredential,
     Client,
     ClientError,
     RawResult,
@@ -183,6 +184,65 @@ class TestSessions:
         with Client(clean_daemon.url, api_key="wrong") as client, pytest.raises(AccessDenied) as denied:
             client.daemon.version()
         assert denied.value.code == "invalid_credential"
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *((name, value) for name in ("api_key", "token", "session_token") for value in ("", " ", "\n")),
+            ("auth_file", ""),
+            ("token_file", ""),
+        ],
+    )
+    def test_an_empty_credential_is_an_error(
+        self, clean_daemon: Daemon, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CONNMGR_AUTH_FILE", str(clean_daemon.auth_file))
+        with pytest.raises(BadCredential) as bad:
+            Client(clean_daemon.url, **{name: value})  # type: ignore[arg-type]
+        assert bad.value.code == "invalid_credential"
+        assert name == "token_file" or name in bad.value.message
+
+    def test_two_credentials_are_an_error_and_a_parameter_outranks_variables(
+        self, clean_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("CONNMGR_AUTH_FILE", str(clean_daemon.auth_file))
+        made = clean_daemon.client.token.create("ci", 600, ["connection.read"])
+        file = tmp_path / "token"
+        file.write_text(made["token"] + "\n")
+        for two in ({"api_key": "k", "token": made["token"]}, {"token": made["token"], "token_file": file}):
+            with pytest.raises(BadCredential, match="several credentials"):
+                Client(clean_daemon.url, **two)  # type: ignore[arg-type]
+        for one in ({"token": made["token"]}, {"token_file": file}, {"api_key": made["token"]}):
+            with Client(clean_daemon.url, **one) as client:  # type: ignore[arg-type]
+                assert client.token.info().id == made["id"]
+        key = run("api-key", environment=clean_daemon.environment).output.strip()
+        with pytest.raises(BadCredential, match="tokens begin with"):
+            Client(clean_daemon.url, token=key)
+        monkeypatch.setenv("CONNMGR_TOKEN", made["token"])
+        with Client(clean_daemon.url) as client, client.clone() as twin:
+            assert (client.token.info().id, twin.token.info().id) == (made["id"], made["id"])
+        with Client(clean_daemon.url, api_key=key) as client:
+            assert client.token.info().id is None
+        with Client(clean_daemon.url, clean_daemon.auth_file) as client:
+            assert client.token.info().id is None
+        monkeypatch.setenv("CONNMGR_TOKEN", "")
+        with pytest.raises(BadCredential, match="CONNMGR_TOKEN is empty"):
+            Client(clean_daemon.url)
+
+    def test_the_end_of_a_named_session_does_not_make_the_owner(
+        self, clean_daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CONNMGR_AUTH_FILE", str(clean_daemon.auth_file))
+        with Client(clean_daemon.url, session_token="over") as client:
+            with pytest.raises(AccessDenied) as denied:
+                client.daemon.version()
+            assert denied.value.code == "invalid_token"
+            with client.clone() as twin, pytest.raises(AccessDenied):
+                twin.daemon.version()
+
+    def test_an_empty_address_is_no_default_daemon(self, clean_daemon: Daemon) -> None:
+        with pytest.raises(ValueError, match="Not the URL of a daemon"):
+            Client("", clean_daemon.auth_file)
 
     def test_the_environment_names_the_daemon(self, clean_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CONNMGR_AUTH_FILE", raising=False)

@@ -52,6 +52,20 @@ def test_every_option_can_be_set_in_every_source(config: Path) -> None:
         assert getattr(load({name: text}, {}, config), name) == expected
 
 
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_value_is_no_default(config: Path, value: str) -> None:
+    config.write_text("")
+    for option in options():
+        variable = f"CONNMGR_{option.name.upper()}"
+        with pytest.raises(StartupError, match=f"{variable} is empty"):
+            load({}, {variable: value}, config)
+        if str(option.type) in ("str", "Path", "Path | None"):
+            with pytest.raises(StartupError, match="it is empty"):
+                load({option.name: value}, {}, config)
+    with pytest.raises(StartupError, match="CONNMGR_CONFIG is empty"):
+        load({}, {"CONNMGR_CONFIG": value})
+
+
 def test_every_option_says_what_it_does() -> None:
     for option in options():
         assert len(option.metadata["help"]) > 10, option.name
@@ -75,7 +89,9 @@ def test_every_option_says_what_it_does() -> None:
         ("idle-timeout = nan", "at least 0"),
         ("idle-timeout = inf", "not a finite number"),
         ("allowed-hosts = [1]", "not a list of texts"),
-        ("data-dir = ''", "not a path"),
+        ("data-dir = ''", "it is empty"),
+        ("database-url = ''", "it is empty"),
+        ("host = ' '", "it is empty"),
         ("key-store = 'paper'", "one of file, keyring"),
         ("database-url = 'sqlite:///x'", "begins with postgresql"),
         ("\ufeffport = 1", "not valid TOML"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
-from connmgr.cli.options import read_settings, setting_options
+from connmgr.cli.options import read_settings, require_owner, setting_options
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.cli.program import program
 from connmgr.cli.service import man
@@ -64,6 +65,7 @@ def install(*, ssh_agent: bool, dry_run: bool, **given: Any) -> None:
 @service.command()
 def uninstall() -> None:
     """Stop and remove the service. The vault and all settings stay."""
+    require_owner()
     manager = _manager()
     manager.require()
     if manager.file.exists():
@@ -78,6 +80,7 @@ def uninstall() -> None:
 @json_option
 def status(*, as_json: bool) -> None:
     """Show whether the service is installed, enabled and active. Exits with 3 if it is not active."""
+    require_owner()
     manager = _manager()
     manager.require()
     state, installed = manager.state(), manager.file.exists()
@@ -105,11 +108,11 @@ def _arguments(settings: Settings, given: dict[str, Any]) -> list[str]:
     :raises Failure: one is a secret, which everybody could read in the process list.
     """
     arguments = []
-    config = given["config"] or os.environ.get("CONNMGR_CONFIG")
-    if config:
+    config = given["config"] or paths.value_of(os.environ, "CONNMGR_CONFIG")
+    if config is not None:
         arguments += ["--config", str(Path(config).absolute())]
     for option in options():
-        if given[option.name] is None and not os.environ.get(f"CONNMGR_{option.name.upper()}"):
+        if given[option.name] is None and f"CONNMGR_{option.name.upper()}" not in os.environ:
             continue
         name = option.name.replace("_", "-")
         if option.metadata["secret"]:

@@ -26,6 +26,16 @@ options:
     description: Name of the connection otherwise.
     vars:
       - name: inventory_hostname
+  connmgr_token_file:
+    description:
+      - File with the token that tasks run with, instead of the one that CONNMGR_TOKEN, CONNMGR_TOKEN_FILE or
+        CONNMGR_API_KEY_FILE name. Without any of them tasks run as the owner of the daemon.
+    type: path
+    ini:
+      - section: connmgr
+        key: token_file
+    vars:
+      - name: connmgr_token_file
   pipelining:
     description: Send modules to the standard input of Python, without a file on the host.
     type: boolean

@@ -37,6 +37,15 @@ options:
     type: list
     elements: str
     default: ["*"]
+  token_file:
+    description:
+      - File with the token whose connections become hosts, instead of the one that CONNMGR_TOKEN, CONNMGR_TOKEN_FILE or
+        CONNMGR_API_KEY_FILE name. Without any of them all connections do. Tasks do not use it; they have
+        C(connmgr_token_file).
+    type: path
+    ini:
+      - section: connmgr
+        key: token_file
 extends_documentation_fragment: [constructed]
 """
 
