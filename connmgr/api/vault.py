@@ -45,10 +45,9 @@ class Passphrase(Text):
 
     def __init__(self, description: str, **kwargs: Any) -> None:
         super().__init__(
-            required=True,
             validate=validate.Length(max=LONGEST_PASSPHRASE),
             metadata={"description": description, "format": "password"},
-            **kwargs,
+            **{"required": True, **kwargs},
         )
 
 
@@ -102,6 +101,9 @@ class PassphraseRequest(Schema):
 
 class RemoveRequest(Schema):
     user = User()
+    passphrase = Passphrase(
+        "The passphrase of this user: it permits the removal, and lets secrets be sealed anew.", required=False
+    )
     force = Boolean(
         load_default=False, metadata={"description": "Remove the user even if secrets are then lost to everyone."}
     )
@@ -115,6 +117,21 @@ class RemoveResponse(Schema):
             "description": "Connections with secrets that the user could read: change these passwords and keys on "
             "their machines."
         },
+    )
+    resealed = fields.List(
+        fields.String(metadata={"format": "uuid"}),
+        required=True,
+        metadata={"description": "Those of them whose secrets only this user could open, and were sealed anew."},
+    )
+    heir = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The principal that these were sealed to; null: none was sealed anew."},
+    )
+    lost = fields.List(
+        fields.String(metadata={"format": "uuid"}),
+        required=True,
+        metadata={"description": "Those of them with secrets that nobody can open any more; empty without `force`."},
     )
 
 
@@ -210,18 +227,27 @@ def change_passphrase(request: dict[str, Any]) -> None:
     RemoveResponse,
     action="vault.user.remove",
     about=("user",),
-    raises=[VaultLocked, UnknownUser, LastPrincipal, IntegrityError],
+    raises=[VaultLocked, UnlockFailed, UnlockThrottled, UnknownUser, LastPrincipal, IntegrityError],
     waits=True,
-    example={"user": "bob", "force": False},
-    answer={"connections": ["4d7c1b61-8a0e-4c9f-9b86-0d2b5c7f3e11"]},
+    example={"user": "bob", "passphrase": "four words or more"},
+    answer={
+        "connections": ["4d7c1b61-8a0e-4c9f-9b86-0d2b5c7f3e11"],
+        "resealed": ["4d7c1b61-8a0e-4c9f-9b86-0d2b5c7f3e11"],
+        "heir": "alice",
+        "lost": [],
+    },
 )
 def remove_user(request: dict[str, Any]) -> dict[str, Any]:
-    """Remove a user. The session must have unlocked one.
+    """Remove a user. The session must have unlocked one, or the request has the `passphrase` of the removed user.
 
-    The removal takes effect at once in every session. If only this user can read the secrets of some connections, the
-    error `last_principal` lists them in `connections`, and only `force` removes the user. After the last user every
-    session has the principal `vault` again.
+    The removal takes effect at once in every session. Secrets of connections that only this user can open are sealed
+    anew if the session has unlocked this user or the `passphrase` is given: to the other user that the session has
+    unlocked, else to `vault`, so that every remaining user can open them. Otherwise the error `last_principal` counts
+    them, and lists their connections in `connections`; with `force` the user is removed and they are lost. Secrets that
+    are not in the vault, as those that `/secret/encrypt` returned, stay sealed to the removed user. After the last user
+    every session has the principal `vault` again.
     """
-    return {
-        "connections": services().vault.principals.remove_user(caller().access, request["user"], force=request["force"])
-    }
+    removed = services().vault.principals.remove_user(
+        caller().access, request["user"], passphrase=request.get("passphrase"), force=request["force"]
+    )
+    return {"connections": removed.readable, "resealed": removed.resealed, "heir": removed.heir, "lost": removed.lost}

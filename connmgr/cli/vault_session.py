@@ -6,7 +6,9 @@ import click
 
 from connmgr.cli.daemon import ask_passphrase, connect, kept_session
 from connmgr.cli.group import Group
-from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.client import ClientError
+from connmgr.printable import visible
 
 
 @click.command()
@@ -78,16 +80,35 @@ def passphrase(name: str) -> None:
 
 @user.command()
 @click.argument("name", metavar="USER")
-@click.option("--force", is_flag=True, help="Remove the user even if nobody can read some secrets afterwards.")
+@click.option("--force", is_flag=True, help="Remove the user even if secrets are lost that nobody else can read.")
 @json_option
 def rm(name: str, *, force: bool, as_json: bool) -> None:
     """Remove a user, and list connections whose secrets must change.
 
-    The user could read their secrets: change these passwords and keys on their machines.
+    The user could read their secrets: change these passwords and keys on their machines. Secrets that nobody else can
+    read are sealed anew, to the other user that is unlocked, or for every remaining user. That takes the user to be
+    unlocked, or the passphrase, which the command asks for.
     """
     client = connect()
-    readable = client.vault.remove_user(name, force=force)
+    try:
+        removed = client.vault.remove_user(name, force=force)
+    except ClientError as error:
+        if error.code not in ("last_principal", "vault_locked"):
+            raise
+        click.echo(f"connmgr: {visible(error.message)}", err=True)
+        entered = ask_passphrase(f"Passphrase of {name}")
+        if not entered:
+            raise
+        removed = client.vault.remove_user(name, passphrase=entered, force=force)
+    if removed.resealed:
+        reader = "every remaining user" if removed.heir == "vault" else removed.heir
+        if removed.heir == "vault" and not client.vault.status().has_users:
+            reader = "every client of the daemon"
+        number = counted(len(removed.resealed), "connection")
+        click.echo(f"connmgr: secrets of {number} that only {name} could read can be read by {reader} now.", err=True)
+    if removed.lost:
+        click.echo(f"connmgr: secrets of {counted(len(removed.lost), 'connection')} are lost.", err=True)
     if as_json:
-        print_json({"connections": readable})
-    elif readable:
-        print_table([(one.id, one.path) for one in client.connection.info(readable)])
+        print_json(removed._asdict())
+    elif removed.connections:
+        print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])

@@ -15,6 +15,7 @@ from connmgr.client.results import (
     ForgottenKey,
     Name,
     Refreshed,
+    RemovedUser,
     VaultStatus,
     Version,
 )
@@ -213,9 +214,10 @@ class Vault(Group):
         """Change a user's passphrase."""
         self._post("/vault/user/passphrase", user=user, passphrase=passphrase, newPassphrase=new)
 
-    def remove_user(self, user: str, *, force: bool = False) -> list[str]:
-        """Remove a user, and return the ids of the connections whose secrets the user could read."""
-        return list(self._post("/vault/user/remove", user=user, force=force)["connections"])
+    def remove_user(self, user: str, *, passphrase: str | None = None, force: bool = False) -> RemovedUser:
+        """Remove a user; the user's ``passphrase`` permits it, and lets secrets be sealed anew."""
+        told = self._post("/vault/user/remove", user=user, force=force, **given(passphrase=passphrase))
+        return RemovedUser(told["connections"], told["resealed"], told["heir"], told["lost"])
 
 
 class DaemonItself(Group):

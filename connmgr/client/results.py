@@ -356,3 +356,15 @@ def from_path(path: str | Mapping[str, str]) -> str:
 def to_time(text: str) -> datetime:
     """Return a time of the API."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+class RemovedUser(NamedTuple):
+    """The effect of a vault user's removal, on connections by their ids."""
+
+    connections: list[str]
+    """Those whose secrets the user could read: change them on their machines."""
+    resealed: list[str]
+    """Those whose secrets only the user could read, and that were sealed to ``heir``."""
+    heir: str | None
+    lost: list[str]
+    """Those with secrets that nobody can read any more."""

@@ -1,14 +1,23 @@
-"""Backup and restore. A backup of either database is a vault on SQLite in one file."""
+"""Backup and restore. A backup of either database is a vault on SQLite in one file.
+
+Beside the vault's tables it has two of its own: ``backup`` tells its format, its origin and what it leaves out, and
+``backup_file`` has the small files that connection types keep in the data directory, such as known_hosts. A restored
+vault has neither. Backups before format 1 have no such tables, and are restored all the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,21 +25,81 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from connmgr import __version__
 from connmgr.errors import BackupFailed, StartupError
 from connmgr.vault import schema
 from connmgr.vault.database import FILE_NAME, Database
 from connmgr.vault.opening import open_database
 from connmgr.vault.sqlite import inspect, sync_directory
-from connmgr.vault.tables import category, commit_mark, connection, metadata
+from connmgr.vault.tables import category, commit_mark, connection, metadata, now
 
 _BATCH_ROWS = 1000
 
+FORMAT = 1
+"""The format of the tables that describe a backup."""
 
-def backup(database: Database, file: Path) -> None:
+MAX_FILE_BYTES = 16 << 20
+"""Largest file of the data directory that a backup has; known_hosts has 100 bytes per host."""
+
+_ABOUT, _FILES = "backup", "backup_file"
+_COUNTED = {
+    "connections": "connection",
+    "categories": "category",
+    "vault users": "principal WHERE name <> 'vault'",
+    "tokens": "document WHERE kind = 'token'",
+    "saved commands": "document WHERE kind = 'command'",
+    "approvals": "document WHERE kind = 'approval'",
+    "jobs": "job",
+}
+"""Rows of the vault that people know, by what they are called."""
+
+_VAULT_ITSELF = ("vault.db", "vault.db-*", "lock")
+_LEFT_OUT = (
+    ("the vault's key", "vault.key*", "no secret can be read without it: keep a copy of it elsewhere"),
+    ("the API key", "api.key*", "`connmgr api-key` makes another one"),
+    ("the audit trail", "audit.log*", "copy its files yourself; the backup has the anchor of its last entry"),
+    ("recordings of terminals", "recordings", "copy the directory yourself"),
+    ("blobs", "spool", "they end with their sessions"),
+    ("the list of running shells", "shells.json", "they end with the daemon"),
+)
+"""What is not part of a backup: its name for people, the pattern of its files, and the reason."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something of the data directory that a backup does not have."""
+
+    name: str
+    reason: str
+    files: Mapping[str, int]
+    """The size of each file, by its name."""
+
+    @property
+    def size(self) -> int:
+        return sum(self.files.values())
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a backup has and what it does not have."""
+
+    format: int
+    """0 for a backup without tables of its own."""
+    created: str | None
+    version: str | None
+    """The version of connmgr that wrote it."""
+    numbers: Mapping[str, int]
+    """The number of connections, categories, users, tokens, and so on."""
+    files: Mapping[str, bytes] = field(repr=False)
+    """The content of the files beside the vault, by their names."""
+    left_out: Sequence[LeftOut]
+
+
+def backup(database: Database, file: Path, directory: Path | None = None) -> Contents:
     """Write a snapshot of ``database`` into the new ``file``, mode 0600; readers and writers go on.
 
-    It lacks only the vault's key, without which its secrets cannot be read. ``file`` appears once it is complete and
-    durable.
+    It has the files that connection types keep in the data ``directory`` too. It lacks the vault's key, without which
+    its secrets cannot be read, and what the returned contents list. ``file`` appears once it is complete and durable.
     :raises BackupFailed: ``file`` exists, or cannot be written.
     :raises VaultUnavailable: the database does not answer.
     """
@@ -43,10 +112,12 @@ def backup(database: Database, file: Path) -> None:
             finally:
                 copy.close()
         _settle(temporary)
+        files, left_out = _survey(directory, {file.name, temporary.name}) if directory else ({}, [])
+        return _describe(temporary, files, left_out)
 
 
-def restore(file: Path, directory: Path) -> Path:
-    """Make the backup ``file`` the vault of the empty ``directory``, and return the vault's path.
+def restore(file: Path, directory: Path) -> tuple[Path, Contents]:
+    """Make the backup ``file`` the vault of the empty ``directory``; return the vault's path and what was restored.
 
     A missing directory is created, mode 0700. The caller puts the vault's key into it next.
     :raises BackupFailed: the directory is not empty, or the file is not a complete backup that this program can read;
@@ -57,26 +128,46 @@ def restore(file: Path, directory: Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise BackupFailed(f"The directory {directory} is not empty: restore into a new one.")
-        with _appearing(vault) as temporary:
-            _copy_file(file, temporary)
-            _examine(temporary)
-    return vault
+        files: Mapping[str, bytes] = {}
+        try:
+            with _appearing(vault) as temporary:
+                _copy_file(file, temporary)
+                _examine(temporary)
+                contents = _taken_out(temporary)
+                _put_beside(directory, contents.files)
+                files = contents.files
+        except BaseException:
+            _remove_beside(directory, files)
+            raise
+    return vault, contents
 
 
-def restore_into(file: Path, database: Database) -> None:
-    """Copy the backup ``file`` into ``database``, an empty one of either kind.
+def restore_into(file: Path, database: Database, directory: Path | None = None) -> Contents:
+    """Copy the backup ``file`` into ``database``, an empty one of either kind, and its files into ``directory``.
 
-    :raises BackupFailed: the database is not empty, or the file is not a whole backup that this program can read.
+    :raises BackupFailed: the database is not empty, the directory has one of the files, or the file is not a whole
+        backup that this program can read.
     :raises VaultUnavailable: the database does not answer.
     """
-    with tempfile.TemporaryDirectory(prefix="connmgr-") as directory:
+    with tempfile.TemporaryDirectory(prefix="connmgr-") as scratch:
         # Reading a vault opens it for writing, so we read a copy.
-        source = open_database(f"sqlite:///{restore(file, Path(directory))}")
+        vault, contents = restore(file, Path(scratch))
+        source = open_database(f"sqlite:///{vault}")
         database.prepare()
         try:
-            source.read(lambda tx: _copy_rows(tx, database))
+            with _failing(f"The backup {file} cannot be restored"):
+                if directory is not None:
+                    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    _put_beside(directory, contents.files)
+            try:
+                source.read(lambda tx: _copy_rows(tx, database))
+            except BaseException:
+                if directory is not None:
+                    _remove_beside(directory, contents.files)
+                raise
         finally:
             source.close()
+    return contents
 
 
 @contextlib.contextmanager
@@ -177,3 +268,144 @@ def _examine(file: Path) -> None:
         problem = raw.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok" or raw.execute("PRAGMA foreign_key_check").fetchone():
             raise BackupFailed("The backup is damaged.")
+
+
+def _survey(directory: Path, own: Collection[str]) -> tuple[dict[str, bytes], list[LeftOut]]:
+    """Return the files of the data directory that a backup has, and what it leaves out; ``own`` are its own names."""
+    files: dict[str, bytes] = {}
+    left_out: dict[str, LeftOut] = {}
+    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+        if path.name in own or any(fnmatch(path.name, pattern) for pattern in _VAULT_ITSELF):
+            continue
+        sizes = _sizes(path)
+        name, reason = next(
+            ((name, reason) for name, pattern, reason in _LEFT_OUT if fnmatch(path.name, pattern)), (path.name, "")
+        )
+        if not reason:
+            try:
+                content = _content(path)
+            except OSError as error:
+                is_other = path.is_symlink() or not path.is_file()
+                reason = "it is not a regular file" if is_other else f"it cannot be read: {error.strerror}"
+            else:
+                reason = _why_not(path.name, content)
+        if not reason:
+            files[path.name] = content
+        else:
+            before = left_out.get(name, LeftOut(name, reason, {}))
+            left_out[name] = LeftOut(name, reason, {**before.files, **sizes})
+    return files, list(left_out.values())
+
+
+def _why_not(name: str, content: bytes) -> str:
+    """Return why a file of the data directory is not part of a backup, ``""`` if it is."""
+    if name.startswith(".") or "/" in name:
+        return "it is a hidden file"
+    if len(content) > MAX_FILE_BYTES:
+        return f"it has more than {MAX_FILE_BYTES >> 20} MiB"
+    return "it is a database" if content.startswith(b"SQLite format 3") else ""
+
+
+def _content(path: Path) -> bytes:
+    """Return the beginning of a regular file, one byte more than a backup takes of one."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(None, "it is not a regular file")
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Return the sizes of the files at or below ``path``; those that are removed meanwhile are left out."""
+    found = {}
+    for one in [path] if not path.is_dir() or path.is_symlink() else sorted(path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            status = one.lstat()
+            if stat.S_ISREG(status.st_mode):
+                found[str(one.relative_to(path.parent))] = status.st_size
+    return found
+
+
+def _describe(file: Path, files: Mapping[str, bytes], left_out: Sequence[LeftOut]) -> Contents:
+    """Write the tables of a backup itself into ``file``, and return its contents."""
+    created = now().isoformat()
+    told = {
+        "format": FORMAT,
+        "created": created,
+        "version": __version__,
+        "leftOut": [{"name": one.name, "reason": one.reason, "files": one.files} for one in left_out],
+    }
+    with closing(sqlite3.connect(file)) as raw, raw:
+        raw.execute(f"CREATE TABLE {_ABOUT} (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        raw.execute(f"CREATE TABLE {_FILES} (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
+        raw.executemany(
+            f"INSERT INTO {_ABOUT} VALUES (?, ?)",  # noqa: S608 - a constant
+            [(name, json.dumps(value)) for name, value in told.items()],
+        )
+        raw.executemany(f"INSERT INTO {_FILES} VALUES (?, ?)", files.items())  # noqa: S608 - a constant
+        return Contents(FORMAT, created, __version__, _numbers(raw), files, left_out)
+
+
+def _taken_out(file: Path) -> Contents:
+    """Return the contents of a backup, and remove its own tables from ``file``.
+
+    :raises BackupFailed: a newer connmgr wrote it, or a file in it has a name that no connection type gives.
+    """
+    with closing(sqlite3.connect(file)) as raw, raw:
+        numbers, tables = _numbers(raw), _tables(raw)
+        if _ABOUT not in tables:
+            return Contents(0, None, None, numbers, {}, [])
+        told = {name: json.loads(value) for name, value in raw.execute(f"SELECT name, value FROM {_ABOUT}")}  # noqa: S608
+        if told["format"] > FORMAT:
+            raise BackupFailed(
+                f"The backup has format {told['format']}, and this connmgr reads {FORMAT}: restore it with connmgr "
+                f"{told.get('version', 'of a newer version')}."
+            )
+        files = dict(raw.execute(f"SELECT name, content FROM {_FILES}"))  # noqa: S608 - a constant
+        for name, content in files.items():
+            reserved = (*_VAULT_ITSELF, *(pattern for _, pattern, _ in _LEFT_OUT))
+            if _why_not(name, content) or any(fnmatch(name, pattern) for pattern in reserved):
+                raise BackupFailed(f"The backup has a file {name!r} that does not belong into one.")
+        for table in (_ABOUT, _FILES):
+            raw.execute(f"DROP TABLE {table}")
+    left_out = [LeftOut(one["name"], one["reason"], one["files"]) for one in told["leftOut"]]
+    return Contents(told["format"], told["created"], told["version"], numbers, files, left_out)
+
+
+def _tables(raw: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def _numbers(raw: sqlite3.Connection) -> dict[str, int]:
+    tables = _tables(raw)
+    return {
+        what: raw.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]  # noqa: S608 - a constant
+        for what, rows in _COUNTED.items()
+        if rows.partition(" ")[0] in tables
+    }
+
+
+def _put_beside(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write ``files`` into the data directory, mode 0600: all of them, or none if one exists."""
+    written: dict[str, bytes] = {}
+    try:
+        for name, content in files.items():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                descriptor = os.open(directory / name, flags, 0o600)
+            except FileExistsError:
+                raise BackupFailed(f"{directory / name} exists already: move it away before you restore.") from None
+            written[name] = content
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(descriptor)
+    except BaseException:
+        _remove_beside(directory, written)
+        raise
+    sync_directory(directory)
+
+
+def _remove_beside(directory: Path, files: Mapping[str, bytes]) -> None:
+    for name in files:
+        (directory / name).unlink(missing_ok=True)

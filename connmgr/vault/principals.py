@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -36,13 +37,15 @@ from connmgr.secrets.principals import (
     unwrap_vault,
 )
 from connmgr.secrets.throttle import Throttle
-from connmgr.vault import entitlement, principal_rows
+from connmgr.vault import changes, entitlement, principal_rows, record, rows
 from connmgr.vault.database import Database
-from connmgr.vault.sealed import sealed_to
+from connmgr.vault.sealed import replaced, sealed_to
 
 Outcome = TypeVar("Outcome")
 
 MAX_PRINCIPALS = 64
+MAX_NAMED = 5
+"""Most connections that an error names."""
 
 _WRONG = "The user does not exist, or the passphrase is wrong."
 
@@ -58,6 +61,20 @@ class Status:
     """The principals whose secrets this session can open."""
     users: list[str]
     """All users; empty if users exist and the session has unlocked none."""
+
+
+@dataclass(frozen=True)
+class RemovedUser:
+    """The effect of a user's removal on connections, by their ids."""
+
+    readable: list[str]
+    """Those with secrets that the user could open, and therefore may know: they must be changed where they are used."""
+    resealed: list[str]
+    """Those with secrets that only the user could open, and that were sealed anew."""
+    heir: str | None
+    """The principal that can open these now; None if there are none."""
+    lost: list[str]
+    """Those with secrets that nobody can open any more."""
 
 
 class Principals:
@@ -206,36 +223,86 @@ class Principals:
 
         self._change(rewrap)
 
-    def remove_user(self, access: Access, name: str, *, force: bool = False) -> list[str]:
-        """Remove a user and return the ids of the connections with secrets that were sealed to it.
+    def remove_user(
+        self, access: Access, name: str, *, passphrase: str | None = None, force: bool = False
+    ) -> RemovedUser:
+        """Remove a user. Secrets that nobody else can open are sealed anew, if the user's key is at hand.
 
-        The user may know those secrets, so they must be changed where they are used.
-        :raises VaultLocked: users exist and ``access`` has unlocked none.
+        It is if ``access`` has unlocked the user, or with the user's ``passphrase``, which also permits the removal
+        by itself. They are sealed to the user that ``access`` has unlocked, or to ``vault`` if that is the removed one.
+        :raises VaultLocked: users exist, ``access`` has unlocked none, and there is no ``passphrase``.
+        :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises UnknownUser: no user has this name.
-        :raises LastPrincipal: nobody else could read some of those secrets, and ``force`` is not set;
-            ``details["connections"]`` lists their connections.
+        :raises LastPrincipal: secrets would be lost, and ``force`` is not set; ``details["connections"]`` lists their
+            connections.
         """
+        authenticated = None if passphrase is None else self._authenticate(name, passphrase)
 
-        def remove(tx: sa.Connection) -> list[str]:
+        def remove(tx: sa.Connection) -> RemovedUser:
             known = principal_rows.load(tx, self._key)
-            if known.keys() != {VAULT}:
+            if known.keys() != {VAULT} and authenticated is None:
                 entitlement.require_unlocked(known, access)
             if name == VAULT or name not in known:
                 raise UnknownUser(f"Unknown vault user: {name}")
             user = known.pop(name)
-            affected, lost = sealed_to(tx, user, known, sealing_key(self._vault_private(known)))
-            if lost and not force:
-                raise LastPrincipal(
-                    f"Secrets of {len(lost)} connections can be read by {name} alone; with force they are lost.",
-                    connections=lost,
-                )
-            principal_rows.replace(tx, self._key, known)
-            return affected
+            if authenticated is not None and authenticated[0].key_id != user.key_id:
+                raise UnlockFailed(_WRONG)
+            private = None if authenticated is None else authenticated[1]
+            key = sealing_key(self._vault_private(known))
+            affected, lost = sealed_to(tx, user, known, key)
+            heir = entitlement.unlocked(known, access) or known[VAULT]
 
-        affected = self._change(remove)
+            def opened(box: bytes) -> bytes | None:
+                return access.open(user.key_id, box) if private is None else open_sealed(box, user, private)
+
+            resealed = [id for id in lost if self._reseal(tx, id, user, heir, known, key, opened)]
+            lost = [id for id in lost if id not in resealed]
+            if lost and not force:
+                raise _would_lose(tx, lost, name)
+            principal_rows.replace(tx, self._key, known)
+            return RemovedUser(affected, resealed, heir.name if resealed else None, lost)
+
+        removed = self._change(remove)
         if access.principal is not None and access.principal.name == name:
             access.lock()
-        return affected
+        return removed
+
+    def _reseal(
+        self,
+        tx: sa.Connection,
+        id: str,
+        user: Principal,
+        heir: Principal,
+        others: Mapping[str, Principal],
+        key: bytes,
+        opened: Callable[[bytes], bytes | None],
+    ) -> bool:
+        """Seal those secrets of a connection that only ``user`` can open to ``heir``; return whether that was possible.
+
+        A connection that was changed outside of connmgr keeps its secrets, because it could lead them elsewhere.
+        """
+        row = rows.one(tx, id)
+        if not record.intact(row, self._key):
+            return False
+        alive = {each.key_id for each in others.values()}
+
+        def anew(encrypted: dict[str, Any]) -> dict[str, Any]:
+            sealed = envelope.verify(encrypted, key)
+            boxes = dict(sealed.recipients.values())
+            if user.key_id not in boxes or not alive.isdisjoint(boxes):
+                return encrypted
+            data_key = opened(boxes[user.key_id])
+            if data_key is None:
+                raise SecretLocked(f"{user.name} is not unlocked.", principals=[user.name])
+            return envelope.seal(sealed.open(data_key), [heir], key)
+
+        try:
+            data = replaced(json.loads(row["data"]), anew)
+        except SecretLocked:
+            return False
+        # Whoever uses the connections above it gets no other secret than before.
+        changes.change(tx, self._key, id, {"data": record.canonical(data)}, None, lambda _: None)
+        return True
 
     def _known(self) -> dict[str, Principal]:
         return self._database.read(lambda tx: principal_rows.load(tx, self._key))
@@ -263,6 +330,17 @@ class Principals:
             raise UnlockFailed(_WRONG)
         self._throttle.succeeded(name)
         return user, private
+
+
+def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str) -> LastPrincipal:
+    paths = [str(row["path"]) for row in rows.by_id(tx, lost[:MAX_NAMED]).values()]
+    more = f" and {len(lost) - len(paths)} more" if len(lost) > len(paths) else ""
+    number = "1 connection" if len(lost) == 1 else f"{len(lost)} connections"
+    return LastPrincipal(
+        f"Only {name} can open secrets of {number}: {', '.join(paths)}{more}. Unlock {name}, or give the passphrase of "
+        f"{name}, so that they are sealed anew; with force they are lost.",
+        connections=list(lost),
+    )
 
 
 def _check_addition(known: Mapping[str, Principal], access: Access, name: str) -> None:

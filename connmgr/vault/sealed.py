@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,6 +36,15 @@ def sealed_to(
         if any(alive.isdisjoint(holders) for holders in held):
             lost.append(uuid)
     return affected, lost
+
+
+def replaced(data: Any, replacement: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return ``data`` with ``replacement`` of each sealed secret in its place."""
+    if isinstance(data, dict) and "encryptedToken" in data:
+        return replacement(data)
+    if isinstance(data, dict):
+        return {name: replaced(each, replacement) for name, each in data.items()}
+    return [replaced(each, replacement) for each in data] if isinstance(data, list) else data
 
 
 def within(data: Any) -> Iterator[dict[str, Any]]:

@@ -97,9 +97,24 @@ def test_passphrases_change_and_users_go(own_connmgr: CommandLine) -> None:
     connmgr("vault", "unlock", "alice", stdin=f"{OTHER}\n")
     assert "must unlock" not in connmgr("vault", "user", "add", "bob", stdin=f"{PASSPHRASE}\n").errors
     connmgr("--unlock", "bob", "add", "ssh", "web", "host=w", "--secret", "password", stdin=f"{PASSPHRASE}\nsecret\n")
-    connmgr("vault", "user", "rm", "bob", code=1)
-    removed = connmgr("vault", "user", "rm", "bob", "--force").output
-    assert removed.rstrip().endswith("web")
+    refused = connmgr("vault", "user", "rm", "bob", code=1).errors
+    assert "Only bob can open secrets of 1 connection: web" in refused
+    removed = connmgr("vault", "user", "rm", "bob", "--force")
+    assert removed.output.rstrip().endswith("web")
+    assert "are lost" in removed.errors
+
+
+def test_a_user_goes_and_the_secrets_stay(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    connmgr("--unlock", "alice", "add", "ssh", "web", "host=w", "--secret", "password", stdin=f"{PASSPHRASE}\nsecret\n")
+    connmgr("vault", "user", "rm", "alice", code=4)
+    connmgr("vault", "user", "rm", "alice", stdin="wrong\n", code=4)
+    removed = connmgr("vault", "user", "rm", "alice", stdin=f"{PASSPHRASE}\n")
+    assert removed.output.rstrip().endswith("web")
+    assert "every client of the daemon" in removed.errors
+    sealed = connmgr("info", "web", "--json").json["rawData"]["password"]
+    assert connmgr("decrypt", stdin=json.dumps(sealed)).output == "secret\n"
 
 
 def test_a_session_of_a_daemon_that_was_restarted_is_forgotten(port: str, start_daemon: StartDaemon) -> None:

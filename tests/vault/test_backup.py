@@ -38,7 +38,7 @@ def content(vault: Vault) -> list[object]:
 
 
 def test_a_backup_restores_all_of_it(saved: Path, vault: Vault, tmp_path: Path, open_vault: OpenVault) -> None:
-    restored = restore(saved, tmp_path / "new")
+    restored, _ = restore(saved, tmp_path / "new")
     assert content(open_vault(f"sqlite:///{restored}")) == content(vault)
 
 
@@ -62,6 +62,38 @@ def test_a_backup_restores_into_a_database(
     full.close()
 
 
+def test_files_beside_the_vault_go_with_it_into_a_database(
+    url: str, vault: Vault, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    (directory / "known_hosts").write_text("host key\n")
+    database = open_database(url)
+    contents = backup(database, tmp_path / "backup", directory)
+    database.close()
+    assert contents.files == {"known_hosts": b"host key\n"}
+    if url.startswith("sqlite"):
+        empty = f"sqlite:///{tmp_path}/other.db"
+    else:
+        server = request.getfixturevalue("postgres")
+        empty = server.dsn(server.create())
+    there = tmp_path / "there"
+    there.mkdir(mode=0o700)
+    (there / "known_hosts").write_text("another\n")
+    database = open_database(empty)
+    with pytest.raises(BackupFailed, match="exists already"):
+        restore_into(tmp_path / "backup", database, there)
+    assert (there / "known_hosts").read_text() == "another\n"
+    (there / "known_hosts").unlink()
+    assert restore_into(tmp_path / "backup", database, there).files == contents.files
+    assert (there / "known_hosts").read_text() == "host key\n"
+    (there / "known_hosts").unlink()
+    with pytest.raises(BackupFailed, match="not empty"):
+        restore_into(tmp_path / "backup", database, there)
+    database.close()
+    assert list(there.iterdir()) == []
+
+
 def test_a_backup_is_one_file_for_its_owner_alone(saved: Path, tmp_path: Path) -> None:
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir() if "backup" in path.name] == ["backup"]
@@ -71,7 +103,7 @@ def test_a_backup_is_one_file_for_its_owner_alone(saved: Path, tmp_path: Path) -
 
 
 def test_a_restored_vault_is_for_its_owner_alone(saved: Path, tmp_path: Path) -> None:
-    restored = restore(saved, tmp_path / "new")
+    restored, _ = restore(saved, tmp_path / "new")
     assert stat.S_IMODE(restored.stat().st_mode) == 0o600
     assert stat.S_IMODE(restored.parent.stat().st_mode) == 0o700
     assert list(restored.parent.iterdir()) == [restored]
@@ -100,7 +132,7 @@ def test_a_backup_holds_one_moment_of_a_vault_that_is_written_to(
         writer.join(60)
         database.close()
     for number in range(3):
-        restored = open_vault(f"sqlite:///{restore(tmp_path / f'backup{number}', tmp_path / f'new{number}')}")
+        restored = open_vault(f"sqlite:///{restore(tmp_path / f'backup{number}', tmp_path / f'new{number}')[0]}")
         hosts = len(restored.connections.query("*", "host*"))
         assert hosts - len(restored.connections.query("*", "host*/root")) in (0, 1)
 

@@ -235,7 +235,7 @@ class TestUsers:
         both = vault.principals.seal("s", alice, ["alice", "bob"])
         shared = add_connection(vault, "shared", {"identity": {"key": both}, "list": [both], "port": 22})
         add_connection(vault, "other", {"password": vault.principals.seal("s", alice)})
-        assert vault.principals.remove_user(alice, "bob") == [shared]
+        assert vault.principals.remove_user(alice, "bob").readable == [shared]
         with pytest.raises(SecretLocked):
             vault.principals.unseal(both, bob)
         assert vault.principals.status(bob).principals == []
@@ -252,15 +252,77 @@ class TestUsers:
             vault.principals.remove_user(alice, "bob")
         assert refusal.value.details == {"connections": [uuid]}
         assert vault.principals.unseal(mine, bob) == "s"
-        assert vault.principals.remove_user(alice, "bob", force=True) == [uuid]
+        assert vault.principals.remove_user(alice, "bob", force=True).lost == [uuid]
         with pytest.raises(SecretLocked, match="Nobody can open"):
             vault.principals.unseal(mine, alice)
+
+    def test_the_last_passphrase_goes_and_no_secret_with_it(self, vault: Vault) -> None:
+        alice = unlocked(vault, "alice")
+        vault.principals.remove_user(alice, "bob")
+        mine = vault.principals.seal("s", alice)
+        below = add_connection(vault, "below", {"password": mine, "list": [{"key": mine}], "port": 22})
+        removed = vault.principals.remove_user(alice, "alice")
+        assert (removed.readable, removed.resealed, removed.heir, removed.lost) == ([below], [below], "vault", [])
+        [stored] = vault.connections.infos([below])
+        for one in (stored.data["password"], stored.data["list"][0]["key"]):
+            assert vault.principals.unseal(one, Access()) == "s"
+        assert stored.data["port"] == 22
+        with pytest.raises(SecretLocked, match="Nobody can open"):
+            vault.principals.unseal(mine, alice)
+
+    @pytest.mark.parametrize("session", ["alice", "nobody", "bob"])
+    def test_secrets_of_a_removed_user_are_sealed_anew(self, vault: Vault, session: str) -> None:
+        bob = unlocked(vault, "bob")
+        mine = add_connection(vault, "bob's alone", {"password": vault.principals.seal("s", bob)})
+        both = add_connection(vault, "shared", {"password": vault.principals.seal("t", bob, ["alice", "bob"])})
+        before = vault.connections.infos([both])
+        access = Access() if session == "nobody" else unlocked(vault, session)
+        given = {} if session == "bob" else {"passphrase": PASSPHRASES["bob"]}
+        removed = vault.principals.remove_user(access, "bob", **given)  # type: ignore[arg-type]
+        heir = "alice" if session == "alice" else "vault"
+        assert (removed.resealed, removed.heir, removed.lost) == ([mine], heir, [])
+        assert sorted(removed.readable) == sorted([mine, both])
+        alice = unlocked(vault, "alice")
+        for id, value in ((mine, "s"), (both, "t")):
+            [stored] = vault.connections.infos([id])
+            assert vault.principals.unseal(stored.data["password"], alice) == value
+        assert vault.connections.infos([both]) == before
+        assert vault.principals.status(bob).user is None
+
+    @pytest.mark.parametrize("wrong", ["", "wrong", PASSPHRASES["alice"]])
+    def test_a_wrong_passphrase_removes_nobody(self, vault: Vault, wrong: str) -> None:
+        for access in (Access(), unlocked(vault, "alice")):
+            with pytest.raises(UnlockFailed):
+                vault.principals.remove_user(access, "bob", passphrase=wrong, force=True)
+            assert unlocked(vault, "bob").principal is not None
+
+    def test_a_refusal_counts_and_names_what_would_be_lost(self, vault: Vault) -> None:
+        alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+        for number in range(7):
+            add_connection(vault, f"web{number}", {"password": vault.principals.seal("s", bob)})
+        with pytest.raises(LastPrincipal) as refusal:
+            vault.principals.remove_user(alice, "bob")
+        assert len(refusal.value.details["connections"]) == 7
+        assert "secrets of 7 connections: web" in refusal.value.message
+        assert "and 2 more" in refusal.value.message
+        assert unlocked(vault, "bob").principal is not None
+
+    def test_a_connection_that_was_changed_outside_is_not_sealed_anew(self, vault: Vault, directory: Path) -> None:
+        bob = unlocked(vault, "bob")
+        sound = add_connection(vault, "sound", {"password": vault.principals.seal("s", bob)})
+        edited = add_connection(vault, "edited", {"host": "here", "password": vault.principals.seal("s", bob)})
+        edit(directory, "UPDATE connection SET data = replace(data, '\"here\"', '\"there\"') WHERE id = ?", edited)
+        with pytest.raises(LastPrincipal) as refusal:
+            vault.principals.remove_user(bob, "bob")
+        assert refusal.value.details == {"connections": [edited]}
+        removed = vault.principals.remove_user(bob, "bob", force=True)
+        assert (removed.resealed, removed.lost) == ([sound], [edited])
 
     def test_a_damaged_secret_does_not_keep_a_user_in(self, vault: Vault, directory: Path) -> None:
         alice = unlocked(vault, "alice")
         uuid = add_connection(vault, "damaged", {"password": vault.principals.seal("s", alice)})
         edit(directory, "UPDATE connection SET data = replace(data, 'locked', 'opened') WHERE id = ?", uuid)
-        assert vault.principals.remove_user(alice, "bob") == [uuid]
+        assert vault.principals.remove_user(alice, "bob").readable == [uuid]
 
     def test_a_later_user_of_the_same_name_is_somebody_else(self, vault: Vault) -> None:
         alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
@@ -275,7 +337,7 @@ class TestUsers:
         alice = unlocked(vault, "alice")
         for_vault = vault.principals.seal("s", alice, ["vault"])
         vault.principals.remove_user(alice, "bob")
-        assert vault.principals.remove_user(alice, "alice") == []
+        assert vault.principals.remove_user(alice, "alice").readable == []
         assert alice.principal is None
         assert vault.principals.unseal(for_vault, Access()) == "s"
         assert vault.principals.status(Access()).has_users is False

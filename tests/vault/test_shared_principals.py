@@ -45,7 +45,7 @@ def test_users_of_one_daemon_are_users_of_the_other(url: str, open_vault: Callab
     one.unlock(here, "alice", PASSPHRASE)
     other.unlock(there, "alice", PASSPHRASE)
     assert other.unseal(one.seal("alice's", here), there) == "alice's"
-    assert one.remove_user(here, "alice") == []
+    assert one.remove_user(here, "alice").readable == []
     assert other.status(there).user is None
     with pytest.raises(UnknownPrincipal):
         other.seal("s", there, ["alice"])
