@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from connmgr import paths
+from connmgr import __version__, paths
 from connmgr.cli.daemon import clients_by_token, connect, way_to_daemon
 from connmgr.cli.duration import Duration
 from connmgr.cli.exits import Failure
@@ -22,6 +24,7 @@ from connmgr.cli.token import DAY, MAX_DAYS
 from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
+from connmgr.printable import visible
 
 SERVER = "connmgr"
 LOOKS = {"connection.read"}
@@ -31,6 +34,11 @@ RUNS = {"shell.any", "shell.argv"}
 
 BACKUP = ".before-connmgr"
 ANSWER_SECONDS = 30.0
+START_SECONDS = 60.0
+MAX_SAID = 2000
+PROTOCOL = "2025-06-18"
+"""A version of the protocol whose handshake every server understands."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -82,7 +90,8 @@ def install(
     """Create a token for an agent, and print the configuration of its client.
 
     --only or --category must say which connections the agent sees: --only '*' means all. Without a scope or rule it may
-    run anything on them, and read and write files. Repeat the command for a new token; the old one is revoked.
+    run anything on them, and read and write files. Repeat the command for a new token; the old one is revoked. The
+    server is started once as the client will start it; if it does not answer, nothing is configured.
     """
     if not (given["only"] or given["category"]):
         raise click.UsageError("Say which connections the agent sees: --only 'web*', or --only '*' for all.")
@@ -97,17 +106,30 @@ def install(
     decider = _approver_file(client, name)
     decides = ["--approver-token-file", str(decider)] if approve_here else []
     entry = Entry(words[0], [*words[1:], "mcp", *options, "--token-file", str(kept), *decides], environment)
+    _require_sdk()
     content = _content(target) if write else ""
     # First merge, so that an unfit file is reported before a token is created.
     changed = _merged(one, target, content, name, entry)
     daemon = connect()
-    created = daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)
+    tokens = {kept: daemon.post("/token/create", name=_titled(client, name), expires=expires, **rights)}
+    created = tokens[kept]
     report_unmatched(daemon, rights)
-    _replace_token(daemon, kept, created["token"])
-    if approve_here:
-        approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
-        _replace_token(daemon, decider, daemon.post("/token/create", **approver, **_sight(given))["token"])
-    else:
+    try:
+        if approve_here:
+            approver = {"name": f"{_titled(client, name)}-approver", "expires": expires, "scopes": [DECIDES]}
+            tokens[decider] = daemon.post("/token/create", **approver, **_sight(given))
+        for file, token in tokens.items():
+            write_private(_draft(file), f"{token['token']}\n")
+        _try(entry, {str(file): str(_draft(file)) for file in tokens})
+    except BaseException:
+        # Nothing was changed, neither the former tokens nor the configuration.
+        for file, token in tokens.items():
+            _draft(file).unlink(missing_ok=True)
+            _revoke(daemon, token["id"])
+        raise
+    for file in tokens:
+        _replace_token(daemon, file)
+    if not approve_here:
         _withdraw(decider)
     told = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
     if not write:
@@ -165,9 +187,76 @@ def _sight(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _replace_token(daemon: Client, file: Path, token: str) -> None:
+def _require_sdk() -> None:
+    """Refuse to configure a client for a server that is not installed.
+
+    :raises Failure: the extra is missing; the message says how to install it.
+    """
+    # Importing it would take a second, and starting the server shows the rest.
+    for module in ("mcp", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            raise Failure(
+                f"The MCP server is not installed ({module} is missing), so that no client could start it. Install it "
+                "beside connmgr, by `pipx install --force 'connmgr[mcp]'` or `pip install 'connmgr[mcp]'`, and repeat "
+                "this."
+            )
+
+
+def _try(entry: Entry, drafts: Mapping[str, str]) -> None:
+    """Start the server as the client will, and wait for its answer; ``drafts`` take the place of words of its call.
+
+    :raises Failure: it does not answer; the message has what it has said.
+    """
+    # The other commands of this module start nothing.
+    import subprocess
+
+    command = [entry.command, *(drafts.get(word, word) for word in entry.arguments)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CONNMGR_")}
+    client = {"name": "connmgr mcp install", "version": __version__}
+    asked = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": client}
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
+    try:
+        done = subprocess.run(  # noqa: S603 - this program itself
+            command,
+            input=request,
+            capture_output=True,
+            env={**environment, **entry.environment},
+            cwd=Path.home(),
+            text=True,
+            errors="replace",
+            timeout=START_SECONDS,
+            check=False,
+        )
+    except OSError as error:
+        raise Failure(
+            f"The server cannot be started: {command[0]}: {error.strerror}. No client is configured."
+        ) from error
+    except subprocess.TimeoutExpired:
+        raise Failure(
+            f"The server did not answer within {START_SECONDS:g} s, so no client is configured: `connmgr doctor` looks "
+            "for the reason."
+        ) from None
+    if not _is_answer(done.stdout):
+        said = visible(done.stderr.strip()[-MAX_SAID:] or f"exit code {done.returncode}", lines=True)
+        raise Failure(f"The server does not start, so no client is configured. It says: {said}")
+
+
+def _is_answer(output: str) -> bool:
+    try:
+        answer = json.loads(output.partition("\n")[0])
+    except ValueError:
+        return False
+    return isinstance(answer, dict) and "serverInfo" in (answer.get("result") or ())
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f"{file.name}.new")
+
+
+def _replace_token(daemon: Client, file: Path) -> None:
+    """Put the draft of a token's file in its place, and revoke the token that was there."""
     former = _former(file)
-    write_private(file, f"{token}\n")
+    _draft(file).replace(file)
     if former is not None:
         _revoke(daemon, former)
 

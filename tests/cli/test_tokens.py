@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.client import ClientError
 from tests.api.wire import LOCAL
 from tests.cli.program import Done, run
 from tests.daemon import Daemon
@@ -87,6 +88,83 @@ def test_tokens_are_listed_renewed_and_revoked(own_daemon: Daemon) -> None:
     done = connmgr(own_daemon, "job", "ls", token=token)
     assert done.code == 4
     assert "revoked" in done.errors
+
+
+def test_a_token_is_described_to_its_holder_and_to_its_creator(own_daemon: Daemon) -> None:
+    may, scope = ["--may", "argv:/bin/echo *"], ["--scope", "token.create"]
+    token = create(own_daemon, "--only", MINE, *may, *scope, "--quota", "50", "--from", "127.0.0.0/8")
+    child = connmgr(
+        own_daemon, "token", "create", "--for", "child", "--expires", "5m", "--scope", "connection.read", token=token
+    )
+    assert child.code == 0, child.errors
+    [own, below] = json.loads(connmgr(own_daemon, "token", "ls", "--json").output)
+    for told in (
+        json.loads(connmgr(own_daemon, "token", "info", "--json", token=token).output),
+        json.loads(connmgr(own_daemon, "token", "info", "ci", "--json").output),
+    ):
+        members = ("id", "name", "expires", "scopes", "connections", "categories", "rules", "quotaPerDay", "from")
+        assert {name: told[name] for name in members} == {name: own[name] for name in members}
+        assert told["descendants"] == [below["id"]]
+    shown = connmgr(own_daemon, "token", "info", token=token).output
+    for said in (
+        "ci",
+        own["id"],
+        "connection.read, shell.argv, token.create",
+        MINE,
+        "/bin/echo",
+        "of 50",
+        "127.0.0.0/8",
+    ):
+        assert said in shown, shown
+    assert f"{below['id'][:8]}  child  valid" in shown
+    shown = connmgr(own_daemon, "token", "info", "child").output
+    assert f"the token {own['id']}, whose limits apply too" in shown
+    assert "none: the scopes decide" in shown
+    assert "owner, who may do everything" in connmgr(own_daemon, "token", "info").output
+    assert json.loads(connmgr(own_daemon, "token", "info", "--json").output)["scopes"] == ["*"]
+    assert "is no token" in connmgr(own_daemon, "token", "info", "").errors
+    listed = [line.split() for line in connmgr(own_daemon, "token", "ls").output.splitlines()]
+    assert listed[0][-2:] == ["allow", "1"]
+    assert listed[1][-2:] == ["no", "rules"]
+
+
+@pytest.mark.parametrize(
+    ("options", "unmatched"),
+    [
+        (["--only", "nosuch*"], ["--only 'nosuch*'"]),
+        (["--only", "nosuch*", "--only", MINE], ["--only 'nosuch*'"]),
+        (["--category", "nowhere"], ["--category nowhere", "--only"]),
+        (["--only", MINE, "--category", "nowhere"], ["--only 'local machine'", "--category nowhere"]),
+        (["--only", ""], ["--only ''"]),
+        (["--only", MINE], []),
+        ([], []),
+    ],
+    ids=" ".join,
+)
+def test_a_filter_that_matches_nothing_is_reported(daemon: Daemon, options: list[str], unmatched: list[str]) -> None:
+    done = connmgr(daemon, "token", "create", "--for", "x", "--expires", "1h", *options)
+    assert done.code == 0, done.errors
+    for one in unmatched:
+        assert one in done.errors
+    assert ("matches no connection" in done.errors) == bool(unmatched)
+    # Nor does the token see anything then.
+    connmgr(daemon, "token", "revoke", done.errors.splitlines()[-1][:8])
+
+
+def test_an_empty_list_is_not_everything(daemon: Daemon, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("[]")
+    done = connmgr(daemon, "token", "create", "--for", "x", "--expires", "1h", "--rules", str(rules))
+    assert (done.code, done.output) == (1, "")
+    assert "has no rules" in done.errors
+    body = {"name": "x", "expires": 60, "scopes": ["connection.read"]}
+    for empty in ({"connections": []}, {"categories": []}):
+        made = daemon.client.post("/token/create", **body, **empty)
+        assert connmgr(daemon, "ls", "--json", token=made["token"]).output == "[]\n"
+    with pytest.raises(ClientError, match="from"):
+        daemon.client.post("/token/create", **body, **{"from": []})
+    made = daemon.client.post("/token/create", **{**body, "scopes": []})
+    assert connmgr(daemon, "ls", token=made["token"]).code == 4
 
 
 @pytest.mark.parametrize(

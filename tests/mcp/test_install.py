@@ -221,6 +221,68 @@ def test_it_must_be_said_which_connections_the_agent_sees(user: User) -> None:
     assert not user.tokens()
 
 
+@pytest.fixture
+def installed(user: User) -> bytes:
+    """The token of a configured client, which nothing may replace."""
+    user("mcp", "install", "cursor", "--write", "--only", "*")
+    return (user.home / "state/connmgr/mcp/cursor.token").read_bytes()
+
+
+def _unchanged(user: User, installed: bytes) -> None:
+    assert [one["name"] for one in user.tokens()] == ["cursor"]
+    (kept,) = (user.home / "state/connmgr/mcp").iterdir()
+    assert kept.read_bytes() == installed
+    assert not (user.home / f".cursor/mcp.json{BACKUP}").exists()
+
+
+def test_a_server_that_is_not_installed_is_not_configured(user: User, installed: bytes) -> None:
+    # As in an environment without the extra: the import system knows no such module.
+    (user.home / "site").mkdir()
+    (user.home / "site/sitecustomize.py").write_text(
+        "import sys, importlib.util\n"
+        "found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'mcp' else found(name, *more)\n"
+    )
+    words = ("mcp", "install", "cursor", "--write", "--only", "*")
+    done = user(*words, code=1, environment={"PYTHONPATH": str(user.home / "site")})
+    assert "connmgr[mcp]" in done.errors
+    _unchanged(user, installed)
+
+
+def test_a_server_that_does_not_start_is_not_configured(user: User, installed: bytes) -> None:
+    # The client's process has no such variable; the installing one may have.
+    broken = user.home / "broken"
+    (broken / "mcp").mkdir(parents=True)
+    (broken / "mcp/__init__.py").write_text("raise ImportError('broken on purpose', name='mcp')\n")
+    options = ("--only", "*", "--ask", "argv:/bin/rm *", "--approve-here")
+    words = ("mcp", "install", "cursor", "--write", *options)
+    done = user(*words, code=1, environment={"PYTHONPATH": str(broken)})
+    assert "does not start" in done.errors
+    assert "connmgr[mcp]" in done.errors
+    _unchanged(user, installed)
+
+
+def test_without_a_daemon_nothing_is_configured(user: User, tmp_path: Path) -> None:
+    environment = {"CONNMGR_AUTH_FILE": str(tmp_path / "no daemon")}
+    done = user("mcp", "install", "cursor", "--write", "--only", "*", code=3, environment=environment)
+    assert "connmgr serve" in done.errors
+    assert not (user.home / ".cursor").exists()
+    assert not (user.home / "state/connmgr/mcp").exists()
+
+
+def test_a_token_that_works_from_elsewhere_only_is_not_configured(user: User) -> None:
+    words = ("mcp", "install", "cursor", "--write", "--only", "*", "--from", "192.0.2.0/24")
+    done = user(*words, code=1)
+    assert "may not be used from this address" in done.errors
+    assert not user.tokens()
+    assert not (user.home / ".cursor").exists()
+
+
+def test_a_filter_that_matches_nothing_is_reported(user: User) -> None:
+    done = user("mcp", "install", "cursor", "--only", "nosuch*")
+    assert "--only 'nosuch*' matches no connection" in done.errors
+
+
 def test_a_file_of_a_project_can_be_named(user: User) -> None:
     user("mcp", "install", "claude", "--file", ".mcp.json", "--write", "--only", "*")
     assert "connmgr" in json.loads((user.home / ".mcp.json").read_text())["mcpServers"]
