@@ -119,3 +119,66 @@ def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Flee
     }
     done = fleet.run("ansible", "-i", source, "web1", "-m", "raw", "-a", "echo here")
     assert "here" in done.stdout
+
+
+def _token(fleet: Fleet, directory: Path, *scopes: str, only: str) -> Path:
+    """Create a token, and return the file that it is in."""
+    made = fleet.daemon.client.token.create("ansible", 600, ["connection.read", *scopes], connections=[only])
+    file = directory / f"{only}.token"
+    file.write_text(made["token"] + "\n")
+    return file
+
+
+def test_tasks_run_with_the_token_that_is_named_or_not_at_all(fleet: Fleet, tmp_path: Path) -> None:
+    one, looks = _token(fleet, tmp_path, "shell.any", only="web1"), _token(fleet, tmp_path, only="web2")
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    for environment in ({"CONNMGR_TOKEN_FILE": str(one)}, {"CONNMGR_TOKEN": one.read_text().strip()}):
+        assert "\nhere" in _raw(fleet, tmp_path, "web1", "echo here", environment=environment)
+        refused = _raw(fleet, tmp_path, "web2", "echo here", code=4, environment=environment)
+        assert "No connection is called" in refused
+    shown = _raw(fleet, tmp_path, "web2", "echo here", code=4, environment={"CONNMGR_TOKEN_FILE": str(looks)})
+    assert "lacks the scope" in shown
+    for environment in (
+        {"CONNMGR_TOKEN": ""},
+        {"CONNMGR_TOKEN_FILE": ""},
+        {"CONNMGR_TOKEN_FILE": str(empty)},
+        {"CONNMGR_API_KEY_FILE": str(empty)},
+        {"CONNMGR_AUTH_FILE": ""},
+    ):
+        shown = _raw(fleet, tmp_path, "web1", "echo here", code=4, environment=environment)
+        assert "UNREACHABLE" in shown, environment
+        assert "is empty" in shown, environment
+    # Each host with its own, which outranks the variable.
+    hosts = f"web1 connmgr_token_file={one}\nweb2 connmgr_token_file={looks}\nweb3 connmgr_token_file={empty}"
+    shown = _raw(fleet, tmp_path, hosts, "echo here", code=4, environment={"CONNMGR_TOKEN": "cmgr_unknown"})
+    assert shown.count("\nhere") == 1
+    assert "lacks the scope" in shown
+    assert str(empty) in shown
+    shown = _raw(fleet, tmp_path, "web1 connmgr_token_file=''", "echo here", code=4)
+    assert "UNREACHABLE" in shown
+    shown = _raw(fleet, tmp_path, "web1 connmgr_connection=''", "echo here", code=4)
+    assert "No connection is called" in shown
+
+
+def test_the_inventory_has_what_the_named_token_sees_or_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    token, source, empty = _token(fleet, tmp_path, only="web1"), tmp_path / "fleet.yml", tmp_path / "empty"
+    empty.write_text("")
+    source.write_text("plugin: connmgr.connmgr.connmgr\n")
+
+    def listed(**environment: str) -> tuple[set[str], str]:
+        done = fleet.run("ansible-inventory", "-i", source, "--list", environment=environment)
+        return set(json.loads(done.stdout)["_meta"]["hostvars"]), done.stderr
+
+    assert listed(CONNMGR_TOKEN_FILE=str(token))[0] == {"web1"}
+    assert listed(CONNMGR_TOKEN=token.read_text().strip())[0] == {"web1"}
+    for environment in ({"CONNMGR_TOKEN": ""}, {"CONNMGR_TOKEN_FILE": str(empty)}):
+        hosts, errors = listed(**environment)
+        assert (hosts, "is empty" in errors) == (set(), True), environment
+    source.write_text(f"plugin: connmgr.connmgr.connmgr\ntoken_file: {token}\n")
+    assert listed()[0] == {"web1"}
+    source.write_text(f"plugin: connmgr.connmgr.connmgr\ntoken_file: {empty}\n")
+    hosts, errors = listed()
+    assert (hosts, "is empty" in errors) == (set(), True)
+    source.write_text("plugin: connmgr.connmgr.connmgr\ntoken_file: ''\n")
+    assert listed()[0] == set()

@@ -73,6 +73,22 @@ def test_a_pattern_that_matches_nothing_is_reported(fleet: Fleet) -> None:
     assert "No connection matches 'nowhere*'" in shown
 
 
+def test_a_named_token_or_nobody_runs_a_deploy(fleet: Fleet) -> None:
+    made = fleet.daemon.client.token.create(
+        "pyinfra", 600, ["connection.read", "shell.any", "fs.write"], connections=["web1"]
+    )
+    words = [PYINFRA, "-y", "@connmgr/web*", "exec", "--", "echo here"]
+    shown = fleet.run(*words, environment={"CONNMGR_TOKEN": made["token"]}).stderr
+    assert "[@connmgr/web1] here" in shown
+    assert "web2" not in shown
+    for environment in ({"CONNMGR_TOKEN": ""}, {"CONNMGR_TOKEN_FILE": "/dev/null"}, {"CONNMGR_API_KEY_FILE": " "}):
+        done = fleet.run(*words, code=1, environment=environment)
+        assert "is empty" in done.stderr, environment
+        assert "] here" not in done.stderr
+    shown = fleet.run(PYINFRA, "-y", "@connmgr/", "exec", "--", "echo here", code=1).stderr
+    assert "names no connection" in shown
+
+
 def test_a_command_that_takes_too_long_is_killed(fleet: Fleet, tmp_path: Path) -> None:
     command = f"echo $$ > {tmp_path}/pid; exec sleep 300"
     shown = fleet.run(PYINFRA, "-y", "@connmgr/web1", "server.shell", command, "_timeout=2", code=1).stderr
