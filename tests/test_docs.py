@@ -98,6 +98,8 @@ def test_no_setting_is_documented_that_does_not_exist() -> None:
         "CONNMGR_CONFIG",
         "CONNMGR_SESSION",
         "CONNMGR_TOKEN",
+        "CONNMGR_TOKEN_FILE",
+        "CONNMGR_API_KEY_FILE",
         "CONNMGR_APPROVER_TOKEN_FILE",
         "CONNMGR_COMMAND",
         "CONNMGR_JOB",

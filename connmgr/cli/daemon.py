@@ -46,7 +46,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
         url, auth_file = _address(None)
     session = kept_session()
     # Without an auth file the daemon has ended, and its sessions with it.
-    kept = session.token() if not user and (key or auth_file.exists()) else None
+    kept = session.token() if user is None and (key or auth_file.exists()) else None
     # A given address with a given key may be another user's daemon.
     foreign = key is not None and options["url"] is not None
     try:
@@ -57,7 +57,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     if kept:
         context.call_on_close(lambda: None if client.session_token == kept else session.forget())
     client.remedy(Doorkeeper(client).admits)
-    if user:
+    if user is not None:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client
 

@@ -77,9 +77,9 @@ EXAMPLES = {
     ],
     "mcp uninstall": ["connmgr mcp uninstall claude"],
     "token create": [
-        "connmgr token create --for ci --expires 1h --may 'argv:/bin/df -h *' --output ci.token",
-        "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**' --output ls.token",
-        "connmgr token create --for metrics --scope metrics.read --expires 90d --output metrics.token",
+        "connmgr token create --for ci --expires 1h --only web1 --output ci.token",
+        "connmgr token create --for df --expires 1h --may 'argv:/bin/df -h *'",
+        "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",
     ],
     "token info": ["connmgr token info --token-file ci.token", "connmgr token info ci --json"],
     "token ls": ["connmgr token ls", "connmgr token ls --json"],

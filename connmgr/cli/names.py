@@ -42,9 +42,9 @@ def find_category(client: Client, name: str) -> str:
     """
     if UUID.fullmatch(name):
         return name.lower()
-    if name in ("", "/"):
+    if name == "/":
         return ROOT_CATEGORY
-    found = client.category.query(escape(name.strip("/"))) if is_text(name) else []
+    found = client.category.query(escape(name.strip("/"))) if is_text(name) and name.strip() else []
     if not found:
         raise Failure(
             f"No category is called {name!r}.{suggested_category(client, name)} `connmgr category ls` lists them.",

@@ -88,10 +88,7 @@ def default_url(auth_file: Path) -> str:
 
 
 def is_address_named() -> bool:
-    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port.
-
-    :raises ValueError: one of the two is empty.
-    """
+    """Whether ``CONNMGR_HOST`` or ``CONNMGR_PORT`` name an address; port 0 does not, because it means any free port."""
     return bool(_named("CONNMGR_HOST") or (_named("CONNMGR_PORT") or "0").strip("0"))
 
 

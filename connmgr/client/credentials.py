@@ -47,10 +47,7 @@ def check_api_key(text: str, source: str) -> str:
 
 
 def read_token(path: str | os.PathLike[str], named_by: str = "") -> str:
-    """Return the token in a file; ``named_by`` is the variable or parameter that names the file, for errors.
-
-    :raises BadCredential: the file cannot be read, or its content is not a token.
-    """
+    """Return the token in a file, which the variable ``named_by`` may name; raise :class:`BadCredential`."""
     return check_token(_read(path, "token", named_by), f"The file {os.fspath(path)}")
 
 

@@ -381,3 +381,44 @@ def test_categories_are_added_listed_and_removed(connmgr: CommandLine) -> None:
     connmgr("category", "rm", "default", code=1)
     connmgr("category", "rm", "nowhere", code=5)
     connmgr("category", "add", "/", code=2)
+
+
+EMPTY = [
+    (["exec", "{}", "--", "echo ran"], 125),
+    (["exec", "--detach", "{}", "--", "echo ran"], 125),
+    (["info", "{}"], 5),
+    (["edit", "{}", "shell=/bin/sh"], 5),
+    (["rm", "{}", "--yes"], 5),
+    (["mv", "{}", "other"], 5),
+    (["mv", "local", "--category", "{}"], 5),
+    (["category", "rm", "{}"], 5),
+    (["disconnect", "{}"], 5),
+    (["trust", "{}"], 5),
+    (["cp", "/etc/hostname", "{}:copied"], 5),
+    (["job", "kill", "{}"], 5),
+    (["terminal", "close", "{}"], 5),
+    (["token", "revoke", "{}"], 1),
+]
+"""Commands on what ``{}`` names, and their exit codes if that is empty."""
+
+
+def test_what_an_empty_variable_leaves_names_nothing(own_connmgr: CommandLine) -> None:
+    connmgr = own_connmgr
+    client = connmgr.daemon.client
+    connmgr("token", "create", "--for", "x", "--expires", "1h")
+    connmgr("exec", "local", "--", "true")
+    connmgr("exec", "--detach", "local", "--", "sleep 600")
+    client.terminal.open(LOCAL_MACHINE, columns=80, rows=24)
+    shells = [(one.status.session, one.status.state) for one in client.shell.list()]
+    for words, code in EMPTY:
+        for name in ("", " ", "\t"):
+            done = connmgr(*(word.replace("{}", name) for word in words), code=code)
+            assert "ran" not in done.output.split(), words
+    connmgr("--unlock", "", "ls", code=1)
+    assert [(one.status.session, one.status.state) for one in client.shell.list()] == shells
+    assert [one["state"] for one in client.token.query()] == ["valid"]
+    assert [one["state"] for one in client.terminal.query()] == ["running"]
+    [job] = client.jobs.query()
+    assert job.state == "running"
+    client.jobs.get(job.id).kill()
+    assert not (connmgr.daemon.home / "copied").exists()

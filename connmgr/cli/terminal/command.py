@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
 from connmgr.cli.terminal.shell import find_terminal
@@ -80,6 +81,8 @@ def close(name: str) -> None:
 
 def _found(client: Client, name: str) -> str:
     """Return the uuid of a terminal, which may have ended."""
+    if not name.strip():
+        raise Failure("The name of the terminal is empty: `connmgr terminal ls` lists them.", NOT_FOUND)
     listed = [one["terminal"] for one in client.terminal.query() if one["terminal"].startswith(name.lower())]
     return str(listed[0]) if len(listed) == 1 else find_terminal(client, None, name)
 
