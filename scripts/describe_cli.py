@@ -112,6 +112,9 @@ ENVIRONMENT = {
     "CONNMGR_HOST, CONNMGR_PORT": "Where the daemon listens, unless `--url` says it. Without both, the file "
     "`daemon.json` beside the auth file says it; without that file, config.toml.",
     "CONNMGR_AUTH_FILE": "The file that authenticates local clients, if it is not in its usual place.",
+    "CONNMGR_TOKEN, CONNMGR_TOKEN_FILE, CONNMGR_API_KEY_FILE": "A token, a file with a token, or a file with the API "
+    "key: the credential to send instead of the auth file. One of them at most; an option outranks it. An empty one "
+    "is an error.",
     "CONNMGR_SESSION": "The shell that `exec`, `cp` and `shell` use where no `--session` names one.",
     "CONNMGR_CONFIG": "A file to use instead of config.toml. Every setting of docs/OPERATIONS.md is a variable too.",
 }

@@ -322,6 +322,12 @@ def test_a_stream_opened_after_the_revocation_starts_nothing(clean_daemon: Daemo
     assert (ended.stdout, ended.error["code"]) == (b"", "token_revoked")
 
 
+def test_what_the_expiry_of_a_token_ends_is_told_so(clean_daemon: Daemon) -> None:
+    holder = create(clean_daemon, "shell.any", expires=2)
+    ended = Stream(clean_daemon.url, "/shell/pipe", holder.secret).ask(connection=LOCAL, command="sleep 600").finish()
+    assert ended.error["code"] == "token_expired"
+
+
 def test_the_revocation_of_a_renewed_token_ends_commands_of_every_session(clean_daemon: Daemon) -> None:
     holder = create(clean_daemon, "shell.any", expires=1)
     holder.ok("/shell/exec", connection=LOCAL, command="true", start=True)
