@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from connmgr.client.errors import AccessDenied
@@ -85,6 +84,9 @@ def is_token(credential: str | None) -> bool:
 
 def digest(credential: str) -> str:
     """Return a name for a credential's sessions, which does not tell the credential."""
+    # Loading OpenSSL takes a tenth of the start of a command, and few commands name a credential.
+    from hashlib import sha256
+
     return sha256(credential.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
