@@ -66,7 +66,7 @@ def category_path(client: Client, category: str) -> tuple[str, ...]:
 
 def ensure_category(client: Client, path: str) -> str:
     """Return the uuid of the category ``path``, which is created where it is missing, and then named on stderr."""
-    names = [name for name in path.split("/") if name]
+    names = [name for name in path.split("/") if name] if path.strip() else []
     if UUID.fullmatch(path) or not names or (is_text(path) and client.category.query(escape("/".join(names)))):
         return find_category(client, path)
     id = ROOT_CATEGORY

@@ -61,8 +61,8 @@ def is_pattern(text: str) -> bool:
 def named(connections: Listing, name: str, *, category: str = "*", type: str = "*") -> list[Name]:
     """Return the connections that ``name`` means, among those in a matching category and of a matching type.
 
-    None is an unknown name, several are an ambiguous one. Wildcards in ``name`` stand for themselves. A blank means none:
-    it is what a script's empty variable leaves.
+    None is an unknown name, several are an ambiguous one. Wildcards in ``name`` stand for themselves. A blank means no
+    connection: it is what a script's empty variable leaves.
     """
     if not all(map(is_text, (name, category, type))) or not name.strip():
         return []
