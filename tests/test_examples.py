@@ -97,7 +97,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "11-category-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["all connections"],
     "12-category-add.sh": keys("category"),
     "20-connection-types.sh": lambda answers: "local" in [kind["type"] for kind in answers[0]["types"]],
-    "21-connection-add.sh": keys("connection"),
+    "21-connection-add.sh": keys("connection", "added"),
     "22-connection-query.sh": lambda answers: len(answers[0]["found"]) == 1,
     "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
     "24-connection-update.sh": nothing,
