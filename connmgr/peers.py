@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -25,6 +26,27 @@ def peer_uid(connected: socket.socket) -> int:
         credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return int(_CREDENTIALS.unpack(credentials)[1])
     return _effective_peer_uid(connected.fileno())
+
+
+def connected_to_own(path: str, timeout: float) -> socket.socket:
+    """Return a connection to the Unix socket ``path``, at which a program of this process's user listens.
+
+    :raises OSError: none listens there, or another user's.
+    """
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(timeout)
+        connected.connect(path)
+        _require_own(connected)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _require_own(connected: socket.socket) -> None:
+    if peer_uid(connected) != os.geteuid():
+        raise PermissionError(errno.EPERM, "a program of another user listens there")
 
 
 def _effective_peer_uid(descriptor: int) -> int:

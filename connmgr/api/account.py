@@ -13,6 +13,7 @@ import flask
 
 from connmgr.api.auth import Caller
 from connmgr.api.parking import TURNS, Turns
+from connmgr.plugin import Transport
 
 Piece = TypeVar("Piece")
 
@@ -75,6 +76,12 @@ def turns() -> Turns:
 def detail(**details: Any) -> None:
     """Add to the details of this request."""
     account().details.update(details)
+
+
+def note_forwarding(transport: Transport) -> None:
+    """Add to the details of this request that what it runs may use a forwarded ssh-agent, if so."""
+    if transport.forwards_agent:
+        detail(agentForwarded=True)
 
 
 def part(what: dict[str, str], **details: Any) -> None:

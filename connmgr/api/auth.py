@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
+from connmgr.plugin import Asker
 from connmgr.rights.grant import Grant
 from connmgr.rights.grants import PREFIX, Grants
 from connmgr.rights.tokens_in_use import Live
@@ -163,7 +164,7 @@ class Tokens:
     def issue(self, name: str, live: Live | None = None) -> str:
         """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``."""
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, Access(), time.monotonic(), live=live))
+        self._keep(token, Caller(name, _access(live), time.monotonic(), live=live))
         return token
 
     def _keep(self, token: str, caller: Caller) -> Caller:
@@ -217,7 +218,7 @@ class Tokens:
         if self._grants is None or not secret.startswith(PREFIX):
             raise InvalidToken("Unknown or expired session token: shake hands again.")
         live = self._grants.find(secret)
-        return self._keep(secret, Caller(live.grant.name, Access(), time.monotonic(), live=live, is_shared=True))
+        return self._keep(secret, Caller(live.grant.name, _access(live), time.monotonic(), live=live, is_shared=True))
 
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
         """Note that a request of ``caller`` begins. Call :meth:`end` afterwards, even if this raises.
@@ -296,3 +297,8 @@ class Tokens:
 def _digest(token: str) -> bytes:
     # Looking up a digest does not reveal by its time how much of a guessed token is right.
     return sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def _access(live: Live | None) -> Access:
+    """Return the access of a new session, with the token ``live`` or as the owner."""
+    return Access(Asker(may_forward=live is None or "ssh.agent" in live.grant.scopes))

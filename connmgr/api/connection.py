@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
+from connmgr.api.account import caller, detail, note_forwarding
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
 from connmgr.api.connection_info import described, dialled_hosts, in_categories, usage_categories
 from connmgr.api.connection_schemas import (
@@ -14,6 +15,8 @@ from connmgr.api.connection_schemas import (
     ConnectionAddResponse,
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    ConnectionLoginRequest,
+    ConnectionLoginResponse,
     ConnectionQueryRequest,
     ConnectionQueryResponse,
     ConnectionRefreshRequest,
@@ -31,9 +34,12 @@ from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target
-from connmgr.plugin import Tunnel
+from connmgr.links.process import answering
+from connmgr.peers import connected_to_own
+from connmgr.plugin import Deadline, Tunnel
 from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_what_others_need
+from connmgr.rights.limits import changes_what_others_need, lends_agent
+from connmgr.secrets.principals import Lending
 from connmgr.vault.batch import held
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -252,6 +258,44 @@ def refresh(request: dict[str, Any]) -> dict[str, Any]:
     inside = look_inside(id)
     detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
     return inside._asdict()
+
+
+@group.endpoint(
+    "/login",
+    ConnectionLoginRequest,
+    ConnectionLoginResponse,
+    action=Action("connection.login", limits=[lends_agent]),
+    about=("connection",),
+    raises=[*OPENING, errors.ShellBusy],
+    waits=True,
+    example={"connection": EXAMPLE, "agent": "/tmp/ssh-4gkVLnZ0/agent.4711"},  # noqa: S108 - an example
+    answer={"opened": True},
+)
+def login(request: dict[str, Any]) -> dict[str, Any]:
+    """Log in to a connection with what the client lends, and keep the link open for at least a minute.
+
+    After `auth_failed` a client can lend what the error names: passphrases for its `key`, and an ssh-agent if it has
+    `agent`. Then it repeats its request. The daemon uses both for this login alone, and keeps neither; an agent that
+    the connection forwards (`forwardAgent`) is used until the link closes. The link is shared as any other.
+    """
+    found, path = services(), request.get("agent")
+    if path is not None and not path.startswith("/"):
+        raise errors.InvalidRequest("agent: Not an absolute path.")
+    asker = replace(
+        caller().access.asker,
+        agent=None if path is None else partial(connected_to_own, path),
+        passphrases={one["key"]: one["passphrase"] for one in request["passphrases"]},
+    )
+    detail(**({"agent": "lent"} if path is not None else {}), passphrases=len(asker.passphrases))
+    access = Lending(caller().access, asker)
+    lease = answering(found.links, request["connection"], access, Deadline(found.settings.start_timeout))
+    try:
+        found.kept.keep(request["connection"], lease)
+    finally:
+        lease.release()
+    detail(opened=lease.opener)
+    note_forwarding(lease.link.first)
+    return {"opened": lease.opener}
 
 
 @group.endpoint(

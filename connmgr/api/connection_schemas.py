@@ -7,13 +7,17 @@ from typing import Any
 from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr.api.schemas import Filter, Id, Ids, Members, UtcTime
-from connmgr.fields import Boolean, Schema, Text
+from connmgr.api.second_vocabulary import Located
+from connmgr.fields import Boolean, Length, Schema, Text
 
 DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
 
 
 MAX_DIALLED = 100
 """Most connections of a request with ``dialled``, because files are read for each."""
+
+
+MAX_PASSPHRASES = 16
 
 
 class ConnectionQueryRequest(Schema):
@@ -59,6 +63,34 @@ class ConnectionInfoRequest(Schema):
     def check_dialled(self, data: dict[str, Any], **_: Any) -> None:
         if data["dialled"] and len(data["connections"]) > MAX_DIALLED:
             raise ValidationError(f"Given with more than {MAX_DIALLED} connections.", "dialled")
+
+
+class LentPassphrase(Schema):
+    key = Text(required=True, metadata={"description": "The private key: `key` of the error `auth_failed`."})
+    passphrase = Text(required=True, metadata={"description": "What the key is encrypted with."})
+
+
+class ConnectionLoginRequest(Located):
+    connection = Id(required=True, metadata={"description": "The connection to log in to."})
+    agent = Text(
+        validate=Length(min=1, max=255),
+        metadata={
+            "description": "The path of the Unix socket of the client's ssh-agent (`SSH_AUTH_SOCK`) on the daemon's "
+            "machine. A program of the daemon's user must listen there."
+        },
+    )
+    passphrases = fields.List(
+        fields.Nested(LentPassphrase),
+        load_default=list,
+        validate=Length(max=MAX_PASSPHRASES),
+        metadata={"description": "Passphrases of encrypted private keys."},
+    )
+
+
+class ConnectionLoginResponse(Schema):
+    opened = fields.Boolean(
+        required=True, metadata={"description": "False if a link was open already; then nothing was borrowed."}
+    )
 
 
 class DialledHost(Schema):

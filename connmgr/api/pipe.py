@@ -12,7 +12,7 @@ from typing import Any
 from marshmallow import ValidationError
 
 from connmgr import errors
-from connmgr.api.account import caller
+from connmgr.api.account import caller, note_forwarding
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import WhatRuns, program_of
 from connmgr.api.group import Group
@@ -127,6 +127,7 @@ def pipe(request: dict[str, Any]) -> Begin:
     cookie = secrets.token_hex(16)
     open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
     lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
+    note_forwarding(lease.link.first)
     # git and scp often connect again soon, and then need no login.
     found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])

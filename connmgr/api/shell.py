@@ -13,7 +13,7 @@ from marshmallow import fields, validate
 
 from connmgr import errors
 from connmgr.api import detach, output, streaming
-from connmgr.api.account import account, caller, detail
+from connmgr.api.account import account, caller, detail, note_forwarding
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
@@ -186,8 +186,10 @@ def execute(request: dict[str, Any]) -> flask.Response:
         return detach.respond(request)
     if streaming.is_wanted():
         running, restarted = account().held.enter_context(_begun(request))
+        note_forwarding(running.transport)
         return streaming.respond(running, encoding, restarted=restarted)
     with _begun(request) as (running, restarted):
+        note_forwarding(running.transport)
         try:
             result = running.result()
         except errors.CommandTimeout as error:

@@ -13,6 +13,7 @@ import click
 from connmgr import paths
 from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import Doorkeeper
+from connmgr.cli.login import remedies
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
@@ -56,7 +57,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     context.call_on_close(client.close)
     if kept:
         context.call_on_close(lambda: None if client.session_token == kept else session.forget())
-    client.remedy(Doorkeeper(client).admits)
+    client.remedy(remedies(client, Doorkeeper(client)))
     if user is not None:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client

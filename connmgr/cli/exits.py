@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,6 +91,21 @@ def _advised(error: ClientError) -> str:
         return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
     if error.code == "shell_lost":
         return f"{error.message}\nThe next command starts a new shell, whose directory and variables are new."
+    if error.code == "auth_failed" and "name" in error.details:
+        return f"{error.message}\n{_login_advice(error.details)}"
     if error.details.get("restarted"):
         return f"{error.message}\nThe shell was started anew before; its directory and variables are new."
     return error.message
+
+
+def _login_advice(details: dict[str, Any]) -> str:
+    """Return the commands that help after a failed login."""
+    name = shlex.quote(str(details["name"]))
+    if "key" in details:
+        key = "" if str(details["key"]).startswith("key ") else f" identity.file={shlex.quote(str(details['key']))}"
+        return (
+            f"`connmgr edit {name}{key} --secret identity.passphrase` keeps the passphrase sealed in the vault; "
+            "commands on a terminal ask for it."
+        )
+    agent = " `ssh-add` puts a key into an ssh-agent, which commands lend." if "agent" in details else ""
+    return f"`connmgr info {name}` shows what is offered; `connmgr edit {name} identity.file=FILE` names a key.{agent}"

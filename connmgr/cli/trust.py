@@ -11,6 +11,7 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED, Failure
 from connmgr.cli.host_key import CHANGED, UNKNOWN, Doorkeeper
+from connmgr.cli.login import remedies
 from connmgr.cli.output import counted
 from connmgr.cli.selection import (
     Choice,
@@ -91,7 +92,7 @@ def trust(
         _Meeting(client, names, fingerprints, jobs).hold(yes=yes, dry_run=dry_run)
     else:
         doorkeeper = Doorkeeper(client, fingerprints)
-        client.remedy(doorkeeper.admits)
+        client.remedy(remedies(client, doorkeeper))
         client.connection.refresh(names[0].id)
         if not doorkeeper.admitted:
             click.echo("The key of every host on the way was known.")

@@ -131,6 +131,16 @@ class Connections(Group):
         """Remove connections, and all connections over them."""
         self._post("/connection/remove", connections=list(connections))
 
+    def login(self, connection: str, *, agent: str | None = None, passphrases: Mapping[str, str] | None = None) -> bool:
+        """Log in with what this client lends, for this login alone; return whether a link was opened.
+
+        ``agent`` is the path of an ssh-agent's socket. ``passphrases`` are by ``key`` of the error ``auth_failed``.
+        """
+        lent = [{"key": key, "passphrase": passphrase} for key, passphrase in (passphrases or {}).items()]
+        return bool(
+            self._post("/connection/login", connection=connection, passphrases=lent, **given(agent=agent))["opened"]
+        )
+
     def refresh(self, connection: str) -> Refreshed:
         """Open a connection as a test, and store its state."""
         return Refreshed(**self._post("/connection/refresh", connection=connection))

@@ -16,7 +16,7 @@ from connmgr.engine.frame import Command
 from connmgr.engine.joined import Joined, Piece
 from connmgr.engine.marks import MarkedStream
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
-from connmgr.plugin import Channel
+from connmgr.plugin import Channel, Transport
 
 CLIENT_POLL_SECONDS = 1.0
 """Interval of checks whether the client is still there."""
@@ -49,6 +49,8 @@ class Limits:
 
 class Holder(Protocol):
     """The session that runs a command."""
+
+    transport: Transport
 
     def guarded(self) -> AbstractContextManager[None]:
         """Raise the error for the shell's end within the ``with`` block."""
@@ -92,6 +94,11 @@ class Running:
         self._room: Room = _always
         self._due = math.inf
         self._dropped = False
+
+    @property
+    def transport(self) -> Transport:
+        """What its session runs over."""
+        return self._session.transport
 
     @property
     def ended(self) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connmgr.errors import (
+    AuthFailed,
     ConnectionCycle,
     ConnectTimeout,
     HostKeyChanged,
@@ -19,7 +20,7 @@ from connmgr.errors import (
 )
 from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import LEAST_SECONDS, Deadline, Transport, Tunnel, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Asker, Deadline, Transport, Tunnel, Wrapper
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
@@ -58,8 +59,12 @@ class Chain:
         self._links.close()
 
 
-def open_chain(vault: Vault, registry: Registry, target: Target, access: Access, timeout: float) -> Chain:
+def open_chain(
+    vault: Vault, registry: Registry, target: Target, access: Access, timeout: float, *, forwards: bool = True
+) -> Chain:
     """Open ``target``, after all connections below it, within ``timeout`` seconds.
+
+    Only the link of ``target`` itself may forward an ssh-agent, and only if the chain ``forwards``.
 
     :raises OperationError: a link could not be opened; the message names it unless it is the connection itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; nothing was opened.
@@ -71,8 +76,9 @@ def open_chain(vault: Vault, registry: Registry, target: Target, access: Access,
         transport: Transport | None = None
         for hop in reversed(hops):
             plain = _opened(vault, registry, hop, access)
-            with _naming(hop.label, target.name):
-                transport = _open_link(registry, hop.type, plain, transport, deadline)
+            asker = replace(access.asker, is_own=forwards and hop is hops[0])
+            with _naming(hop.label, target.name), _placing(target, hop):
+                transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
                     raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
@@ -88,6 +94,7 @@ class Hop:
     type: str
     data: Mapping[str, Any]
     label: str = ""
+    id: str | None = None
 
 
 def permitted_hops(
@@ -114,7 +121,7 @@ def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     :raises ConnectionCycle: the connection runs over itself.
     :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
     """
-    hop, seen = Hop(target.type, target.data), set[str]()
+    hop, seen = Hop(target.type, target.data, id=target.id), set[str]()
     # Secrets are sent only to the data that was checked, even if the row changes meanwhile.
     known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
     while True:
@@ -137,7 +144,7 @@ def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
                 f"The vault does not record that something runs over connection {reference}: restore the vault "
                 "from a backup."
             )
-        hop = Hop(record.type, record.data, "/".join(record.path))
+        hop = Hop(record.type, record.data, "/".join(record.path), record.id)
 
 
 def _sealed(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
@@ -154,7 +161,12 @@ def _opened(vault: Vault, registry: Registry, hop: Hop, access: Access) -> dict[
 
 
 def _open_link(
-    registry: Registry, kind: str, plain: Mapping[str, Any], via: Transport | None, deadline: Deadline
+    registry: Registry,
+    kind: str,
+    asker: Asker,
+    plain: Mapping[str, Any],
+    via: Transport | None,
+    deadline: Deadline,
 ) -> Transport:
     connection_type = registry.get(kind)
     if isinstance(connection_type, Wrapper):
@@ -163,7 +175,7 @@ def _open_link(
         return WrappedTransport(connection_type, plain, via)
     if isinstance(connection_type, Tunnel):
         raise TransportUnsupported("A tunnel carries no processes.")
-    return connection_type.open(plain, via, timeout=deadline.left(LEAST_SECONDS))
+    return connection_type.open_for(asker, plain, via, timeout=deadline.left(LEAST_SECONDS))
 
 
 _ADVICE: dict[type[OperationError], str] = {
@@ -183,4 +195,19 @@ def _naming(label: str, asked_for: str | None) -> Iterator[None]:
             error.message = f"{label}: {error.message}"
         if asked_for is not None and (advice := _ADVICE.get(type(error))):
             error.message += " " + advice.format(name=shlex.quote(asked_for))
+        raise
+
+
+@contextlib.contextmanager
+def _placing(target: Target, hop: Hop) -> Iterator[None]:
+    """Tell with a failed login which stored connection has the credentials, and which one to log in to.
+
+    A client can then ask for what is missing, and lend it by ``/connection/login``.
+    """
+    try:
+        yield
+    except AuthFailed as error:
+        if hop.id is not None and target.id is not None:
+            name = hop.label or target.name or ""
+            error.details = {"connection": hop.id, "name": name, "opens": target.id, **error.details}
         raise

@@ -36,6 +36,8 @@ class Link:
         self.admission = admission
         self.when_closed: Callable[[Link], None] = lambda _: None
         """Called once with this link, before it closes."""
+        self.is_borrowed = False
+        """Whether its login used what a client had lent, so that the daemon may be unable to repeat it."""
         self._chain = chain
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -132,7 +134,8 @@ def open_link(vault: Vault, registry: Registry, target: Target, access: Access, 
     helpers = Helpers()
     transport = SpareTransport(
         chain.transport,
-        lambda seconds: open_chain(vault, registry, target, access, min(seconds, timeout)),
+        # It is opened for files and for killing, perhaps for another client's request.
+        lambda seconds: open_chain(vault, registry, target, access.without_loan, min(seconds, timeout), forwards=False),
         helpers.dismiss,
     )
 
@@ -143,4 +146,7 @@ def open_link(vault: Vault, registry: Registry, target: Target, access: Access, 
             return (stored.data, stored.way) == (target.data, target.way)
         return vault.connections.unchanged(target.id, target.data, target.way)
 
-    return Link(target, chain, transport, helpers, Admission(vault.principals, chain.sealed, unchanged))
+    admission = Admission(vault.principals, chain.sealed, unchanged, forwards_agent=chain.transport.forwards_agent)
+    link = Link(target, chain, transport, helpers, admission)
+    link.is_borrowed = access.without_loan is not access
+    return link

@@ -32,6 +32,7 @@ class SpareTransport(Transport):
         self, first: Transport, open_another: Callable[[float], Chain], give_up: Callable[[], bool] = lambda: False
     ) -> None:
         self.runs_locally = first.runs_locally
+        self.forwards_agent = first.forwards_agent
         self._first = first
         self._open_another = open_another
         self._give_up = give_up

@@ -31,6 +31,7 @@ from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     AnyConnectionType,
+    Asker,
     Child,
     ConnectionType,
     Described,
@@ -47,6 +48,7 @@ from connmgr.plugin.types import (
 __all__ = [
     "LEAST_SECONDS",
     "AnyConnectionType",
+    "Asker",
     "Boolean",
     "ByteStream",
     "Caller",

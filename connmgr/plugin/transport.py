@@ -19,6 +19,9 @@ class Transport(ABC):
     runs_locally: bool = False
     """Whether processes are children of the daemon, so that a later daemon can find leftovers."""
 
+    forwards_agent: bool = False
+    """Whether processes on the far side reach an ssh-agent of this side. Tokens then need the scope ``ssh.agent``."""
+
     @property
     def alive(self) -> bool:
         """Whether the link works, as far as known without asking the far side; by default True.

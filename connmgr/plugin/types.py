@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -47,6 +48,26 @@ class Dialled:
     user: str
     identities: tuple[str, ...] = ()
     agent: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Asker:
+    """Who asks for a link, and what the client lends for its logins.
+
+    What is lent is for this one opening: a type keeps none of it, except an agent that the link forwards.
+    """
+
+    agent: Callable[[float], socket.socket] | None = None
+    """Connects to the ssh-agent of the client within a number of seconds, or raises OSError."""
+
+    passphrases: Mapping[str, str] = field(default_factory=dict)
+    """The passphrases of encrypted private keys, by ``key`` in the details of :class:`connmgr.errors.AuthFailed`."""
+
+    may_forward: bool = True
+    """Whether it may use a link that forwards an agent. A token needs the scope ``ssh.agent`` for that."""
+
+    is_own: bool = True
+    """Whether the link is that of the requested connection, not of one below it: only the former forwards an agent."""
 
 
 class Described(ABC):
@@ -97,6 +118,13 @@ class ConnectionType(Described):
         :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
             class that says why.
         """
+
+    def open_for(self, asker: Asker, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
+        """Open a link as :meth:`open` does, with what ``asker`` lends; the daemon calls this.
+
+        By default nothing is borrowed.
+        """
+        return self.open(data, via, timeout=timeout)
 
     def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
         """Return the hosts that :meth:`open` would dial for ``data``, in its order, without dialling; none by default.

@@ -19,6 +19,7 @@ from connmgr.vault.wellknown import LOCAL
 Request = Mapping[str, Any]
 
 _TUNNEL = frozenset({"tunnel"})
+_AGENT = frozenset({"ssh.agent"})
 _RUNS = ("shell", "commands")
 """Members of a connection's data that name programs to run when it is opened."""
 
@@ -46,6 +47,12 @@ def toggles(sight: Sight, grant: Grant, request: Request) -> None:
         raise ScopeDenied("The token does not see the daemon's machine, and may open no tunnel that leads there.")
 
 
+def lends_agent(_sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to name an ssh-agent without the scope for it: the daemon's user could have one with more rights."""
+    if request.get("agent") is not None:
+        grant.require_one(_AGENT)
+
+
 def escapes_rules(_sight: Sight, grant: Grant, _request: Request) -> None:
     """Refuse to create or change connections if rules apply only to some, because a new name could evade them."""
     if any(one.rules.go_by_connections for one in grant.lineage):
@@ -60,6 +67,8 @@ def chooses_data(sight: Sight, grant: Grant, request: Request) -> None:
         data = {"type": sight.data_of(request["connection"])["type"], **data}
     if sight.is_tunnel(data):
         _makes_tunnel(sight, grant, data)
+    if data.get("forwardAgent"):
+        grant.require_one(_AGENT)
     wraps, dials = sight.ways_of(data)
     if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
         raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")

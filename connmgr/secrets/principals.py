@@ -14,6 +14,7 @@ from nacl.public import PrivateKey
 from nacl.secret import Aead
 
 from connmgr.errors import IntegrityError, InvalidRequest
+from connmgr.plugin import Asker
 from connmgr.secrets.passphrase import NO_COST, Cost
 
 VAULT = "vault"
@@ -115,11 +116,12 @@ def check_user_name(name: str) -> None:
 class Access:
     """The secrets that one client session may open: none, or those of an unlocked user, whose private key it holds.
 
-    Access to the principal ``vault`` depends on whether users exist, so it is checked on each use. Safe to use from
-    several threads.
+    Access to the principal ``vault`` depends on whether users exist, so it is checked on each use. ``asker`` says what
+    else the session may do with a link. Safe to use from several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asker: Asker | None = None) -> None:
+        self.asker = asker or Asker()
         self._lock = threading.Lock()
         self._principal: Principal | None = None
         self._private = bytearray()
@@ -155,3 +157,27 @@ class Access:
 
     def __repr__(self) -> str:
         return "<Access>"
+
+    @property
+    def without_loan(self) -> Access:
+        """The same access, for work after the request that lent something."""
+        return self
+
+
+class Lending(Access):
+    """The access of one request, which lends what ``asker`` says; the secrets are those of the session's ``own``."""
+
+    def __init__(self, own: Access, asker: Asker) -> None:
+        super().__init__(asker)
+        self._own = own
+
+    @property
+    def principal(self) -> Principal | None:
+        return self._own.principal
+
+    def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
+        return self._own.open(key_id, sealed)
+
+    @property
+    def without_loan(self) -> Access:
+        return self._own

@@ -84,7 +84,19 @@ class Opener:
         def opened(timeout: float, _: object) -> Lease:
             return open_link(self._vault, self._registry, target, access, timeout).lease(opener=True)
 
-        shell = self._open(opened)
+        return self._described(opened)
+
+    def probe_over(self, lease: Lease, access: Access) -> ShellInfo:
+        """Open a shell over the link of ``lease``, describe it, and close it again.
+
+        :raises connmgr.errors.OperationError: it could not be opened.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that the link runs on.
+        """
+        lease.link.admission.check(access)
+        return self._described(lambda _timeout, _without: lease.link.lease(opener=True))
+
+    def _described(self, leasing: Leasing) -> ShellInfo:
+        shell = self._open(leasing)
         shell.stop(STOP_SECONDS)
         return shell.session.info
 

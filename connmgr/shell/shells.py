@@ -270,7 +270,15 @@ class Shells:
             session = self._admitted(ShellName(record.id), access).session
             if session.probe(PROBE_SECONDS):
                 return session.info
-        return self.probe(Target.stored(record), access)
+        target, lease = Target.stored(record), self._links.peek(record.id)
+        if lease is None:
+            return self.probe(target, access)
+        try:
+            borrowed = lease.link.is_borrowed and lease.link.usable
+            # The daemon cannot repeat a login for which a client lent something.
+            return self._opener.probe_over(lease, access) if borrowed else self.probe(target, access)
+        finally:
+            lease.release()
 
     def _discard(self, name: ShellName, shell: Shell, *, lost: bool = False) -> None:
         with self._holding(name) as entry:

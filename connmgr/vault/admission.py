@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from connmgr.errors import IntegrityError, SecretLocked
+from connmgr.errors import IntegrityError, ScopeDenied, SecretLocked
 
 if TYPE_CHECKING:
     from connmgr.secrets.principals import Access
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 ADMITTED_SECONDS = 1.0
 """Changes by another daemon on the same vault may go unnoticed this long; changes by this one take effect at once."""
+
+
+NO_AGENT = (
+    "The connection forwards an ssh-agent (forwardAgent), and everything that runs there can sign by it: "
+    "the token needs the scope ssh.agent."
+)
 
 
 class Outdated(Exception):
@@ -27,7 +33,8 @@ Who = tuple[int, bytes | None]
 class Admission:
     """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads.
 
-    ``unchanged`` compares with the given row of the connection, or else reads it.
+    ``unchanged`` compares with the given row of the connection, or else reads it. Where the link ``forwards_agent``,
+    only sessions that may use the agent are admitted.
     """
 
     def __init__(
@@ -35,10 +42,13 @@ class Admission:
         principals: Principals,
         secrets: Collection[Mapping[str, Any]],
         unchanged: Callable[[Connection | None], bool],
+        *,
+        forwards_agent: bool = False,
     ) -> None:
         self._principals = principals
         self._secrets = secrets
         self._unchanged = unchanged
+        self._forwards_agent = forwards_agent
         self._admitted: dict[Who, float] = {}
 
     def check(self, access: Access) -> None:
@@ -46,7 +56,10 @@ class Admission:
 
         :raises SecretLocked, IntegrityError: as :meth:`Principals.require`.
         :raises Outdated: a connection changed; end the shell.
+        :raises ScopeDenied: the link forwards an ssh-agent, and ``access`` may not use it.
         """
+        if self._forwards_agent and not access.asker.may_forward:
+            raise ScopeDenied(NO_AGENT)
         who = self._who(access)
         if self._admits(who):
             return
@@ -75,6 +88,8 @@ def admitted(asked: Iterable[tuple[Admission, Connection]], access: Access) -> l
     """
     requirement, found = None, []
     for admission, stored in asked:
+        if admission._forwards_agent and not access.asker.may_forward:
+            continue
         who = admission._who(access)
         if not admission._admits(who, ADMITTED_SECONDS / 2):
             try:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from connmgr.errors import InvalidRequest
 from connmgr.plugin import (
+    Asker,
     Boolean,
     ConnectionType,
     Deadline,
@@ -112,6 +113,12 @@ class SshSchema(Schema):
             "by default only where neither password nor identity is given."
         }
     )
+    forwardAgent = Boolean(
+        metadata={
+            "description": "Whether programs on the host may use an ssh-agent of this side: the daemon's, or the one "
+            "that a client lends for the login. Tokens then need the scope ssh.agent.  [default: false]"
+        }
+    )
     gateway = Reference(metadata={"description": "The connection to go through."})
     hostKeyChecking = Text(
         validate=OneOf([STRICT, ACCEPT_NEW]),
@@ -160,10 +167,13 @@ class Ssh(ConnectionType):
         self._accepted = AcceptedKeys(directory / "known_hosts")
 
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
+        return self.open_for(Asker(), data, via, timeout=timeout)
+
+    def open_for(self, asker: Asker, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
         # Importing paramiko takes longer than all the rest of this module.
         from connmgr_ssh.transport import connect
 
-        return connect(data, via, self._accepted, timeout)
+        return connect(data, via, self._accepted, timeout, asker)
 
     def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
         # They import cryptography.

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
+import threading
+from collections.abc import Callable
+from typing import NoReturn
 
 from paramiko.message import Message
 
 from connmgr.errors import AuthFailed
-from connmgr.plugin import Deadline
+from connmgr.plugin import ByteStream, Deadline
 from connmgr_ssh.algorithms import CERTIFICATE
 from connmgr_ssh.keys import Identity, Sign
 from connmgr_ssh.known_hosts import HostKey
 from connmgr_ssh.stream import packed
+from connmgr_ssh.tcp import TcpStream
+
+log = logging.getLogger("connmgr_ssh")
+
+MAX_CLIENTS = 16
+"""Most programs of a link's far side that speak with the forwarded agent at the same time."""
+
+ANSWER_SECONDS = 120.0
+"""Longest wait for an agent on behalf of the far side; its user may have to confirm."""
 
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN, _SIGNATURE = 13, 14
@@ -21,10 +34,30 @@ _MAX_ANSWER_BYTES = 256 * 1024
 
 
 class Agent:
-    """The agent behind a Unix socket; each request opens and closes its own connection."""
+    """An agent that ``connect`` connects to within a number of seconds; each request has its own connection.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    ``name`` is what messages call it.
+    """
+
+    def __init__(self, connect: Callable[[float], socket.socket], name: str = "The ssh-agent") -> None:
+        self.connect = connect
+        self._name = name
+
+    @classmethod
+    def at(cls, path: str) -> Agent:
+        """Return the agent behind the Unix socket ``path``."""
+
+        def connect(timeout: float) -> socket.socket:
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connected.settimeout(timeout)
+                connected.connect(path)
+            except BaseException:
+                connected.close()
+                raise
+            return connected
+
+        return cls(connect)
 
     def identities(self, deadline: Deadline) -> list[Identity]:
         """Return the keys of the agent, certificates first.
@@ -49,25 +82,74 @@ class Agent:
 
     def _ask(self, request: bytes, expected: int, deadline: Deadline) -> Message:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(max(0.001, deadline.left()))
-                connection.connect(self._path)
+            with self.connect(max(0.001, deadline.left())) as connection:
                 connection.sendall(packed(request))
-                (size,) = struct.unpack(">I", _receive(connection, 4, deadline))
-                answer = _receive(connection, min(size, _MAX_ANSWER_BYTES), deadline)
+                answer = _message(connection, deadline)
         except OSError as error:
-            raise AuthFailed(f"The ssh-agent cannot be asked: {error.strerror or error}.") from error
+            raise AuthFailed(f"{self._name} cannot be asked: {error.strerror or error}.") from error
         if not answer or answer[0] != expected:
-            raise AuthFailed("The ssh-agent refused: it may be locked, or the use of the key was not confirmed.")
+            raise AuthFailed(f"{self._name} refused: it may be locked, or the use of the key was not confirmed.")
         return Message(answer[1:])
 
 
-def _receive(connection: socket.socket, size: int, deadline: Deadline) -> bytes:
+def _message(source: ByteStream, deadline: Deadline) -> bytes:
+    """Return the next message of an agent, or of its client; empty at the end of the stream.
+
+    :raises OSError: it is too long, or the stream ends within it.
+    """
+    head = _receive(source, 4, deadline)
+    if not head:
+        return b""
+    (size,) = struct.unpack(">I", head)
+    if not 0 < size <= _MAX_ANSWER_BYTES:
+        raise OSError(f"a message of {size} bytes")
+    return _receive(source, size, deadline) or _cut_off()
+
+
+def _receive(source: ByteStream, size: int, deadline: Deadline) -> bytes:
     data = bytearray()
     while len(data) < size:
-        connection.settimeout(max(0.001, deadline.left()))
-        piece = connection.recv(size - len(data))
+        source.settimeout(max(0.001, deadline.left()))
+        piece = source.recv(size - len(data))
         if not piece:
-            raise ConnectionResetError("it closed the connection")
+            return _cut_off() if data else b""
         data += piece
     return bytes(data)
+
+
+def _cut_off() -> NoReturn:
+    raise ConnectionResetError("it closed the connection")
+
+
+class ForwardedAgent:
+    """Carries the requests of programs on the far side to ``agent``: at most :data:`MAX_CLIENTS` at a time.
+
+    An agent and its client speak in turns, so one thread serves a channel.
+    """
+
+    def __init__(self, agent: Agent, host: str) -> None:
+        self._agent = agent
+        self._host = host
+        self._room = threading.BoundedSemaphore(MAX_CLIENTS)
+
+    def takes(self) -> bool:
+        """Whether one more channel may come; :meth:`serve` it then."""
+        return self._room.acquire(blocking=False)
+
+    def serve(self, stream: TcpStream) -> None:
+        """Serve a channel in a thread of its own, until it ends."""
+        log.info("%s uses the forwarded ssh-agent", self._host)
+        threading.Thread(target=self._serve, args=(stream,), name="ssh-agent", daemon=True).start()
+
+    def _serve(self, stream: TcpStream) -> None:
+        try:
+            with self._agent.connect(ANSWER_SECONDS) as connection:
+                while request := _message(stream, Deadline(threading.TIMEOUT_MAX)):
+                    connection.sendall(packed(request))
+                    # The agent may ask its user to confirm.
+                    stream.sendall(packed(_message(connection, Deadline(ANSWER_SECONDS)) or _cut_off()))
+        except (OSError, EOFError) as error:
+            log.info("The forwarded ssh-agent does not answer %s: %s", self._host, error)
+        finally:
+            stream.close()
+            self._room.release()

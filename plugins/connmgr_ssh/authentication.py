@@ -62,6 +62,7 @@ class Login:
 
     link: Link
     user: str
+    host: str
     deadline: Deadline
     offered: list[str] = field(default_factory=list)
     """The methods with which the host lets us continue."""
@@ -134,7 +135,9 @@ class Login:
         self._password_sent = True
         code, answer = self._request("password", b"\0" + secret)
         if code == _NEW_PASSWORD:
-            raise AuthFailed(f"The password of {self.user} has expired: the host wants a new one before it logs in.")
+            raise AuthFailed(
+                f"The password of {self.user} at {self.host} has expired: the host wants a new one before it logs in."
+            )
         self._note_refusal(code, answer)
         return code, answer
 
@@ -193,7 +196,9 @@ class Login:
         if code == _SUCCESS:
             return True
         if code != _FAILURE:
-            raise AuthFailed(f"The host answered a login with message {code}, which makes no sense there.")
+            raise AuthFailed(
+                f"{self.host} answered the login of {self.user} with message {code}, which makes no sense there."
+            )
         self.offered = _text(message).split(",")
         return False
 
@@ -201,13 +206,13 @@ class Login:
         tried = ", ".join(self.tried) or "nothing, for want of a fitting credential"
         offered = _printable(", ".join(name for name in self.offered if name)) or "nothing"
         notes = "".join(f" Note: {note.rstrip('.')}." for note in self.notes)
-        return f"The host does not let {self.user} in. Tried: {tried}. It accepts: {offered}.{notes}"
+        return f"{self.host} does not let {self.user} in. Tried: {tried}. It accepts: {offered}.{notes}"
 
     def _cut_off(self) -> Exception:
         reason = _printable(self.link.disconnected or "")
         if not self.tried and not reason:
             return EOFError()
-        ended = f"The host ended the connection during the login of {self.user}."
+        ended = f"{self.host} ended the connection during the login of {self.user}."
         if reason:
             return AuthFailed(f"{ended} It said: {reason}. {self._refusal()}")
         if self._password_sent:

@@ -52,6 +52,8 @@ class Destination:
     certificate_files: tuple[str, ...]
     identities_only: bool
     agent_socket: str | None
+    agent_is_usual: bool
+    """Whether that is the agent of the environment (SSH_AUTH_SOCK), for which a client may lend its own."""
     host_key_alias: str | None
     known_hosts: tuple[Path, ...]
     accept_new: bool
@@ -182,6 +184,7 @@ class _Options:
             certificate_files=tuple(_path(file, tokens) for file in self._values.get("certificatefile", [])),
             identities_only=only,
             agent_socket=self._agent(tokens),
+            agent_is_usual=self._first("identityagent") in (None, "SSH_AUTH_SOCK"),
             host_key_alias=self._first("hostkeyalias"),
             known_hosts=tuple(self._known_hosts(tokens)),
             accept_new=(self._first("stricthostkeychecking") or "").lower() in _ACCEPT_NEW,

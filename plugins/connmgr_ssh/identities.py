@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +23,39 @@ USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
 STORED = "(the connection's own key)"
 
 
-def gather(
-    destination: Destination, data: Mapping[str, Any], deadline: Deadline, agent: Agent | None
-) -> tuple[list[Identity], list[str]]:
-    """Return the identities to offer, certificates first, and notes on those that cannot be used.
+@dataclass
+class Gathered:
+    """The identities to offer, certificates first, and notes on those that cannot be used.
 
-    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if no agent may be asked.
+    ``locked`` are the details of an error about an encrypted key that could be used with its passphrase.
+    """
+
+    identities: list[Identity]
+    notes: list[str]
+    locked: Mapping[str, Any] = field(default_factory=dict)
+
+
+def gather(
+    destination: Destination,
+    data: Mapping[str, Any],
+    deadline: Deadline,
+    agent: Agent | None,
+    passphrases: Mapping[str, str],
+) -> Gathered:
+    """Return the identities to offer.
+
+    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if no agent may be asked. ``passphrases``
+    are lent ones, by ``key`` in the details of an error.
     :raises AuthFailed: the requested identity cannot be used.
     """
     held, notes = _held_by(agent, deadline, insist=bool(data.get("agent")))
     if data.get("identity"):
-        return _with_certificates(_asked_for(data["identity"], held), destination), notes
-    found, unusable = _configured(destination, data, held)
+        return Gathered(_with_certificates(_asked_for(data["identity"], held, passphrases), destination), notes)
+    configured = _configured(destination, data, held, passphrases)
+    found = configured.identities
     if not destination.identities_only:
         found = [*held, *(identity for identity in found if identity not in held)]
-    return _with_certificates(found, destination), notes + unusable
+    return Gathered(_with_certificates(found, destination), notes + configured.notes, configured.locked)
 
 
 def offered(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -62,12 +82,14 @@ def _held_by(agent: Agent | None, deadline: Deadline, *, insist: bool) -> tuple[
         return [], [error.message]
 
 
-def _asked_for(asked: Mapping[str, Any], held: list[Identity]) -> list[Identity]:
-    passphrase = asked.get("passphrase")
+def _asked_for(asked: Mapping[str, Any], held: list[Identity], passphrases: Mapping[str, str]) -> list[Identity]:
     if "key" in asked:
-        found = [load("The private key", asked["key"].encode(), passphrase)]
+        text = asked["key"].encode()
+        # A lent passphrase must open no other connection's key.
+        name = f"key {sha256(text).hexdigest()[:16]}"
+        found = [load("The private key", text, passphrases.get(name) or asked.get("passphrase"), asked_as=name)]
     else:
-        found = [_from_file(asked["file"], passphrase, held)]
+        found = [_from_file(asked["file"], asked.get("passphrase"), held, passphrases)]
     certificate = asked.get("certificate")
     if certificate:
         path = Path(certificate).expanduser() if certificate.startswith(("/", "~/")) else None
@@ -77,19 +99,21 @@ def _asked_for(asked: Mapping[str, Any], held: list[Identity]) -> list[Identity]
 
 
 def _configured(
-    destination: Destination, data: Mapping[str, Any], held: list[Identity]
-) -> tuple[list[Identity], list[str]]:
+    destination: Destination, data: Mapping[str, Any], held: list[Identity], passphrases: Mapping[str, str]
+) -> Gathered:
     names = _named(destination, data)
     found: list[Identity] = []
     notes: list[str] = []
+    locked: Mapping[str, Any] = {}
     if not names and destination.identity_files is None and data.get("password") is None:
         notes.append(f"~/.ssh has no {', '.join(USUAL[:-1])} or {USUAL[-1]}")
     for name in names:
         try:
-            found.append(_from_file(name, None, held))
+            found.append(_from_file(name, None, held, passphrases))
         except AuthFailed as error:
             notes.append(error.message)
-    return found, notes
+            locked = locked or error.details
+    return Gathered(found, notes, locked)
 
 
 def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -103,7 +127,7 @@ def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]
     return tuple(name for name in usual if Path(name).exists())
 
 
-def _from_file(name: str, passphrase: str | None, held: list[Identity]) -> Identity:
+def _from_file(name: str, passphrase: str | None, held: list[Identity], passphrases: Mapping[str, str]) -> Identity:
     path = Path(name).expanduser()
     shown = config_file.shown(path)
     subject = f"The private key {shown}"
@@ -113,7 +137,8 @@ def _from_file(name: str, passphrase: str | None, held: list[Identity]) -> Ident
         return by_agent
     if public and path.suffix == ".pub":
         raise AuthFailed(f"{shown} is a public key, and no agent that may be asked holds its private key.")
-    return load(subject, _read(path, subject, private=True), passphrase, name=shown)
+    text = _read(path, subject, private=True)
+    return load(subject, text, passphrases.get(shown) or passphrase, name=shown, asked_as=shown)
 
 
 def _public_part(path: Path) -> HostKey | None:

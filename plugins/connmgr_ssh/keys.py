@@ -46,15 +46,21 @@ class Identity:
         return (best or "rsa-sha2-512") + self.public.type.removeprefix("ssh-rsa")
 
 
-def load(subject: str, text: bytes, passphrase: str | None, *, name: str = "the given key") -> Identity:
-    key = _decrypted(subject, text.strip() + b"\n", passphrase.encode() if passphrase else None)
+def load(
+    subject: str, text: bytes, passphrase: str | None, *, name: str = "the given key", asked_as: str = ""
+) -> Identity:
+    """Return the private key ``text``.
+
+    :raises AuthFailed: it cannot be used; for want of its passphrase, the details have it as ``key``: ``asked_as``.
+    """
+    key = _decrypted(subject, text.strip() + b"\n", passphrase.encode() if passphrase else None, asked_as)
     if not isinstance(key, ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise AuthFailed(f"{subject} is of a kind that is not supported: use Ed25519, ECDSA or RSA.")
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Identity(name, HostKey.parse(line.decode()), _signer(key))
 
 
-def _decrypted(subject: str, text: bytes, passphrase: bytes | None) -> Any:
+def _decrypted(subject: str, text: bytes, passphrase: bytes | None, asked_as: str) -> Any:
     load = (
         serialization.load_ssh_private_key
         if b"BEGIN OPENSSH PRIVATE KEY" in text
@@ -66,14 +72,20 @@ def _decrypted(subject: str, text: bytes, passphrase: bytes | None) -> Any:
         except TypeError:
             # Either a passphrase is missing, or one was given for a key without one.
             if passphrase is None:
-                raise AuthFailed(f"{subject} is encrypted: give its passphrase.") from None
+                raise AuthFailed(
+                    f"{subject} is encrypted: give its passphrase, as identity.passphrase of the connection or for one "
+                    "login (/connection/login; commands on a terminal ask for it).",
+                    key=asked_as,
+                ) from None
             return load(text, None)
     except (ValueError, UnsupportedAlgorithm):
         # The library's message may quote the key.
         if passphrase is None:
             raise AuthFailed(f"{subject} is damaged, or in a format that is not supported.") from None
         key = subject[0].lower() + subject[1:]
-        raise AuthFailed(f"The passphrase of {key} is wrong, or the key is damaged.") from None
+        raise AuthFailed(
+            f"The passphrase of {key} is wrong, or the key is damaged.", key=asked_as, wrongPassphrase=True
+        ) from None
 
 
 def _signer(key: ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> Sign:

@@ -15,6 +15,7 @@ from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
+from connmgr_ssh.agent import ForwardedAgent
 from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
 from connmgr_ssh.forwarded import FarPorts
 from connmgr_ssh.requests import GlobalRequests
@@ -88,6 +89,10 @@ class Link(SendingTransport):
         self._subject = name
         self.disconnected: str | None = None
         self.abandoned: set[Stream] = set()
+        self.agent: ForwardedAgent | None = None
+        """The agent that programs of the far side may use."""
+        self._agent_lock = threading.Lock()
+        self._agent_is_reachable = False
         self._asking = threading.Lock()
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
@@ -204,6 +209,19 @@ class Link(SendingTransport):
         stream.wait_open(deadline)
         return stream
 
+    def forward_agent(self, stream: Stream, deadline: Deadline) -> bool:
+        """Have the far side offer the agent to programs, if there is one; return False if it refuses.
+
+        OpenSSH's sshd offers it to all sessions that begin after the first request on a connection, and refuses further
+        requests. Other servers want a request for each session.
+        """
+        if self.agent is None:
+            return True
+        with self._agent_lock:
+            agreed = stream.request(b"auth-agent-req@openssh.com", b"", deadline)
+            self._agent_is_reachable = self._agent_is_reachable or agreed
+            return self._agent_is_reachable
+
     def _new_stream(self, kind: type[StreamKind]) -> StreamKind:
         with self.lock:
             number = self._next_channel()
@@ -249,13 +267,18 @@ class Link(SendingTransport):
 
     def _parse_channel_open(self, m: Message) -> None:
         kind, number, window, packet = m.get_binary(), m.get_int(), m.get_int(), m.get_int()
-        if kind != b"forwarded-tcpip":
+        taken: Callable[[TcpStream], None] | None
+        if kind == b"forwarded-tcpip":
+            m.get_binary()
+            listener = self.ports.taking(m.get_int())
+            taken = listener.put if listener else None
+        elif kind == b"auth-agent@openssh.com":
+            taken = self.agent.serve if self.agent and self._agent_is_reachable and self.agent.takes() else None
+        else:
             m.rewind()
             super()._parse_channel_open(m)  # type: ignore[misc]
             return
-        m.get_binary()
-        listener = self.ports.taking(m.get_int())
-        if listener is None:
+        if taken is None:
             reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
             self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
             return
@@ -263,7 +286,7 @@ class Link(SendingTransport):
         stream._set_remote_channel(number, window, packet)
         confirmed = struct.pack(">IIII", number, stream.number, stream.first_window, PACKET_BYTES)
         self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), stream)
-        listener.put(stream)
+        taken(stream)
 
     def _parse_kex_init(self, m: Message) -> None:
         lists = super()._really_parse_kex_init(m)  # type: ignore[misc]

@@ -6,10 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connmgr.errors import ChannelRefused, ShellLost
-from connmgr.plugin import ByteStream, Deadline, Listener, Pty, Transport
+from connmgr.errors import AuthFailed, ChannelRefused, ScopeDenied, ShellLost, TransportUnsupported
+from connmgr.plugin import Asker, ByteStream, Deadline, Listener, Pty, Transport
 from connmgr_ssh.accepted_keys import AcceptedKeys
-from connmgr_ssh.agent import Agent
+from connmgr_ssh.agent import Agent, ForwardedAgent
 from connmgr_ssh.authentication import Login
 from connmgr_ssh.channel import SessionChannel
 from connmgr_ssh.config import Destination
@@ -35,6 +35,7 @@ class SshTransport(Transport):
         self._link = link
         self._name = name
         self._hops = hops
+        self.forwards_agent = link.agent is not None
 
     @property
     def alive(self) -> bool:
@@ -55,6 +56,7 @@ class SshTransport(Transport):
                     f"{self._name} opens no further session on this connection (sshd's MaxSessions): {said}."
                 ) from refusal
             try:
+                self._forward_agent(channel, deadline)
                 channel.start(argv, pty=pty, deadline=deadline)
             except BaseException:
                 channel.close()
@@ -62,6 +64,14 @@ class SshTransport(Transport):
         # sshd has disabled Nagle's algorithm on its side by now.
         self._link.wire.hasty = False
         return channel
+
+    def _forward_agent(self, channel: SessionChannel, deadline: Deadline) -> None:
+        if not self._link.forward_agent(channel, deadline):
+            raise TransportUnsupported(
+                f"{self._name} does not take the ssh-agent that the connection forwards: allow it there "
+                "(AllowAgentForwarding in sshd_config, agent-forwarding in authorized_keys), or set "
+                "forwardAgent=false."
+            )
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         deadline = Deadline(timeout)
@@ -95,7 +105,13 @@ class SshTransport(Transport):
             hop.close()
 
 
-def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKeys, timeout: float) -> SshTransport:
+def connect(
+    data: Mapping[str, Any],
+    via: Transport | None,
+    accepted: AcceptedKeys,
+    timeout: float,
+    asker: Asker,
+) -> SshTransport:
     """Open a link to the host of ``data``, over ``via`` if given.
 
     :param data: the fields that :class:`connmgr_ssh.SshSchema` loaded, with secrets in plain text.
@@ -103,15 +119,57 @@ def connect(data: Mapping[str, Any], via: Transport | None, accepted: AcceptedKe
     """
     deadline = Deadline(min(timeout, data["connectTimeout"]))
     destination = destination_of(data)
+    forwards = bool(asker.is_own and data.get("forwardAgent"))
+    forwarded = _forwarded(destination, asker) if forwards else None
     inherited = {name: data[name] for name in _OF_THE_HOST if name in data}
     hops: list[Transport] = []
     try:
         for jump in jumps(destination) if via is None else ():
-            hops.append(_connect(jump, inherited, hops[-1] if hops else None, accepted, deadline, ()))
-        return _connect(destination, data, hops[-1] if hops else via, accepted, deadline, hops)
+            over = hops[-1] if hops else None
+            hops.append(SshTransport(_connect(jump, inherited, over, accepted, deadline, asker), str(jump)))
+        link = _connect(destination, data, hops[-1] if hops else via, accepted, deadline, asker)
+        if forwarded is not None:
+            link.agent = ForwardedAgent(forwarded, str(destination))
+        return SshTransport(link, str(destination), hops)
     except BaseException:
         _close(hops)
         raise
+
+
+def _forwarded(destination: Destination, asker: Asker) -> Agent:
+    """Return the agent that a link forwards.
+
+    :raises ScopeDenied: the asker may not use it.
+    :raises AuthFailed: there is none.
+    """
+    if not asker.may_forward:
+        raise ScopeDenied(
+            "The connection forwards an ssh-agent (forwardAgent), and everything that runs there can sign by it: "
+            "the token needs the scope ssh.agent."
+        )
+    agent = _agent_for(destination, asker)
+    if agent is None:
+        raise AuthFailed(
+            f"The connection to {destination} forwards an ssh-agent (forwardAgent), and there is none: the daemon "
+            "knows no socket (SSH_AUTH_SOCK, IdentityAgent), and the client lends none. Start ssh-agent and run the "
+            "command again, or set forwardAgent=false.",
+            **_lendable(destination, asker),
+        )
+    return agent
+
+
+def _agent_for(destination: Destination, asker: Asker) -> Agent | None:
+    """Return the agent to ask: a lent one in place of that of the daemon's environment; None if there is none."""
+    if asker.agent is not None and destination.agent_is_usual:
+        return Agent(asker.agent, "The ssh-agent that the client lends")
+    return Agent.at(destination.agent_socket) if destination.agent_socket else None
+
+
+def _lendable(destination: Destination, asker: Asker) -> dict[str, str]:
+    """Return the details of an error after which the client may lend its agent."""
+    if asker.agent is not None or not destination.agent_is_usual:
+        return {}
+    return {"agent": "asked" if destination.agent_socket else "none"}
 
 
 def _close(transports: Sequence[Transport]) -> None:
@@ -125,8 +183,8 @@ def _connect(
     via: Transport | None,
     accepted: AcceptedKeys,
     deadline: Deadline,
-    hops: Sequence[Transport],
-) -> SshTransport:
+    asker: Asker,
+) -> Link:
     name = str(destination)
     judge = Judge(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
     wire = Wire(_stream_to(destination, via, deadline), data["keepAlive"] or None)
@@ -136,11 +194,11 @@ def _connect(
             link.negotiate(deadline)
         judge.check(*link.proven_key(), deadline)
         with mapped(name, "logging in", deadline):
-            _log_in(link, destination, data, deadline)
+            _log_in(link, destination, data, deadline, asker)
     except BaseException:
         link.close()
         raise
-    return SshTransport(link, name, hops)
+    return link
 
 
 def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> ByteStream:
@@ -150,12 +208,20 @@ def _stream_to(destination: Destination, via: Transport | None, deadline: Deadli
         return via.open_tcp(destination.host, destination.port, timeout=deadline.left())
 
 
-def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadline: Deadline) -> None:
-    password = data.get("password")
+def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadline: Deadline, asker: Asker) -> None:
     wanted = wants_agent(data)
-    agent = Agent(destination.agent_socket) if wanted and destination.agent_socket else None
-    identities, notes = gather(destination, data, deadline, agent)
-    if wanted and agent is None:
-        notes.append("no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent)")
-    login = Login(link, destination.user, deadline, notes=notes)
-    login.run(identities, password)
+    agent = _agent_for(destination, asker) if wanted else None
+    details = _lendable(destination, asker) if wanted else {}
+    try:
+        found = gather(destination, data, deadline, agent, asker.passphrases)
+        if wanted and agent is None:
+            found.notes.append(
+                "no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent) and "
+                "the client lent none"
+            )
+        login = Login(link, destination.user, str(destination), deadline, notes=found.notes)
+        details = {**details, **found.locked}
+        login.run(found.identities, data.get("password"))
+    except AuthFailed as error:
+        error.details = {**details, **error.details}
+        raise

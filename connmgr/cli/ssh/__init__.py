@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.daemon import connect
+from connmgr.cli.host_key import Doorkeeper
+from connmgr.cli.login import remedies
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
 from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
@@ -103,7 +105,7 @@ def ssh(options: SshOptions) -> None:
         raise click.UsageError("Name a connection: connmgr ssh [ssh's options] CONNECTION [COMMAND...]")
     client = connect(offers_start=not options.batch)
     if options.batch:
-        client.remedy(lambda _error, _body: False)
+        client.remedy(remedies(client, Doorkeeper(client), asks=False))
     id = resolve(client, options)
     if options.verbose and options.ignored:
         _tell(f"ignored: {' '.join(options.ignored)}")
@@ -122,7 +124,7 @@ def _run(client: Client, id: str, options: SshOptions) -> int:
         try:
             return _once(client, id, options, request)
         except ClientError as error:
-            # Nothing has begun, so the request may be repeated after a question about an unknown host key.
+            # Nothing has begun, so the request may be repeated after a question about a host key or a passphrase.
             if not client.remedies(error, connection=id):
                 raise
 
