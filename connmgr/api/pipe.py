@@ -94,6 +94,10 @@ class PipeRequest(WhatRuns, PtyFields):
         load_default=False,
         metadata={"description": "Gives the process a terminal; standard error then comes with the output."},
     )
+    agent = Boolean(
+        load_default=True,
+        metadata={"description": "False hides the ssh-agent that the connection forwards from the process."},
+    )
 
 
 @group.endpoint(
@@ -153,7 +157,7 @@ def pipe(request: dict[str, Any]) -> Begin:
 
 def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeout: float) -> Channel:
     pty = Pty(request["term"], request["columns"], request["rows"]) if request["pty"] else None
-    script = _STREAM.text
+    script = _STREAM.text if request["agent"] else f"unset SSH_AUTH_SOCK\n{_STREAM.text}"
     if "argv" in request:
         script, words = become() + script, ["argv", *program_of(request)]
     elif "command" in request:

@@ -39,12 +39,21 @@ class Lender:
         self._questions = Counter[str]()
         self._agent_lent: set[str] = set()
         self._logged_in: set[str] = set()
+        self._busy = False
 
     def lends(self, error: ClientError) -> bool:
         """Whether the request that was refused by ``error`` may be repeated, since a login has succeeded now."""
         opens = error.details.get("opens")
-        if error.code != REFUSED or not isinstance(opens, str) or opens in self._logged_in:
+        # A login is a request too, and has this remedy.
+        if error.code != REFUSED or not isinstance(opens, str) or opens in self._logged_in or self._busy:
             return False
+        self._busy = True
+        try:
+            return self._logs_in(opens, error)
+        finally:
+            self._busy = False
+
+    def _logs_in(self, opens: str, error: ClientError) -> bool:
         refused: ClientError | None = error
         while refused is not None:
             if not self._finds_more(opens, refused):

@@ -12,7 +12,7 @@ from connmgr.engine.frame import Command
 from connmgr.engine.helper import Helpers
 from connmgr.engine.session import Session
 from connmgr.engine.start import Supervisor, start_supervisor
-from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed
+from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed, TransportUnsupported
 from connmgr.links.link import Lease, Link
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
@@ -86,6 +86,9 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
             try:
                 supervisor = start_supervisor(link.first, link.target.data.get("shell"), hello)
             except OperationError as error:
+                if isinstance(error, TransportUnsupported):
+                    # The far side says no to all links.
+                    raise
                 full = isinstance(error, ChannelRefused)
                 if not full:
                     link.retire()

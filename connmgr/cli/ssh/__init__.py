@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -120,6 +121,10 @@ def ssh(options: SshOptions) -> None:
 def _run(client: Client, id: str, options: SshOptions) -> int:
     """Run what the options ask for, and return the exit status."""
     request = _request(options)
+    if options.agent:
+        _require_agent(client, id)
+    elif options.agent is False and request is not None and "tcp" not in request:
+        request["agent"] = False
     while True:
         try:
             return _once(client, id, options, request)
@@ -127,6 +132,16 @@ def _run(client: Client, id: str, options: SshOptions) -> int:
             # Nothing has begun, so the request may be repeated after a question about a host key or a passphrase.
             if not client.remedies(error, connection=id):
                 raise
+
+
+def _require_agent(client: Client, id: str) -> None:
+    """Refuse ``-A`` where the connection does not allow it."""
+    stored = client.connection.info([id])[0]
+    if not stored.data.get("forwardAgent"):
+        name = shlex.quote(stored.path)
+        raise click.UsageError(
+            f"-A: {name} forwards no ssh-agent; `connmgr edit {name} forwardAgent=true` allows it (type ssh)."
+        )
 
 
 def _request(options: SshOptions) -> dict[str, Any] | None:

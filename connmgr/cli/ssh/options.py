@@ -13,7 +13,7 @@ IGNORED = {
     "the stored connection says it": "iIF46",
     "the daemon keeps one link for all": "MSC",
     "the daemon chooses the algorithms": "cm2",
-    "nothing of this machine is offered to the far side": "aAkKxXY",
+    "neither a screen nor tickets of this machine are offered to the far side": "kKxXY",
     "there is no such log": "EPy",
 }
 """Options that are accepted and do nothing, by the reason; docs/TOOLS.md lists them too."""
@@ -34,7 +34,7 @@ _IGNORED_KEYWORDS = """
     canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms certificatefile
     challengeresponseauthentication channeltimeout checkhostip ciphers compression compressionlevel
     connectionattempts connecttimeout controlmaster controlpath controlpersist enableescapecommandline
-    enablesshkeysign exitonforwardfailure fingerprinthash forwardagent forwardx11 forwardx11timeout
+    enablesshkeysign exitonforwardfailure fingerprinthash forwardx11 forwardx11timeout
     forwardx11trusted globalknownhostsfile gssapiauthentication gssapidelegatecredentials hashknownhosts
     hostbasedacceptedalgorithms hostbasedauthentication hostbasedkeytypes hostkeyalgorithms hostkeyalias
     identitiesonly identityagent identityfile ignoreunknown include ipqos kbdinteractiveauthentication
@@ -84,6 +84,7 @@ class SshOptions:
     subsystem = False
     batch = False
     quiet = False
+    agent: bool | None = None
     verbose = False
     version = False
     describe = False
@@ -217,6 +218,14 @@ def _is_yes(name: str) -> Callable[[SshOptions, str], None]:
     return take
 
 
+def _forward_agent(options: SshOptions, value: str) -> None:
+    # Any other value names an agent: its socket, or the variable that has it.
+    if value.lower() not in ("yes", "true", "no", "false"):
+        raise click.UsageError("ForwardAgent is yes or no: the agent is that of SSH_AUTH_SOCK.")
+    if options.first("forwardagent") and options.agent is None:
+        options.agent = value.lower() in ("yes", "true")
+
+
 def _clear_forwardings(options: SshOptions, value: str) -> None:
     if value.lower() in ("yes", "true"):
         options.local.clear()
@@ -238,6 +247,8 @@ def _set(name: str) -> Callable[[SshOptions, str], None]:
 
 
 _FLAGS: dict[str, tuple[str, object]] = {
+    "a": ("agent", False),
+    "A": ("agent", True),
     "f": ("background", True),
     "g": ("gateway_ports", True),
     "G": ("describe", True),
@@ -265,6 +276,7 @@ _KEYWORDS: dict[str, Callable[[SshOptions, str], None]] = {
     "dynamicforward": lambda options, value: options.dynamic.append(value),
     "escapechar": _escape,
     "forkafterauthentication": _is_yes("background"),
+    "forwardagent": _forward_agent,
     "localforward": _forward,
     "port": _port,
     "remotecommand": _remote_command,
