@@ -73,6 +73,10 @@ class Settings:
     allowed_hosts: tuple[str, ...] = _option(
         (), "Further names that clients may put into the Host header, with or without a port; separated by commas."
     )
+    send_env: tuple[str, ...] = _option(
+        ("LANG", "LC_*"),
+        "Variables, with * and ?, that clients pass from their environment to what they run, separated by commas.",
+    )
     session_ttl: float = _option(
         86400.0, "Time of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
     )

@@ -11,6 +11,7 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
+from connmgr.api.account import caller
 from connmgr.api.schemas import Members
 from connmgr.engine.frame import Command
 from connmgr.fields import List, Nested, Number, Schema, Text
@@ -33,6 +34,14 @@ class Saved(Schema):
         load_default=dict,
         metadata={"description": "A text, or an integer, for each of its parameters."},
     )
+
+
+class VariableName(Text):
+    """The name of an environment variable."""
+
+    def __init__(self) -> None:
+        named = validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")
+        super().__init__(validate=named)
 
 
 class WhatRuns(Schema):
@@ -65,7 +74,20 @@ class WhatRuns(Schema):
             raise ValidationError(f"Longer than {self.max_bytes} bytes.", given[0])
 
 
-class CommandFields(WhatRuns):
+class SendsEnvironment(Schema):
+    """What runs in the environment of a client."""
+
+    sendEnv = Members(
+        keys=VariableName(),
+        values=Text(),
+        metadata={
+            "description": "Variables of the client's environment, such as `LANG` and `LC_*`. Those that the daemon's "
+            "`send-env` or the connection admits are set; the others are not. `/connection/environment` tells which."
+        },
+    )
+
+
+class CommandFields(WhatRuns, SendsEnvironment):
     """The command, and the options for this command only."""
 
     timeout = Number(
@@ -81,7 +103,7 @@ class CommandFields(WhatRuns):
         metadata={"description": "The directory for this command only, absolute or relative to the session's."},
     )
     env = Members(
-        keys=Text(validate=validate.Regexp(r"[A-Za-z_][A-Za-z0-9_]*\Z", error="Not the name of a variable.")),
+        keys=VariableName(),
         values=Text(),
         metadata={"description": "Environment variables for this command only."},
     )
@@ -116,8 +138,23 @@ def command_of(request: dict[str, Any]) -> Command:
         base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
         directory=None if cwd is None else cwd.encode(),
         environment=request.get("env"),
+        sent=sent_by(request),
         argv=words_of(request),
     )
+
+
+def sent_by(request: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """Return what a request sends of its client's environment; None if it says nothing about that.
+
+    :raises connmgr.errors.PolicyDenied: a locale would be read from a file that a token bound by rules chose.
+    """
+    sent: Mapping[str, str] | None = request.get("sendEnv")
+    grant = caller().grant
+    if sent and grant is not None and not grant.is_unbound:
+        for name, value in sent.items():
+            if "/" in value or "%" in value:
+                raise errors.PolicyDenied(f"sendEnv.{name}: A caller bound by rules may not send a value with / or %.")
+    return sent
 
 
 def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:

@@ -13,6 +13,8 @@ from connmgr.api.connection_info import described, dialled_hosts, in_categories,
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
     ConnectionAddResponse,
+    ConnectionEnvironmentRequest,
+    ConnectionEnvironmentResponse,
     ConnectionInfoRequest,
     ConnectionInfoResponse,
     ConnectionLoginRequest,
@@ -33,7 +35,7 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
-from connmgr.links.chain import Target
+from connmgr.links.chain import Target, environment_of
 from connmgr.links.process import answering
 from connmgr.peers import connected_to_own
 from connmgr.plugin import Deadline, Tunnel
@@ -258,6 +260,35 @@ def refresh(request: dict[str, Any]) -> dict[str, Any]:
     inside = look_inside(id)
     detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
     return inside._asdict()
+
+
+@group.endpoint(
+    "/environment",
+    ConnectionEnvironmentRequest,
+    ConnectionEnvironmentResponse,
+    action="connection.environment",
+    reads=True,
+    audited=False,
+    about=("connection",),
+    raises=[
+        errors.UnknownConnection,
+        errors.UnknownType,
+        errors.ConnectionCycle,
+        errors.IntegrityError,
+        errors.TransportUnsupported,
+    ],
+    example={"connection": EXAMPLE},
+    answer={"send": ["LANG", "LC_*"], "set": {}},
+)
+def environment(request: dict[str, Any]) -> dict[str, Any]:
+    """Tell which variables of its environment a client sends, as `ssh` does by SendEnv, and which are set by SetEnv.
+
+    They come from the setting `send-env`, from `~/.ssh/config`, and from `sendEnv` and `setEnv` of the connection.
+    """
+    found = services()
+    target = Target.stored(found.vault.connections.get(request["connection"]))
+    rule = environment_of(found.vault, found.registry, target, found.settings.send_env)
+    return {"send": rule.patterns, "set": rule.values}
 
 
 @group.endpoint(

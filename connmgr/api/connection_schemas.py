@@ -65,6 +65,19 @@ class ConnectionInfoRequest(Schema):
             raise ValidationError(f"Given with more than {MAX_DIALLED} connections.", "dialled")
 
 
+class ConnectionEnvironmentRequest(Located):
+    connection = Id(required=True, metadata={"description": "The connection."})
+
+
+class ConnectionEnvironmentResponse(Schema):
+    send = fields.List(
+        fields.String(),
+        required=True,
+        metadata={"description": "Names of variables, with `*` and `?`, that requests may send as `sendEnv`."},
+    )
+    set = fields.Dict(required=True, metadata={"description": "Variables that everything there gets, by name."})
+
+
 class LentPassphrase(Schema):
     key = Text(required=True, metadata={"description": "The private key: `key` of the error `auth_failed`."})
     passphrase = Text(required=True, metadata={"description": "What the key is encrypted with."})

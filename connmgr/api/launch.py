@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from connmgr.api.account import caller, require_valid
-from connmgr.api.command_fields import words_of
+from connmgr.api.account import caller, note_forwarding, require_valid
+from connmgr.api.command_fields import sent_by, words_of
 from connmgr.api.services import services
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import InvalidRequest, NoShell
@@ -48,7 +48,9 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
     try:
         with services().shells.using(job.connection, caller().access, job.session) as session:
             beside = Spool(session.transport, session.helpers)
-            started = services().starts.start(job, _launch(job, request, session.surroundings), beside)
+            note_forwarding(session.transport)
+            sent = session.environment.select(sent_by(request) or {})
+            started = services().starts.start(job, _launch(job, request, session.surroundings, sent), beside)
     except NoShell:
         if "argv" not in request or job.session is not None:
             raise
@@ -76,7 +78,8 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
                 "The container has no shell that could enter a directory or set variables: omit cwd and env."
             )
         services().kept.keep(job.connection, lease)
-        given = _launch(job, request, None)
+        # Nothing there could set variables.
+        given = _launch(job, request, None, {})
         return services().starts.start(job, replace(given, argv=outside.words(given.argv)), spool_of(lease.link))
     finally:
         lease.release()
@@ -87,7 +90,9 @@ def _key(key: str | None) -> str | None:
     return key if key is None or caller().token is None else f"{caller().token}:{key}"
 
 
-def _launch(job: StoredJob, request: Mapping[str, Any], surroundings: Surroundings | None) -> launch.Launch:
+def _launch(
+    job: StoredJob, request: Mapping[str, Any], surroundings: Surroundings | None, sent: Mapping[str, str]
+) -> launch.Launch:
     command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
     content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()
     return launch.Launch(
@@ -96,7 +101,7 @@ def _launch(job: StoredJob, request: Mapping[str, Any], surroundings: Surroundin
         argv=words_of(request),
         surroundings=surroundings,
         cwd=None if cwd is None else cwd.encode(),
-        environment=request.get("env") or {},
+        environment={**sent, **(request.get("env") or {})},
         stdin=launch.OPEN if job.stdin_open else content,
         timeout=request.get("timeout"),
         cap=services().settings.job_output,

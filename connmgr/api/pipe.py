@@ -14,20 +14,21 @@ from marshmallow import ValidationError
 from connmgr import errors
 from connmgr.api.account import caller, note_forwarding
 from connmgr.api.command import with_words
-from connmgr.api.command_fields import WhatRuns, program_of
+from connmgr.api.command_fields import SendsEnvironment, VariableName, WhatRuns, program_of, sent_by
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id
+from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.engine.execution import become
 from connmgr.engine.kill import hang_up
-from connmgr.engine.script import Source, script_argv
+from connmgr.engine.script import Source, exports, script_argv
 from connmgr.fields import Boolean, Integer, Length, Nested, Range, Schema, Text
 from connmgr.frames import MAX_SIDE
+from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
-from connmgr.plugin import Channel, Pty, Transport
+from connmgr.plugin import Channel, Pty
 from connmgr.rights.action import Action
 from connmgr.streams.opening import Opening
 from connmgr.streams.pipe import Pipe
@@ -75,7 +76,7 @@ class PtyFields(Schema):
     rows = Integer(load_default=24, validate=Range(min=1, max=MAX_SIDE), metadata={"description": "Its height."})
 
 
-class PipeRequest(WhatRuns, PtyFields):
+class PipeRequest(WhatRuns, SendsEnvironment, PtyFields):
     alternatives = ("command", "argv", "saved", "tcp")
     may_lack = True
     max_bytes = MAX_COMMAND
@@ -93,6 +94,9 @@ class PipeRequest(WhatRuns, PtyFields):
     pty = Boolean(
         load_default=False,
         metadata={"description": "Gives the process a terminal; standard error then comes with the output."},
+    )
+    env = Members(
+        keys=VariableName(), values=Text(), metadata={"description": "Environment variables for the process."}
     )
     agent = Boolean(
         load_default=True,
@@ -129,7 +133,11 @@ def pipe(request: dict[str, Any]) -> Begin:
     found, access = services(), caller().access
     found.streams.require_room()
     cookie = secrets.token_hex(16)
-    open = partial(_open_tcp, request["tcp"]) if "tcp" in request else partial(_start, request, cookie)
+    open = (
+        partial(_open_tcp, request["tcp"])
+        if "tcp" in request
+        else partial(_start, request, sent_by(request) or {}, cookie)
+    )
     lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
     note_forwarding(lease.link.first)
     # git and scp often connect again soon, and then need no login.
@@ -155,9 +163,10 @@ def pipe(request: dict[str, Any]) -> Begin:
     return lambda opening: found.streams.loop.call(partial(join, opening))
 
 
-def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeout: float) -> Channel:
+def _start(request: Mapping[str, Any], sent: Mapping[str, str], cookie: str, link: Link, timeout: float) -> Channel:
     pty = Pty(request["term"], request["columns"], request["rows"]) if request["pty"] else None
-    script = _STREAM.text if request["agent"] else f"unset SSH_AUTH_SOCK\n{_STREAM.text}"
+    setting = exports({**link.environment.select(sent), **(request.get("env") or {})}).decode()
+    script = setting + ("" if request["agent"] else "unset SSH_AUTH_SOCK\n") + _STREAM.text
     if "argv" in request:
         script, words = become() + script, ["argv", *program_of(request)]
     elif "command" in request:
@@ -165,10 +174,10 @@ def _start(request: Mapping[str, Any], cookie: str, transport: Transport, timeou
     else:
         words = ["login" if pty else "shell"]
     argv = script_argv(script, [cookie, *words], own_locale=True)
-    channel = transport.open_channel(argv, pty=pty, timeout=timeout)
+    channel = link.transport.open_channel(argv, pty=pty, timeout=timeout)
     channel.expect_bulk()
     return channel
 
 
-def _open_tcp(address: Mapping[str, Any], transport: Transport, timeout: float) -> Channel:
-    return TcpChannel(transport.open_tcp(address["host"], address["port"], timeout=timeout))
+def _open_tcp(address: Mapping[str, Any], link: Link, timeout: float) -> Channel:
+    return TcpChannel(link.transport.open_tcp(address["host"], address["port"], timeout=timeout))

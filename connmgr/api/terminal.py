@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api.account import caller, detail, note_forwarding, turns
 from connmgr.api.auth import Caller
 from connmgr.api.command import with_words
-from connmgr.api.command_fields import program_of
+from connmgr.api.command_fields import program_of, sent_by
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.services import services
@@ -118,6 +118,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
         session=session,
         surroundings=surroundings,
         record=request["record"],
+        sent=sent_by(request) or {},
         token=caller().token,
     )
     terminal = found.terminals.open(wanted, access)

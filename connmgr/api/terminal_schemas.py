@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.command_fields import ENCODINGS, WhatRuns, check_base64
+from connmgr.api.command_fields import ENCODINGS, SendsEnvironment, WhatRuns, check_base64
 from connmgr.api.job_schemas import MAX_WAIT
 from connmgr.api.pipe import MAX_COMMAND, PtyFields
 from connmgr.api.schemas import Filter, Id, UtcTime
@@ -30,7 +30,7 @@ def _check_size(data: dict[str, Any]) -> None:
         raise ValidationError(f"A terminal has at most {MAX_CELLS} characters.", "columns")
 
 
-class TerminalOpenRequest(WhatRuns, ShellNamed, PtyFields):
+class TerminalOpenRequest(WhatRuns, SendsEnvironment, ShellNamed, PtyFields):
     may_lack = True
     max_bytes = MAX_COMMAND
 

@@ -24,6 +24,7 @@ from connmgr.cli.outcome import (
     ensure_shell,
     fresh_option,
     own_session,
+    sent_environment,
     session_of,
     session_option,
     write_all,
@@ -184,6 +185,7 @@ def exec(
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
+        options["send_env"] = sent_environment(client)
         run_everywhere(client, chosen(client, targets, choice, usage="shell"), options, jobs, as_json=as_json)
         return
     connection = targets[0]
@@ -193,6 +195,7 @@ def exec(
 
         foretell(client, {"connection": id, **options, "stdin": "" if reads else None}, as_json=as_json)
         return
+    options["send_env"] = sent_environment(client, id)
     if detach:
         from connmgr.cli.detach import start_job
 

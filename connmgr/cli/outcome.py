@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -65,6 +66,12 @@ def ensure_shell(client: Client, connection: str, session: str | None, name: str
     """Start a shell of the connection ``name`` unless one runs; say if the last one was lost."""
     if client.shell.ensure(connection, session=session):
         tell_restarted(name)
+
+
+def sent_environment(client: Client, connection: str | None = None) -> dict[str, str]:
+    """Return the variables of this environment that ``connection`` takes, by default those that all take."""
+    patterns = ["LANG", "LC_*"] if connection is None else client.connection.environment(connection)[0]
+    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
 
 
 def tell_restarted(name: str) -> None:

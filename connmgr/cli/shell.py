@@ -20,6 +20,7 @@ from connmgr.cli.outcome import (
     ensure_shell,
     fresh_option,
     own_session,
+    sent_environment,
     session_of,
     session_option,
     tell_restarted,
@@ -42,6 +43,7 @@ class Place(NamedTuple):
     id: str
     name: str
     session: str | None
+    sent: dict[str, str]
 
 
 @click.command()
@@ -96,7 +98,7 @@ def shell(
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
         ensure_shell(client, id, session, name)
-        status = _loop(Place(client, id, name, session))
+        status = _loop(Place(client, id, name, session, sent_environment(client, id)))
     raise click.exceptions.Exit(status)
 
 
@@ -111,7 +113,7 @@ def _on_terminal(
         return shell.attach(client, shell.find_terminal(client, id, attached), watch=watch)
     assert id is not None, "a connection or --attach is given"  # noqa: S101
     try:
-        terminal = shell.open_terminal(client, id, session, record=record)
+        terminal = shell.open_terminal(client, id, session, sent_environment(client, id), record=record)
     except ClientError as error:
         if error.code != NO_TERMINALS:
             raise
@@ -139,7 +141,7 @@ def _run(place: Place, line: str) -> int:
     try:
         with (
             waiting(place.name, ahead_in(place.client, place.id, place.session)) as over,
-            place.client.shell.stream(place.id, line, session=place.session, start=True) as stream,
+            place.client.shell.stream(place.id, line, session=place.session, start=True, send_env=place.sent) as stream,
         ):
             if not write_all(stream, place.name, over) and sys.stdin.isatty():
                 click.echo()

@@ -131,6 +131,11 @@ class Connections(Group):
         """Remove connections, and all connections over them."""
         self._post("/connection/remove", connections=list(connections))
 
+    def environment(self, connection: str) -> tuple[list[str], dict[str, str]]:
+        """Return the names, with * and ?, of the variables that a client sends, and those that are set anyway."""
+        answer = self._post("/connection/environment", connection=connection)
+        return list(answer["send"]), dict(answer["set"])
+
     def login(self, connection: str, *, agent: str | None = None, passphrases: Mapping[str, str] | None = None) -> bool:
         """Log in with what this client lends, for this login alone; return whether a link was opened.
 

@@ -69,6 +69,7 @@ class Jobs(Group):
         name: str | None = None,
         key: str | None = None,
         tell_directory: bool | None = None,
+        send_env: Mapping[str, str] | None = None,
     ) -> Job:
         """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
 
@@ -77,7 +78,7 @@ class Jobs(Group):
         ``tell_directory``, :attr:`JobOutput.directory` is where a ``command`` ended.
         """
         fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
-        fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory)
+        fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory, sendEnv=send_env)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif isinstance(stdin, str) and stdin != OPEN.value:

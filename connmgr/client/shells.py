@@ -25,7 +25,8 @@ class Options(TypedDict, total=False):
     ``argv`` in place of a command is a program with its words, which no shell reads. ``saved`` is a saved command: its
     ``name``, and ``arguments`` by the names of its parameters. ``timeout`` is in seconds. With ``start``, a missing or
     lost shell is started first; after a lost one the result is ``restarted``. With ``fresh``, the command has a shell
-    of its own, which is stopped afterwards.
+    of its own, which is stopped afterwards. ``send_env`` are variables of the client's environment, such as LANG; those
+    that the connection takes are set.
     """
 
     argv: Sequence[str] | None
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     session: str | None
     start: bool | None
     fresh: bool | None
+    send_env: Mapping[str, str] | None
 
 
 class Shells(Group):
@@ -93,7 +95,7 @@ class Shells(Group):
         from connmgr.client.pipe import open_pipe
 
         to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
-        run = {**what_runs(command, argv, saved), **given(tcp=to)}
+        run = {**what_runs(command, argv, saved), **given(tcp=to, sendEnv=terminal.pop("send_env", None))}
         return open_pipe(self._http, {"connection": connection, **run, **terminal})
 
     def broadcast(
@@ -133,7 +135,8 @@ class Shells(Group):
         return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
 
     def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
-        response = self._http.open("/shell/broadcast", self._http.encoded(**given(**fields)))
+        sent = given(sendEnv=fields.pop("send_env", None))
+        response = self._http.open("/shell/broadcast", self._http.encoded(**sent, **given(**fields)))
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:
@@ -155,7 +158,8 @@ def _fields(
     saved: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    return {"connection": connection, **what_runs(command, argv, saved), **given(**options)}
+    sent = given(sendEnv=options.pop("send_env", None))
+    return {"connection": connection, **what_runs(command, argv, saved), **sent, **given(**options)}
 
 
 def _bytes(stdin: bytes | None) -> dict[str, str | None]:

@@ -41,9 +41,13 @@ class Terminals(Group):
         rows: int | None = None,
         term: str | None = None,
         record: bool | None = None,
+        send_env: Mapping[str, str] | None = None,
     ) -> str:
-        """Open a terminal with the login shell, ``command`` or the program ``argv`` in it, and return its uuid."""
-        options = given(session=session, columns=columns, rows=rows, term=term, record=record)
+        """Open a terminal with the login shell, ``command`` or the program ``argv`` in it, and return its uuid.
+
+        ``send_env`` are variables of the client's environment; those that the connection takes are set.
+        """
+        options = given(session=session, columns=columns, rows=rows, term=term, record=record, sendEnv=send_env)
         answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv, saved), **options)
         return str(answer["terminal"])
 

@@ -55,7 +55,7 @@ def open_services(
 
     :raises StartupError: the files of one of them cannot be used.
     """
-    links, slots = LinkTable(vault, registry), RequestSlots(settings.threads)
+    links, slots = LinkTable(vault, registry, settings.send_env), RequestSlots(settings.threads)
     shells = _open_shells(settings, vault, registry, links, cleanup)
     streams = Streams()
     cleanup.callback(streams.close, CLOSE_SECONDS)

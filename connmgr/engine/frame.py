@@ -39,6 +39,8 @@ class Command:
     directory: bytes | None = None
     environment: Mapping[str, str] | None = None
     argv: tuple[bytes, ...] = ()
+    sent: Mapping[str, str] | None = None
+    """Variables of the client's environment, which the session takes over; None if the client sent none."""
 
     @property
     def source(self) -> bytes | None:

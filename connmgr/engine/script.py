@@ -85,3 +85,10 @@ def as_line(text: bytes) -> str:
 def encoded(text: bytes) -> str:
     """Return ``text``, which contains no NUL, in the escapes of ``printf %b``: one line without quotes."""
     return _UNSAFE.sub(lambda match: b"\\0%03o" % match[0][0], text).decode()
+
+
+def exports(variables: Mapping[str, str]) -> bytes:
+    """Return the sh text that sets ``variables``, whose names are valid; empty for none."""
+    return b"".join(
+        b"export " + name.encode() + b"=" + quote(value.encode()) + b"\n" for name, value in variables.items()
+    )

@@ -7,7 +7,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from connmgr.engine.fair_lock import FairLock
@@ -31,7 +31,7 @@ from connmgr.errors import (
     ShellLost,
     ShellStopped,
 )
-from connmgr.plugin import Channel, Transport
+from connmgr.plugin import DEFAULT_SEND_ENV, Channel, ClientEnvironment, Transport
 from connmgr.printable import visible
 
 GIVE_UP_SECONDS = 5.0
@@ -76,6 +76,9 @@ class Session:
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
         self._restore = b""
         self._temporary: list[bytes] = []
+        self.environment = ClientEnvironment(DEFAULT_SEND_ENV)
+        """The variables of clients that the shell takes over."""
+        self._adopted: dict[str, str] | None = None
         self._lending = threading.Lock()
         self._borrowers = 0
 
@@ -171,6 +174,7 @@ class Session:
             self._input_beside(command) as prepared,
         ):
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
+            self._adopt(command.sent)
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
             self._running, self.running_since = cookie, time.time()
             try:
@@ -192,6 +196,28 @@ class Session:
             finally:
                 self._running = self.running_since = None
                 self.last_used = time.monotonic()
+
+    def _adopt(self, sent: Mapping[str, str] | None) -> None:
+        """Take over the variables of a client, unless they are those of the last one.
+
+        A shell that has exported another value keeps it until a client with other variables comes.
+        """
+        before = self._adopted
+        if sent is None and before is not None:
+            return
+        self._adopted = wanted = self.environment.select(sent or {})
+        if wanted == before:
+            return
+        before = before or {}
+        # Of a client without LC_ALL, say, that of the client before must not hold; empty means not set (POSIX.1, 8.2).
+        gone = {name: "" for name in before.keys() - wanted.keys() if name == "LANG" or name.startswith("LC_")}
+        dialect = self._supervisor.dialect
+        for name, value in (
+            {name: value for name, value in wanted.items() if before.get(name) != value} | gone
+        ).items():
+            statement = b"export " + name.encode() + b"=" + dialect.quoted(value.encode()) + b";"
+            self._state.variables[name.encode()] = statement
+            self._restore += dialect.builtin.encode() + b" " + statement
 
     @contextlib.contextmanager
     def _turn(self, timeout: float) -> Iterator[None]:

@@ -20,7 +20,7 @@ from connmgr.errors import (
 )
 from connmgr.fields import map_secrets, references
 from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import LEAST_SECONDS, Asker, Deadline, Transport, Tunnel, Wrapper
+from connmgr.plugin import LEAST_SECONDS, Asker, ClientEnvironment, Deadline, Transport, Tunnel, Wrapper
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
@@ -211,3 +211,22 @@ def _placing(target: Target, hop: Hop) -> Iterator[None]:
             name = hop.label or target.name or ""
             error.details = {"connection": hop.id, "name": name, "opens": target.id, **error.details}
         raise
+
+
+def environment_of(vault: Vault, registry: Registry, target: Target, send_env: Sequence[str]) -> ClientEnvironment:
+    """Return which variables of clients reach what runs on ``target``, where ``send_env`` do everywhere.
+
+    That depends on ``target`` and the connections that it runs *in*, down to the machine.
+    :raises OperationError: a file that says so cannot be read or used.
+    :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
+    """
+    inside: list[ClientEnvironment] = []
+    for hop in _hops(vault, registry, target):
+        kind = registry.get(hop.type)
+        inside.append(kind.client_environment(map_secrets(kind.schema(), hop.data, lambda _: "")))
+        if not isinstance(kind, Wrapper):
+            break
+    found = ClientEnvironment(tuple(send_env))
+    for one in reversed(inside):
+        found = found.then(one)
+    return found

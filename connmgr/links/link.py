@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from connmgr.engine.helper import Helpers
 from connmgr.errors import NoShellInside, ShellLost
-from connmgr.links.chain import Chain, Target, open_chain
+from connmgr.links.chain import Chain, Target, environment_of, open_chain
 from connmgr.links.outside import Outside
 from connmgr.links.spare import SpareTransport
 from connmgr.links.wrapped import WrappedTransport
+from connmgr.plugin import DEFAULT_SEND_ENV, ClientEnvironment
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
@@ -36,6 +37,8 @@ class Link:
         self.admission = admission
         self.when_closed: Callable[[Link], None] = lambda _: None
         """Called once with this link, before it closes."""
+        self.environment = ClientEnvironment(DEFAULT_SEND_ENV)
+        """The variables of clients that reach what runs there."""
         self.is_borrowed = False
         """Whether its login used what a client had lent, so that the daemon may be unable to repeat it."""
         self._chain = chain
@@ -125,11 +128,20 @@ class Lease:
         self.link.released(self)
 
 
-def open_link(vault: Vault, registry: Registry, target: Target, access: Access, timeout: float) -> Link:
+def open_link(
+    vault: Vault,
+    registry: Registry,
+    target: Target,
+    access: Access,
+    timeout: float,
+    send_env: Sequence[str] = DEFAULT_SEND_ENV,
+) -> Link:
     """Open a link to ``target`` within ``timeout`` seconds; see :func:`connmgr.links.chain.open_chain` for the errors.
 
     The caller gets the first lease.
     """
+    # First, because it may raise.
+    environment = environment_of(vault, registry, target, send_env)
     chain = open_chain(vault, registry, target, access, timeout)
     helpers = Helpers()
     transport = SpareTransport(
@@ -148,5 +160,6 @@ def open_link(vault: Vault, registry: Registry, target: Target, access: Access, 
 
     admission = Admission(vault.principals, chain.sealed, unchanged, forwards_agent=chain.transport.forwards_agent)
     link = Link(target, chain, transport, helpers, admission)
+    link.environment = environment
     link.is_borrowed = access.without_loan is not access
     return link

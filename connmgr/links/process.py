@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from connmgr.errors import ShellLost
-from connmgr.links.link import Lease
+from connmgr.links.link import Lease, Link
 from connmgr.links.table import LinkTable
-from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Transport
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline
 from connmgr.secrets.principals import Access
 
 PROBE_SECONDS = 5.0
 """Longest wait for an overdue sign of life; then the connection is opened again."""
 
-Open = Callable[[Transport, float], Channel]
-"""Opens a channel within a number of seconds."""
+Open = Callable[[Link, float], Channel]
+"""Opens a channel of a link within a number of seconds."""
 
 
 def answering(links: LinkTable, connection: str, access: Access, deadline: Deadline) -> Lease:
@@ -45,7 +45,7 @@ def start_over(links: LinkTable, connection: str, access: Access, open: Open, ti
         with ExitStack() as cleanup:
             cleanup.callback(lease.release)
             try:
-                channel = open(lease.link.transport, deadline.left(LEAST_SECONDS))
+                channel = open(lease.link, deadline.left(LEAST_SECONDS))
             except ShellLost:
                 lease.link.retire()
                 if lease.opener or deadline.passed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from connmgr.errors import ConnectTimeout, ShellBusy, ShellLost
 from connmgr.links.chain import Target
 from connmgr.links.link import Lease, Link, open_link
-from connmgr.plugin import LEAST_SECONDS, Deadline
+from connmgr.plugin import DEFAULT_SEND_ENV, LEAST_SECONDS, Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
@@ -38,7 +38,9 @@ class LinkTable:
     lease ends.
     """
 
-    def __init__(self, vault: Vault, registry: Registry) -> None:
+    def __init__(self, vault: Vault, registry: Registry, send_env: Sequence[str] = DEFAULT_SEND_ENV) -> None:
+        self.send_env = send_env
+        """Names of the variables that clients send on every connection."""
         self._vault = vault
         self._registry = registry
         self._lock = threading.Lock()
@@ -104,7 +106,7 @@ class LinkTable:
         """Open a link and lease it; return None if its connection was changed meanwhile."""
         changes = place.changes
         target = Target.stored(self._vault.connections.get(connection))
-        link = open_link(self._vault, self._registry, target, access, deadline.left(LEAST_SECONDS))
+        link = open_link(self._vault, self._registry, target, access, deadline.left(LEAST_SECONDS), self.send_env)
         lease = link.lease(opener=True)
         with self._lock:
             if place.changes == changes:

@@ -30,9 +30,11 @@ from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
+    DEFAULT_SEND_ENV,
     AnyConnectionType,
     Asker,
     Child,
+    ClientEnvironment,
     ConnectionType,
     Described,
     Dialled,
@@ -46,6 +48,7 @@ from connmgr.plugin.types import (
 )
 
 __all__ = [
+    "DEFAULT_SEND_ENV",
     "LEAST_SECONDS",
     "AnyConnectionType",
     "Asker",
@@ -54,6 +57,7 @@ __all__ = [
     "Caller",
     "Channel",
     "Child",
+    "ClientEnvironment",
     "ConnectionType",
     "Deadline",
     "Described",

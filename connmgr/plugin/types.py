@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,6 +71,48 @@ class Asker:
     """Whether the link is that of the requested connection, not of one below it: only the former forwards an agent."""
 
 
+DEFAULT_SEND_ENV = ("LANG", "LC_*")
+"""As in the ssh_config that Debian and others ship."""
+
+
+@dataclass(frozen=True)
+class ClientEnvironment:
+    """Which variables of a client reach what it runs, as SendEnv and SetEnv of ssh_config(5) say.
+
+    ``send`` are patterns of ``*`` and ``?``; one that begins with ``-`` removes earlier patterns. ``values`` are set
+    whatever the client sends.
+    """
+
+    send: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def then(self, more: ClientEnvironment) -> ClientEnvironment:
+        """Return this one with ``more`` after it."""
+        return ClientEnvironment((*self.send, *more.send), {**self.values, **more.values})
+
+    @property
+    def patterns(self) -> list[str]:
+        """The patterns that remain."""
+        found: list[str] = []
+        for pattern in self.send:
+            if pattern.startswith("-"):
+                found = [one for one in found if not _matches(pattern[1:], one)]
+            elif pattern not in found:
+                found.append(pattern)
+        return found
+
+    def select(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables to set for a client with ``environment``."""
+        patterns = self.patterns if environment else []
+        sent = {name: value for name, value in environment.items() if any(_matches(one, name) for one in patterns)}
+        return {**sent, **self.values}
+
+
+def _matches(pattern: str, name: str) -> bool:
+    expression = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)
+    return re.fullmatch(expression, name, re.DOTALL) is not None
+
+
 class Described(ABC):
     """The common part of :class:`ConnectionType` and :class:`Wrapper`: the description of a connection."""
 
@@ -96,6 +139,14 @@ class Described(ABC):
 
         The daemon calls it once, before the first ``open``. Without it a type must work, but need not keep files.
         """
+
+    def client_environment(self, data: Mapping[str, Any]) -> ClientEnvironment:
+        """Return which variables of clients reach what runs there, in addition to the daemon's ``send-env``.
+
+        A secret in ``data`` is an empty text.
+        :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be read or used.
+        """
+        return ClientEnvironment()
 
     def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
         """Return the systems inside a connection, such as a host's containers; none by default.

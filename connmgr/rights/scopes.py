@@ -53,6 +53,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "connection.add": _one("connection.write"),
     "connection.apply": _one("connection.write"),
     "connection.browse": _one("connection.read"),
+    "connection.environment": _USES_A_SHELL,
     "connection.info": _one("connection.read"),
     "connection.login": _USES_A_SHELL,
     "connection.query": _one("connection.read"),

@@ -67,6 +67,7 @@ def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
         cleanup.callback(lease.release)
         link = lease.link
         session = Session(supervisor, link.transport, max_output, Helpers(link.helpers))
+        session.environment = link.environment
         cleanup.callback(session.stop, STOP_SECONDS)
         _run_first(session, link.target.data.get("commands") or (), deadline)
         shell = Shell(session, lease)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from connmgr.engine.execution import become
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, script_argv
+from connmgr.engine.script import Source, exports, script_argv
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.jobs.launch import Launch
@@ -38,6 +38,8 @@ class Program:
     command: str | tuple[str, ...] | None = None
     shell: str | None = None
     surroundings: Surroundings | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to set, in place of those of the login or session."""
 
     @property
     def _words(self) -> list[str]:
@@ -49,13 +51,16 @@ class Program:
     def _script(self, source: Source) -> str:
         return become() + source.text if isinstance(self.command, tuple) else source.text
 
+    def _login(self) -> str:
+        return exports(self.environment).decode() + self._script(_LOGIN)
+
     def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
         """Start it within ``timeout`` seconds; return its channel, and its output so far.
 
         :raises connmgr.errors.OperationError: it could not be started.
         """
         if self.surroundings is None:
-            argv = script_argv(self._script(_LOGIN), self._words, own_locale=True)
+            argv = script_argv(self._login(), self._words, own_locale=True)
             return transport.open_channel(argv, pty=self.pty, timeout=timeout), b""
         deadline, mark = Deadline(timeout), new_nonce()
         own = self.surroundings
@@ -63,7 +68,7 @@ class Program:
         argv = script_argv(_BECOME, words, own_locale=True)
         channel = transport.open_channel(argv, pty=self.pty, timeout=timeout)
         try:
-            return channel, _given(channel, own, mark.encode(), deadline)
+            return channel, _given(channel, own, exports(self.environment), mark.encode(), deadline)
         except BaseException:
             channel.close()
             raise
@@ -83,11 +88,11 @@ def _split(shell: str | None) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _given(channel: Channel, surroundings: Surroundings, mark: bytes, deadline: Deadline) -> bytes:
-    """Send a session's state when the far side is ready for it; return the output after that."""
+def _given(channel: Channel, surroundings: Surroundings, exported: bytes, mark: bytes, deadline: Deadline) -> bytes:
+    """Send a session's state, then ``exported``, when the far side is ready for it; return the output after that."""
     try:
         _await(channel, re.compile(rb"\n" + mark + rb"\n"), deadline)
-        setting = Launch(id="", surroundings=surroundings).setting
+        setting = Launch(id="", surroundings=surroundings).setting + exported
         channel.sendall(setting + mark + b"\n", deadline.left())
         return _await(channel, re.compile(mark + rb"\.\r?\n"), deadline)
     except TimeoutError:

@@ -6,16 +6,17 @@ import contextlib
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
+from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.table import LinkTable
-from connmgr.plugin import Channel, Deadline, Pty, Transport
+from connmgr.plugin import Channel, Deadline, Pty
 from connmgr.secrets.principals import Access
 from connmgr.streams.streams import Streams
 from connmgr.terminals.output import Output
@@ -55,6 +56,8 @@ class Wanted:
     session: str | None = None
     surroundings: Surroundings | None = None
     record: bool = False
+    sent: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the client's environment."""
     token: str | None = None
     """The id of the token with which it is opened; None for the owner's."""
 
@@ -100,10 +103,10 @@ class Terminals:
             recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if wanted.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
-            program = Program(id, pty, wanted.command, shell, wanted.surroundings)
+            program = partial(Program, id, pty, wanted.command, shell, wanted.surroundings)
             printed: list[bytes] = []
             lease, channel = start_over(
-                self._links, connection, access, partial(_start, program, printed), self._timeout
+                self._links, connection, access, partial(_start, program, wanted.sent, printed), self._timeout
             )
             cleanup.pop_all()
             opened = datetime.now(timezone.utc)
@@ -259,7 +262,13 @@ class Terminals:
                 one.close()
 
 
-def _start(program: Program, printed: list[bytes], transport: Transport, timeout: float) -> Channel:
-    channel, early = program.start(transport, timeout)
+def _start(
+    program: Callable[[Mapping[str, str]], Program],
+    sent: Mapping[str, str],
+    printed: list[bytes],
+    link: Link,
+    timeout: float,
+) -> Channel:
+    channel, early = program(link.environment.select(sent)).start(link.transport, timeout)
     printed[:] = [early]
     return channel

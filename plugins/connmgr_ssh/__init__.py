@@ -7,6 +7,7 @@ stream, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``identitie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +16,14 @@ from connmgr.errors import InvalidRequest
 from connmgr.plugin import (
     Asker,
     Boolean,
+    ClientEnvironment,
     ConnectionType,
     Deadline,
     Dialled,
     ForgottenKey,
     Integer,
     Length,
+    List,
     Nested,
     Number,
     OneOf,
@@ -66,6 +69,16 @@ def _host_key(value: str) -> None:
         Pin.parse(value)
     except ValueError as error:
         raise ValidationError(str(error)) from None
+
+
+def _pattern_of_names(value: str) -> None:
+    if not re.fullmatch(r"-?[A-Za-z0-9_*?]+", value):
+        raise ValidationError("Must be the name of a variable, with * and ? for any characters.")
+
+
+def _assignment(value: str) -> None:
+    if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", value):
+        raise ValidationError("Must be of the form NAME=VALUE.")
 
 
 class IdentitySchema(Schema):
@@ -141,6 +154,19 @@ class SshSchema(Schema):
         validate=Range(0, 3600),
         metadata={"description": "Seconds of silence before a probe; after three times that the host is gone. 0: off."},
     )
+    sendEnv = List(
+        Text(validate=_pattern_of_names),
+        metadata={
+            "description": "Names of variables that clients send from their environment, with * and ?, in addition to "
+            "the daemon's send-env and SendEnv of ~/.ssh/config; -PATTERN removes earlier ones."
+        },
+    )
+    setEnv = List(
+        Text(validate=_assignment),
+        metadata={
+            "description": "Variables of all that runs there, as NAME=VALUE, in addition to SetEnv of ~/.ssh/config."
+        },
+    )
     shell = Text(
         allow_none=True,
         metadata={"description": "The session's shell, a path or a name; the user's login shell otherwise."},
@@ -191,6 +217,13 @@ class Ssh(ConnectionType):
             )
             for host, fields in hosts
         ]
+
+    def client_environment(self, data: Mapping[str, Any]) -> ClientEnvironment:
+        destination = destination_of(data)
+        # OpenSSH takes the first value that it finds of a variable; the connection is asked before the files.
+        assigned = [*reversed(destination.set_env), *data.get("setEnv", ())]
+        values = {name: value for name, _, value in (one.partition("=") for one in assigned)}
+        return ClientEnvironment((*destination.send_env, *data.get("sendEnv", ())), values)
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
         judge = self._judge(data, host)

@@ -25,6 +25,7 @@ MAX_NESTING = 16
 """Depth of nested includes, and hosts in a chain of ProxyJump."""
 
 _GATHERED = {"identityfile", "certificatefile"}
+_LISTS = {"sendenv"}
 _ACCEPT_NEW = {"accept-new", "no", "off"}
 _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
 
@@ -58,6 +59,10 @@ class Destination:
     known_hosts: tuple[Path, ...]
     accept_new: bool
     """Whether the key of an unknown host is accepted, for a connection without ``hostKeyChecking``."""
+    send_env: tuple[str, ...] = ()
+    set_env: tuple[str, ...] = ()
+    forwards_agent: bool = False
+    """Whether ForwardAgent asks for what a connection has to allow (``forwardAgent``)."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -134,6 +139,8 @@ class _Options:
             elif keyword in _GATHERED:
                 gathered = self._values.setdefault(keyword, [])
                 gathered += [argument for argument in arguments[:1] if argument not in gathered]
+            elif keyword in _LISTS:
+                self._values.setdefault(keyword, []).extend(arguments)
             else:
                 self._values.setdefault(keyword, arguments)
 
@@ -188,6 +195,9 @@ class _Options:
             host_key_alias=self._first("hostkeyalias"),
             known_hosts=tuple(self._known_hosts(tokens)),
             accept_new=(self._first("stricthostkeychecking") or "").lower() in _ACCEPT_NEW,
+            send_env=tuple(self._values.get("sendenv", ())),
+            set_env=tuple(one for one in self._values.get("setenv", ()) if "=" in one),
+            forwards_agent=(self._first("forwardagent") or "no").lower() != "no",
         )
 
     def _tokens(self, port: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from connmgr.cli.daemon import connect
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.login import remedies
 from connmgr.cli.names import ConnectionName
+from connmgr.cli.outcome import sent_environment
 from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
 from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
 from connmgr.cli.ssh.target import resolve
@@ -125,6 +127,8 @@ def _run(client: Client, id: str, options: SshOptions) -> int:
         _require_agent(client, id)
     elif options.agent is False and request is not None and "tcp" not in request:
         request["agent"] = False
+    if request is not None and "tcp" not in request:
+        request |= _environment(client, id, options)
     while True:
         try:
             return _once(client, id, options, request)
@@ -142,6 +146,13 @@ def _require_agent(client: Client, id: str) -> None:
         raise click.UsageError(
             f"-A: {name} forwards no ssh-agent; `connmgr edit {name} forwardAgent=true` allows it (type ssh)."
         )
+
+
+def _environment(client: Client, id: str, options: SshOptions) -> dict[str, Any]:
+    """Return the variables that the connection takes, and those that the command line names."""
+    named = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in options.send_env)]
+    env = {**{name: os.environ[name] for name in named}, **options.set_env}
+    return {"send_env": sent_environment(client, id), **({"env": env} if env else {})}
 
 
 def _request(options: SshOptions) -> dict[str, Any] | None:

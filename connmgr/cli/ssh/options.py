@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 import click
 
@@ -41,8 +43,8 @@ _IGNORED_KEYWORDS = """
     kbdinteractivedevices kexalgorithms knownhostscommand localcommand loglevel logverbose macs
     nohostauthenticationforlocalhost numberofpasswordprompts obscurekeystroketiming passwordauthentication
     pkcs11provider preferredauthentications proxyusefdpass pubkeyacceptedalgorithms pubkeyacceptedkeytypes
-    pubkeyauthentication rekeylimit requiredrsasize revokedhostkeys securitykeyprovider sendenv
-    serveralivecountmax serveraliveinterval setenv streamlocalbindmask streamlocalbindunlink
+    pubkeyauthentication rekeylimit requiredrsasize revokedhostkeys securitykeyprovider
+    serveralivecountmax serveraliveinterval streamlocalbindmask streamlocalbindunlink
     stricthostkeychecking syslogfacility tcpkeepalive updatehostkeys useprivilegedport userknownhostsfile
     verifyhostkeydns versionaddendum visualhostkey xauthlocation
 """
@@ -97,6 +99,8 @@ class SshOptions:
         self.local: list[str] = []
         self.dynamic: list[str] = []
         self.ignored: list[str] = []
+        self.send_env: list[str] = []
+        self.set_env: dict[str, str] = {}
         self._seen: set[str] = set()
 
     def first(self, name: str) -> bool:
@@ -186,7 +190,9 @@ def _escape(options: SshOptions, value: str) -> None:
 def _keyword(options: SshOptions, value: str) -> None:
     """Parse the value of ``-o``: ``Keyword=value`` or ``Keyword value``."""
     keyword = value.strip().replace("=", " ", 1).split(None, 1)[0] if value.strip(" =") else ""
-    rest = value.strip()[len(keyword) :].lstrip(" =").strip().strip('"')
+    rest = value.strip()[len(keyword) :].lstrip(" =").strip()
+    if len(rest) > 1 and rest.startswith('"') and rest.endswith('"'):
+        rest = rest[1:-1]
     name = keyword.lower()
     if name in _KEYWORDS:
         _KEYWORDS[name](options, rest)
@@ -224,6 +230,28 @@ def _forward_agent(options: SshOptions, value: str) -> None:
         raise click.UsageError("ForwardAgent is yes or no: the agent is that of SSH_AUTH_SOCK.")
     if options.first("forwardagent") and options.agent is None:
         options.agent = value.lower() in ("yes", "true")
+
+
+def _send_env(options: SshOptions, value: str) -> None:
+    for pattern in value.split():
+        if pattern.startswith("-"):
+            options.send_env = [one for one in options.send_env if not fnmatchcase(one, pattern[1:])]
+        else:
+            options.send_env.append(pattern)
+
+
+def _set_env(options: SshOptions, value: str) -> None:
+    try:
+        assignments = shlex.split(value)
+    except ValueError as error:
+        raise click.UsageError(f"SetEnv: {error}.") from None
+    if not options.first("setenv"):
+        return
+    for assignment in assignments:
+        name, sign, text = assignment.partition("=")
+        if not sign:
+            raise click.UsageError(f"SetEnv: {assignment!r} is not of the form NAME=VALUE.")
+        options.set_env.setdefault(name, text)
 
 
 def _clear_forwardings(options: SshOptions, value: str) -> None:
@@ -281,7 +309,9 @@ _KEYWORDS: dict[str, Callable[[SshOptions, str], None]] = {
     "port": _port,
     "remotecommand": _remote_command,
     "requesttty": _tty,
+    "sendenv": _send_env,
     "sessiontype": _session_type,
+    "setenv": _set_env,
     "stdinnull": _is_yes("no_input"),
     "user": _user,
 }

@@ -23,12 +23,12 @@ SHOWN_CHARACTERS = 8
 """Characters of a terminal's uuid; enough to name it."""
 
 
-def open_terminal(client: Client, connection: str, session: str | None, *, record: bool) -> str:
-    """Open a terminal of this one's size on a connection, and return its uuid."""
+def open_terminal(client: Client, connection: str, session: str | None, sent: dict[str, str], *, record: bool) -> str:
+    """Open a terminal of this one's size on a connection, with the variables ``sent``, and return its uuid."""
     columns, rows = size_of(sys.stdin.fileno())
     term = os.environ.get("TERM") or "dumb"
     return client.terminal.open(
-        connection, session=session, columns=columns, rows=rows, term=term, record=record or None
+        connection, session=session, columns=columns, rows=rows, term=term, record=record or None, send_env=sent
     )
 
 
