@@ -86,6 +86,8 @@ def test_every_setting_is_documented_with_its_names_and_default() -> None:
                 if isinstance(default, bool)
                 else f"{default:g}"
                 if isinstance(default, float)
+                else ",".join(default)
+                if isinstance(default, tuple)
                 else default
             )
             assert (flag, rows[flag][3]) == (flag, f"`{shown}`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ USUAL = Path("~/.ssh/config")
 _OF_USUAL = frozenset({"type", "host"})
 """The daemon reads ~/.ssh/config itself, so a host of it is stored by its alias alone."""
 
+_IF_SAID = frozenset({"hostKeyChecking", "sendEnv", "setEnv"})
 _OF_OTHERS = _OF_USUAL | {"port", "user", "identity.file", "identity.certificate", "gateway"}
 
 
@@ -33,9 +34,10 @@ def import_ssh_config(file: Path | None, **options: Any) -> None:
 
     It shows which hosts would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their
     alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
-    added with its HostName, Port, User, first IdentityFile, and ProxyJump as a connection to go through. Hosts with a
-    ProxyCommand are left out. Hosts that are stored already are not added again. A connection of another type with the
-    same name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
+    added with its HostName, Port, User, first IdentityFile, StrictHostKeyChecking, SendEnv, SetEnv, and ProxyJump as a
+    connection to go through. Hosts with a ProxyCommand are left out. Beside a host stands what is not heeded of it,
+    such as LocalForward. Hosts that are stored already are not added again. A connection of another type with the same
+    name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
     password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
     """
     run(lambda: _read(file), **options)
@@ -80,7 +82,7 @@ class _Hosts:
         if name in self._seen:
             return
         # Marked before its gateways are followed, so that a cycle ends.
-        self._seen[name] = host = Entry(name, _data(destination), note=_note(destination), states=_OF_OTHERS)
+        self._seen[name] = host = _entry(name, destination)
         via: str | None = None
         for hop in destination.jumps:
             jump = _name(hop)
@@ -94,7 +96,7 @@ class _Hosts:
         if name in self._named:
             yield from self.explicit(name, destination)
         elif name not in self._seen:
-            self._seen[name] = host = Entry(name, _data(destination), note=_note(destination), states=_OF_OTHERS)
+            self._seen[name] = host = _entry(name, destination)
             _lead(host, via)
             yield host
 
@@ -102,6 +104,13 @@ class _Hosts:
         from connmgr_ssh.config import resolve
 
         return resolve(host, port, user, file=self._file, files=self._files)
+
+
+def _entry(name: str, destination: Destination) -> Entry:
+    data = _data(destination)
+    # What the file does not say of these is left as it is stored.
+    states = _OF_OTHERS | (_IF_SAID & data.keys())
+    return Entry(name, data, note=_note(destination, _lost(destination)), states=states)
 
 
 def _lead(host: Entry, via: str | None) -> None:
@@ -124,9 +133,29 @@ def _data(destination: Destination) -> dict[str, Any]:
         data["identity"] = {"file": destination.identity_files[0]}
         if destination.certificate_files:
             data["identity"]["certificate"] = destination.certificate_files[0]
+    if destination.accept_new:
+        data["hostKeyChecking"] = "acceptNew"
+    if destination.send_env:
+        data["sendEnv"] = list(destination.send_env)
+    if destination.set_env:
+        data["setEnv"] = list(destination.set_env)
     return data
 
 
-def _note(destination: Destination) -> str:
+def _note(destination: Destination, lost: Sequence[str] = ()) -> str:
     jumps = "".join(f" through {_name(hop)}" for hop in destination.jumps)
-    return f"{destination.user}@{destination}{jumps}"
+    told = [f"not heeded: {', '.join(destination.unheeded)}"] if destination.unheeded else []
+    if destination.forwards_agent:
+        told.append("ForwardAgent is left to forwardAgent=true")
+    more = f" ({'; '.join([*lost, *told])})" if lost or told else ""
+    return f"{destination.user}@{destination}{jumps}{more}"
+
+
+def _lost(destination: Destination) -> list[str]:
+    """Return what the data of a connection cannot say of ``destination``."""
+    lost = []
+    if len(destination.identity_files or ()) > 1:
+        lost.append("the first IdentityFile alone")
+    if destination.host_key_alias:
+        lost.append("without HostKeyAlias")
+    return lost

@@ -78,6 +78,8 @@ def _option(option: Field[Any]) -> Callable[[Command], Command]:
 
 def _shown(option: Field[Any]) -> str:
     value = option.default
+    if isinstance(value, tuple):
+        return ",".join(value)
     if not isinstance(value, float):
         return str(value)
     return f"{value:g}" if option.name.endswith("_days") else in_units(value)

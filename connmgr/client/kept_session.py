@@ -12,6 +12,7 @@ from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url
 from connmgr.client.credentials import digest, from_environment, read_token
 from connmgr.client.errors import ClientError
+from connmgr.client.lending import Lender
 
 FILE_NAME = "session"
 MAX_FILE_BYTES = 64 * 1024
@@ -92,7 +93,8 @@ def connect(
 
     It authenticates with the token in ``token_file``, or else with what the variables name, or else with the auth file.
     It continues the session of ``connmgr vault unlock`` with the same credential, if there is one; one stored in the
-    directory ``shared`` is preferred. ``timeout`` is the seconds for one answer.
+    directory ``shared`` is preferred. ``timeout`` is the seconds for one answer. For logins it lends the ssh-agent of the
+    environment, as ``ssh`` would use it.
     :raises ClientError: the address or the credential is malformed, or the file of a session is not private.
     """
     secret = from_environment(os.environ) if token_file is None else read_token(token_file)
@@ -102,6 +104,8 @@ def connect(
         url = default_url(auth_file)
         token = shared and KeptSession(shared, url, credential).token()
         token = token or KeptSession(auth_file.parent, url, credential).token()
-        return Client(url, auth_file, secret, name=name, timeout=timeout, session_token=token)
+        client = Client(url, auth_file, secret, name=name, timeout=timeout, session_token=token)
     except ValueError as error:
         raise ClientError(str(error), "unreachable", 0) from error
+    client.remedy(Lender(client).lends)
+    return client

@@ -30,6 +30,61 @@ _ACCEPT_NEW = {"accept-new", "no", "off"}
 _NEGATABLE = {"all", "host", "originalhost", "user", "localuser", "final"}
 
 
+_HEEDED_WORDS = """
+    hostname port user identityfile certificatefile identitiesonly identityagent proxyjump proxycommand hostkeyalias
+    userknownhostsfile globalknownhostsfile stricthostkeychecking sendenv setenv include forwardagent
+"""
+_HARMLESS_WORDS = """
+    addkeystoagent batchmode checkhostip clearallforwardings compression connectionattempts controlmaster controlpath
+    controlpersist enableescapecommandline escapechar exitonforwardfailure fingerprinthash forkafterauthentication
+    forwardx11timeout forwardx11trusted gatewayports hashknownhosts ignoreunknown ipqos kbdinteractivedevices loglevel
+    logverbose nohostauthenticationforlocalhost numberofpasswordprompts obscurekeystroketiming rekeylimit
+    serveralivecountmax serveraliveinterval stdinnull streamlocalbindmask streamlocalbindunlink syslogfacility tag
+    tcpkeepalive updatehostkeys useprivilegedport usekeychain versionaddendum visualhostkey xauthlocation
+"""
+_OTHER_WORDS = """
+    AddressFamily BindAddress BindInterface CanonicalDomains CanonicalizeFallbackLocal CanonicalizeHostname
+    CanonicalizeMaxDots CanonicalizePermittedCNAMEs CASignatureAlgorithms ChannelTimeout Ciphers ConnectTimeout
+    DynamicForward EnableSSHKeysign ForwardX11 GSSAPIAuthentication GSSAPIDelegateCredentials
+    HostbasedAcceptedAlgorithms HostbasedAuthentication HostKeyAlgorithms KbdInteractiveAuthentication KexAlgorithms
+    KnownHostsCommand LocalCommand LocalForward MACs PasswordAuthentication PermitLocalCommand PermitRemoteOpen
+    PKCS11Provider PreferredAuthentications ProxyUseFdpass PubkeyAcceptedAlgorithms PubkeyAuthentication RemoteCommand
+    RemoteForward RequestTTY RequiredRSASize RevokedHostKeys SecurityKeyProvider SessionType Tunnel TunnelDevice
+    VerifyHostKeyDNS
+"""
+_SILENT = frozenset([*_HEEDED_WORDS.split(), *_HARMLESS_WORDS.split()])
+"""Keywords that are heeded, that are about the program ``ssh`` itself, or that change no outcome."""
+
+_SPELLING = {name.lower(): name for name in _OTHER_WORDS.split()}
+_USUAL_VALUES = {
+    "addressfamily": "any",
+    "canonicalizehostname": "no",
+    "connecttimeout": "none",
+    "enablesshkeysign": "no",
+    "forwardx11": "no",
+    "gssapiauthentication": "no",
+    "gssapidelegatecredentials": "no",
+    "hostbasedauthentication": "no",
+    "kbdinteractiveauthentication": "yes",
+    "passwordauthentication": "yes",
+    "permitlocalcommand": "no",
+    "proxyusefdpass": "no",
+    "pubkeyauthentication": "yes",
+    "remotecommand": "none",
+    "requesttty": "auto",
+    "sessiontype": "default",
+    "tunnel": "no",
+    "verifyhostkeydns": "no",
+}
+"""Values with which a keyword that is not heeded changes nothing."""
+
+
+def _changes_something(keyword: str, arguments: list[str]) -> bool:
+    if keyword in _SILENT:
+        return False
+    return [argument.lower() for argument in arguments] != [_USUAL_VALUES.get(keyword)]
+
+
 @dataclass(frozen=True)
 class Hop:
     """One host of a ProxyJump; None means not given."""
@@ -63,6 +118,8 @@ class Destination:
     set_env: tuple[str, ...] = ()
     forwards_agent: bool = False
     """Whether ForwardAgent asks for what a connection has to allow (``forwardAgent``)."""
+    unheeded: tuple[str, ...] = ()
+    """Keywords of the user's own file that would change something and are not heeded, or that OpenSSH lacks too."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -106,6 +163,7 @@ class _Options:
         self._user = user
         self._local_user = local_user()
         self._values: dict[str, list[str]] = {}
+        self._unheeded: dict[str, None] = {}
         self._final = False
         self._wants_final = False
 
@@ -129,6 +187,8 @@ class _Options:
 
     def _take(self, block: Block, path: Path, base: Path, depth: int) -> None:
         for number, keyword, arguments in block.lines:
+            if base != SYSTEM and _changes_something(keyword, arguments):
+                self._unheeded.setdefault(_SPELLING.get(keyword, keyword))
             if keyword == "include":
                 if depth == MAX_NESTING:
                     raise TransportUnsupported(
@@ -148,6 +208,8 @@ class _Options:
         outcome = True
         for criterion, negated, patterns in criteria:
             if criterion not in _NEGATABLE:
+                if outcome:
+                    self._unheeded.setdefault(f"Match {criterion}")
                 return False
             outcome = outcome and self._meets(criterion, patterns) != negated
         return outcome
@@ -198,6 +260,7 @@ class _Options:
             send_env=tuple(self._values.get("sendenv", ())),
             set_env=tuple(one for one in self._values.get("setenv", ()) if "=" in one),
             forwards_agent=(self._first("forwardagent") or "no").lower() != "no",
+            unheeded=tuple(self._unheeded),
         )
 
     def _tokens(self, port: int) -> dict[str, str]:

@@ -62,7 +62,7 @@ def test_the_locale_of_the_client_is_that_of_all_that_it_runs_over_ssh(
             assert person("exec", "--fresh", name, "--", CHARMAP).output == "UTF-8\n"
             assert person("exec", "--argv", name, "--", "locale", "charmap").output == "UTF-8\n"
             assert person("ssh", name, CHARMAP).output == "UTF-8\n"
-            assert '"UTF-8"' in person("exec", "--all", name, "--json", "--", CHARMAP).output
+            assert '"UTF-8"' in person("exec", "--all", f"**{name}", "--json", "--", CHARMAP).output
             assert person("shell", name, stdin=f"{CHARMAP}\n").output == "UTF-8\n"
             job = person("exec", "--detach", name, "--", CHARMAP).output.strip()
             assert person("job", "wait", job).code == 0

@@ -199,3 +199,54 @@ def test_imported_hosts_work_through_their_jumps(
     before = server.log().count("Accepted publickey")
     assert clean_connmgr("exec", "far", "--", "echo $SSH_CONNECTION").output.startswith("127.0.0.1 ")
     assert server.log().count("Accepted publickey") == before + 2
+
+
+UNHEEDED = """
+Host plain
+  HostName plain.example
+  Compression yes
+  ForwardX11 no
+Host busy
+  HostName busy.example
+  LocalForward 8080 localhost:80
+  Ciphers aes256-ctr
+  Bogus yes
+  ForwardAgent yes
+Match host later exec "test -e /tmp/x"
+  User other
+Host later
+  HostName later.example
+  SendEnv WORK_*
+  SetEnv A=1
+  StrictHostKeyChecking accept-new
+  IdentityFile /one
+  IdentityFile /two
+"""
+
+
+@pytest.mark.parametrize("usual_file", [True, False], ids=["the usual file", "another file"])
+def test_what_is_not_heeded_is_told_beside_its_host(
+    clean_connmgr: CommandLine, tmp_path: Path, usual_file: bool
+) -> None:
+    if usual_file:
+        usual(clean_connmgr, UNHEEDED)
+        arguments = ()
+    else:
+        file = tmp_path / "config"
+        file.write_text(UNHEEDED)
+        arguments = (str(file),)
+    lines = {line.split()[1]: line for line in clean_connmgr("import-ssh-config", *arguments).output.splitlines()}
+    assert "(" not in lines["plain"]
+    assert "not heeded: LocalForward, Ciphers, bogus; ForwardAgent is left to forwardAgent=true" in lines["busy"]
+    assert ("the first IdentityFile alone" in lines["later"]) is not usual_file
+    assert "not heeded" not in lines["later"]
+    clean_connmgr("import-ssh-config", "--apply", *arguments)
+    assert "forwardAgent" not in clean_connmgr("info", "busy", "--json").json["rawData"]
+    data = clean_connmgr("info", "later", "--json").json["rawData"]
+    if not usual_file:
+        assert (data["sendEnv"], data["setEnv"], data["hostKeyChecking"]) == (["WORK_*"], ["A=1"], "acceptNew")
+
+
+def test_a_block_that_depends_on_a_program_is_told(clean_connmgr: CommandLine) -> None:
+    usual(clean_connmgr, 'Host web\n  HostName web.example\nMatch host web.example exec "true"\n  User other\n')
+    assert "not heeded: Match exec" in clean_connmgr("import-ssh-config").output
