@@ -16,6 +16,7 @@ from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 from connmgr.client.names import qualified, telling
+from connmgr.client.lending import REFUSED
 from connmgr.printable import visible
 
 BUSY_SECONDS = 60.0
@@ -48,18 +49,35 @@ def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs
     _sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 
-def _outcomes(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[RawOutcome]:
-    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
+def _outcomes(client: Client, ids: list[str], options: dict[str, Any], *, lends: bool = True) -> Iterator[RawOutcome]:
+    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error.
+
+    Where a login failed, and the daemon lacked something that this program ``lends``, the command runs after all.
+    """
     rest = iter(ids)
     while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
         start = time.monotonic()
+        refused: list[RawOutcome] = []
         with _begun(client, list(some), options) as outcomes:
             try:
                 for outcome in outcomes:
                     del some[outcome.connection]
-                    yield outcome
+                    if lends and isinstance(outcome.result, ClientError) and outcome.result.code == REFUSED:
+                        # A broadcast occupies the client's connection.
+                        refused.append(outcome)
+                    else:
+                        yield outcome
             except ClientError as error:
                 yield from (RawOutcome(id, (), time.monotonic() - start, error) for id in some)
+        again = []
+        for outcome in refused:
+            assert isinstance(outcome.result, ClientError), "it was refused"  # noqa: S101
+            if client.remedies(outcome.result, connection=outcome.connection):
+                again.append(outcome.connection)
+            else:
+                yield outcome
+        if again:
+            yield from _outcomes(client, again, options, lends=False)
 
 
 def _begun(client: Client, ids: list[str], options: dict[str, Any]) -> Broadcast[RawOutcome]:

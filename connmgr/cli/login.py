@@ -34,7 +34,7 @@ class _Person(Lender):
         self._offered: set[str] = set()
 
     def passphrase(self, key: str, *, wrong: bool) -> str | None:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()) or self._questions[key] == MAX_TRIES:
+        if not _has_terminal() or self._questions[key] == MAX_TRIES:
             return None
         import getpass
 
@@ -49,7 +49,8 @@ class _Person(Lender):
     def logged_in(self, opens: str, error: ClientError) -> None:
         """Ask whether the passphrase shall be kept with the connection that has the key."""
         key, connection = error.details.get("key"), error.details.get("connection")
-        if key not in self._passphrases or not isinstance(connection, str) or connection in self._offered:
+        asked = key in self._passphrases and sys.stdin.isatty()
+        if not asked or not isinstance(connection, str) or connection in self._offered:
             return
         self._offered.add(connection)
         stored = self._client.connection.info([connection])[0]
@@ -69,3 +70,14 @@ class _Person(Lender):
             return
         # The change has closed the link.
         self.log_in(opens)
+
+
+def _has_terminal() -> bool:
+    """Whether a person can be asked, even if standard input is a pipe, as under rsync."""
+    if not sys.stderr.isatty():
+        return False
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

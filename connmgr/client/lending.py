@@ -58,7 +58,8 @@ class Lender:
         """Do what is to be done after a login to the connection ``opens``; ``error`` refused the attempt before it."""
 
     def _logs_in(self, opens: str, error: ClientError) -> bool:
-        refused = self.log_in(opens) if opens in self._logged_in else error
+        known = opens in self._logged_in or error.details.get("key") in self._passphrases
+        refused = self.log_in(opens) if known else error
         before = error
         while refused is not None:
             before = refused

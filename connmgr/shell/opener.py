@@ -87,11 +87,7 @@ class Opener:
         return self._described(opened)
 
     def probe_over(self, lease: Lease, access: Access) -> ShellInfo:
-        """Open a shell over the link of ``lease``, describe it, and close it again.
-
-        :raises connmgr.errors.OperationError: it could not be opened.
-        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that the link runs on.
-        """
+        """Describe a shell over the link of ``lease``, as :meth:`probe` does."""
         lease.link.admission.check(access)
         return self._described(lambda _timeout, _without: lease.link.lease(opener=True))
 

@@ -14,6 +14,7 @@ import pexpect
 import pytest
 
 from connmgr.client import ClientError
+from connmgr.client.lending import Lender
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.daemon import Daemon
@@ -319,3 +320,54 @@ def test_no_agent_is_taken_where_none_was_offered(clean_connmgr: CommandLine, st
         listener.bind(str(path))
     with pytest.raises(ClientError, match="The ssh-agent that the client lends cannot be asked"):
         clean_connmgr.daemon.client.connection.login(connection, agent=str(path))
+
+
+def test_a_command_on_many_connections_lends_too(
+    clean_connmgr: CommandLine, start_sshd: StartSshd, agent: SshAgent
+) -> None:
+    first, second, strange = start_sshd(), start_sshd(), start_sshd()
+    agent.add(admitted(first, "held"))
+    second.authorized_keys.write_text(first.authorized_keys.read_text())
+    for name, server in (("first", first), ("second", second), ("strange", strange)):
+        clean_connmgr.add_ssh(name, server)
+        clean_connmgr("edit", name, "--unset", "identity")
+    person = beside(clean_connmgr, agent)
+    told = person("exec", "--all", "first", "second", "strange", "--", "echo in", code=1)
+    assert sorted(line.split()[:2] for line in told.output.splitlines()) == [
+        ["first", "ok"],
+        ["second", "ok"],
+        ["strange", "auth_failed"],
+    ]
+
+
+def test_a_passphrase_is_asked_for_once_for_all_connections_and_beside_a_pipe(
+    clean_connmgr: CommandLine, start_sshd: StartSshd
+) -> None:
+    server = start_sshd()
+    key = locked(clean_connmgr, server, "one")
+    clean_connmgr.add_ssh("two", server, f"identity.file={key}", "keepAlive=11")
+    command = "echo from stdin | connmgr exec --all one two --stdin -- cat"
+    terminal = clean_connmgr.on_terminal("-c", command, program="/bin/sh")
+    answer(terminal, key, PASSPHRASE)
+    code, rest = finish(terminal)
+    assert code == 0, rest
+    assert rest.count("from stdin") == 2
+
+
+def test_what_was_lent_is_lent_again_when_the_link_is_lost(
+    clean_connmgr: CommandLine, start_sshd: StartSshd, agent: SshAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_sshd()
+    agent.add(admitted(server, "held"))
+    connection = clean_connmgr.add_ssh("lent", server)
+    clean_connmgr("edit", "lent", "--unset", "identity")
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent.socket))
+    monkeypatch.setattr("connmgr.client.lending.AGAIN_SECONDS", 0.0)
+    client = clean_connmgr.daemon.client
+    client.remedy(Lender(client).lends)
+    try:
+        for _ in range(2):
+            assert client.shell.exec(connection, "echo in", start=True).stdout == "in"
+            client.shell.stop(connection, all=True)
+    finally:
+        client.remedy(None)

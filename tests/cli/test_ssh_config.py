@@ -239,7 +239,7 @@ def test_what_is_not_heeded_is_told_beside_its_host(
     assert "(" not in lines["plain"]
     assert "not heeded: LocalForward, Ciphers, bogus; ForwardAgent is left to forwardAgent=true" in lines["busy"]
     assert ("the first IdentityFile alone" in lines["later"]) is not usual_file
-    assert "not heeded" not in lines["later"]
+    assert "not heeded: Match exec)" in lines["later"]
     clean_connmgr("import-ssh-config", "--apply", *arguments)
     assert "forwardAgent" not in clean_connmgr("info", "busy", "--json").json["rawData"]
     data = clean_connmgr("info", "later", "--json").json["rawData"]

@@ -109,7 +109,7 @@ def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(l
 
 
 def login(link: Link) -> Login:
-    return Login(link, "someone", Deadline(20))
+    return Login(link, "someone", "far.example:22", Deadline(20))
 
 
 def test_answers_to_no_login_end_the_connection(link: Link) -> None:
