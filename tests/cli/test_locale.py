@@ -163,3 +163,31 @@ def test_shells_of_every_language_take_the_locale(bare: CommandLine, shell: str)
     told = person("exec", f"in-{shell}", "--", "env").output
     assert re.search(rf"^LANG={re.escape(LOCALE)}$", told, re.MULTILINE)
     assert "LC_TIME=it's $(not) `run` \\ \"\n" in told
+
+
+@pytest.mark.needs("sshd", "ssh", "tmux")
+@pytest.mark.parametrize("accepts", [True, False], ids=["AcceptEnv", "no AcceptEnv"])
+def test_a_terminal_over_ssh_has_the_locale_of_its_client(
+    bare: CommandLine, start_sshd: StartSshd, accepts: bool
+) -> None:
+    with reached(bare, start_sshd, accepts=accepts):
+        person = in_locale(bare)
+        with sitting(person) as sit:
+            for words in ("connmgr shell far", "connmgr shell inside", "connmgr ssh -t far"):
+                terminal = sit(words)
+                terminal.sees(r"[$#>] ?$")
+                terminal.type("clear; locale charmap; printf 'caf\\303\\251\\n' | LESSCHARSET= less -FX")
+                terminal.sees(r"^UTF-8\ncaf\N{LATIN SMALL LETTER E WITH ACUTE}$")
+                terminal.type("exit")
+                terminal.sees_it_end()
+
+
+@pytest.mark.needs("root", "sudo")
+def test_the_locale_passes_sudo(bare: CommandLine, tmp_path: Path) -> None:
+    bare("add", "shellEnvironment", "root", "host=local", "elevated=true", "setEnv=no", code=2)
+    bare("add", "shellEnvironment", "root", "host=local", "elevated=true")
+    # sudo removes what is not a locale; LC_ALL of another client does not stay.
+    person = in_locale(bare, LC_TIME="POSIX")
+    show = 'echo "$LANG $LC_TIME"; locale charmap'
+    for words in (["exec", "root", "--", show], ["ssh", "root", show]):
+        assert person(*words).output == f"{LOCALE} POSIX\nUTF-8\n"
