@@ -15,8 +15,8 @@ from connmgr.cli.outcome import as_object, is_new, tell_restarted
 from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
-from connmgr.client.names import qualified, telling
 from connmgr.client.lending import REFUSED
+from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
 BUSY_SECONDS = 60.0
