@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import flask
@@ -150,14 +151,16 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     found.vault.connections.touch(*ready)
     others = [one.id for one in sound if one.id not in ready]
     work = Broadcast(found.shells, caller().access, order, ready, others)
-    lines = _Lines(account(), stored, request["encoding"])
+    forwards = partial(found.shells.forward_agent, ids, order.session)
+    lines = _Lines(account(), stored, request["encoding"], forwards)
     return as_lines(lines.all(ids, work.outcomes(client_is_gone())))
 
 
 class _Lines:
     """The lines of an answer; the counts are recorded in the request's account."""
 
-    def __init__(self, known: Account, stored: Stored, encoding: str) -> None:
+    def __init__(self, known: Account, stored: Stored, encoding: str, forwards: Callable[[], bool]) -> None:
+        self._forwards = forwards
         self._known = known
         self._stored = stored
         self._encoding = encoding
@@ -178,6 +181,8 @@ class _Lines:
         except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
             self._known.code = as_error(error, self._known.id).code
         finally:
+            if self._forwards():
+                self._known.details["agentForwarded"] = True
             # The account already has `connections`, with all ids.
             self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
 

@@ -123,6 +123,11 @@ class Shells:
         )
         return admitted(running, access)
 
+    def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
+        """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""
+        shells = (self._table.peek(ShellName(one, session)) for one in connections)
+        return any(shell.lease.link.first.forwards_agent for shell in shells if shell is not None)
+
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
         """End the shell and its running command, and return when it has exited; raise NoShell if it does not run."""
         self._admitted(ShellName(connection, session), access)

@@ -230,6 +230,10 @@ def test_a_lent_agent_is_forwarded_where_the_connection_says_so(
     assert " held (ED25519)" in person("ssh", "-A", "fore", LIST).output
     for action in ("shell.exec", "shell.pipe"):
         assert trail(clean_connmgr.daemon, action, connection)[-1]["agentForwarded"] is True
+    person("exec", "--all", "fore", "--", LIST)
+    entries = map(json.loads, (clean_connmgr.daemon.data_dir / "audit.log").read_text().splitlines())
+    broadcasts = [one for one in entries if one.get("action") == "shell.broadcast"]
+    assert broadcasts[-1]["agentForwarded"] is True
     # It signs there.
     onward = f"ssh -F none -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -p {server.port}"
     assert person("exec", "fore", "--", f"{onward} 127.0.0.1 echo on''ward").output == "onward\n"

@@ -298,3 +298,15 @@ def test_the_check_of_trees_patterns_and_scripts_agrees_with_the_answer(
     assert bound.ok("/token/check", path=path, request=given)["effect"] == effect
     answer = bound.send(path, **given)
     assert ("ok" if answer.status == 200 else answer.code) == code
+
+
+def test_a_locale_of_a_bound_token_names_no_file(daemon: Daemon) -> None:
+    request = {"connection": LOCAL, "argv": ["/usr/bin/env"], "start": True}
+    bound = create(daemon, "shell.argv", rules=[{"effect": "allow", "argv": ["/usr/bin/env"]}])
+    for value in ("/tmp/mine", "../mine", "%s"):
+        assert bound.refused("/shell/exec", **request, sendEnv={"LC_ALL": value}) == "policy_denied"
+    sent = {"LC_ALL": "C.UTF-8", "LD_PRELOAD": "mine.so"}
+    printed = bound.ok("/shell/exec", **request, sendEnv=sent)["stdout"].splitlines()
+    assert "LC_ALL=C.UTF-8" in printed
+    # What send-env does not name is not set.
+    assert not [line for line in printed if line.startswith("LD_PRELOAD")]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import HostKeyChanged, HostKeyUnknown, TransportUnsupported
+from connmgr.plugin import ClientEnvironment
 from connmgr_ssh import Ssh, local_file
 from connmgr_ssh.config import Hop, resolve
 from connmgr_ssh.config_file import ConfigFiles
@@ -294,3 +295,19 @@ def test_a_file_is_read_once_for_all_its_hosts_and_few_blocks_are_looked_at_for_
     assert reads.count(config) == reads.count(more) == 1
     blocks = list(files.read(config, strict=True).blocks_of("h8"))
     assert [block.written for block in blocks] == [[], ["*"], ["h8"]], "blocks of other hosts are looked at"
+
+
+def test_variables_to_send_add_up_and_are_removed_in_the_order_of_the_files(config: Path, tmp_path: Path) -> None:
+    config.write_text(
+        "Host far\n SendEnv A B_*\n SendEnv -A -LC_* C\n SetEnv X=1 Y=2\n SetEnv X=3 Z=4\nHost *\n SendEnv D\n"
+    )
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "ssh_config").write_text("SendEnv LANG LC_*\nForwardAgent yes\nLocalForward 1 a:2\n")
+    found = resolve("far")
+    assert found.send_env == ("A", "B_*", "-A", "-LC_*", "C", "D", "LANG", "LC_*")
+    assert found.set_env == ("X=1", "Y=2")
+    # As in OpenSSH, what the system's file adds later is not removed by the user's.
+    assert ClientEnvironment(found.send_env).patterns == ["B_*", "C", "D", "LANG", "LC_*"]
+    assert found.forwards_agent
+    # The user has not asked for what the system's file says.
+    assert found.unheeded == ()
