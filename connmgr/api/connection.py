@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -312,6 +313,9 @@ def login(request: dict[str, Any]) -> dict[str, Any]:
     found, path = services(), request.get("agent")
     if path is not None and not path.startswith("/"):
         raise errors.InvalidRequest("agent: Not an absolute path.")
+    if path is not None and path == os.environ.get("SSH_AUTH_SOCK"):
+        # Its keys would only use up the host's attempts once more.
+        raise errors.InvalidRequest("agent: The daemon's own agent, which it asks by itself.")
     asker = replace(
         caller().access.asker,
         agent=None if path is None else partial(connected_to_own, path),

@@ -14,7 +14,7 @@ from connmgr.client.errors import ClientError
 if TYPE_CHECKING:
     from connmgr.client import Client
 
-REFUSED = "auth_failed"
+REFUSED, NOT_TAKEN = "auth_failed", "invalid_request"
 
 AGAIN_SECONDS = 5.0
 """A connection that is refused again so soon after a login needs something else."""
@@ -29,7 +29,8 @@ class Lender:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._passphrases: dict[str, str] = {}
-        self._agent_lent: set[str] = set()
+        self._agents: set[str] = set()
+        self._offered_agents: set[str] = set()
         self._logged_in: dict[str, float] = {}
         self._busy = False
 
@@ -67,6 +68,10 @@ class Lender:
                 error.message, error.details = refused.message, refused.details
                 return False
             refused = self.log_in(opens)
+            if refused is not None and refused.code == NOT_TAKEN:
+                # The daemon has asked that agent already. Something else may help.
+                self._agents.discard(opens)
+                refused = before
         self._logged_in[opens] = time.monotonic()
         self.logged_in(opens, before)
         return True
@@ -75,8 +80,9 @@ class Lender:
         """Whether there is something to lend that was not lent yet."""
         if refused.code != REFUSED:
             return False
-        if "agent" in refused.details and opens not in self._agent_lent and os.environ.get("SSH_AUTH_SOCK"):
-            self._agent_lent.add(opens)
+        if "agent" in refused.details and opens not in self._offered_agents and os.environ.get("SSH_AUTH_SOCK"):
+            self._offered_agents.add(opens)
+            self._agents.add(opens)
             return True
         key, wrong = refused.details.get("key"), bool(refused.details.get("wrongPassphrase"))
         if not isinstance(key, str) or (key in self._passphrases and not wrong):
@@ -88,7 +94,7 @@ class Lender:
 
     def log_in(self, opens: str) -> ClientError | None:
         """Log in with all that is lent; return the error, or None if that succeeded."""
-        agent = os.environ.get("SSH_AUTH_SOCK") if opens in self._agent_lent else None
+        agent = os.environ.get("SSH_AUTH_SOCK") if opens in self._agents else None
         try:
             self._client.connection.login(opens, agent=agent, passphrases=self._passphrases)
         except ClientError as error:

@@ -69,7 +69,8 @@ class Login:
     tried: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _answers: queue.SimpleQueue[tuple[int, Message] | None] = field(default_factory=queue.SimpleQueue)
-    _password_sent: bool = False
+    password_sent: bool = False
+    """Whether the host has got the password, by whatever method."""
     _password_refused: bool = False
 
     def run(self, identities: Sequence[Identity], password: str | None) -> None:
@@ -132,7 +133,7 @@ class Login:
         return self._request("publickey", fields + packed(identity.sign(signed, algorithm, self.deadline)))
 
     def _send_password(self, secret: bytes) -> tuple[int, Message]:
-        self._password_sent = True
+        self.password_sent = True
         code, answer = self._request("password", b"\0" + secret)
         if code == _NEW_PASSWORD:
             raise AuthFailed(
@@ -155,7 +156,7 @@ class Login:
                     # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
                     return self._request("none") if not sent else self._no_answers(len(questions))
                 answers = secret
-                sent = self._password_sent = True
+                sent = self.password_sent = True
             code, message = self._respond(len(questions), answers)
         if sent:
             self._note_refusal(code, message)
@@ -215,7 +216,7 @@ class Login:
         ended = f"{self.host} ended the connection during the login of {self.user}."
         if reason:
             return AuthFailed(f"{ended} It said: {reason}. {self._refusal()}")
-        if self._password_sent:
+        if self.password_sent:
             return AuthFailed(f"{ended} It may allow fewer attempts (MaxAuthTries). {self._refusal()}")
         # A host that restarts ends logins without a word, and trying keys again cannot lock an account.
         tried = ", ".join(self.tried)

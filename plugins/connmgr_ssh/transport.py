@@ -212,6 +212,7 @@ def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadl
     wanted = wants_agent(data)
     agent = _agent_for(destination, asker) if wanted else None
     details = _lendable(destination, asker) if wanted else {}
+    login: Login | None = None
     try:
         found = gather(destination, data, deadline, agent, asker.passphrases)
         if wanted and agent is None:
@@ -223,5 +224,7 @@ def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadl
         details = {**details, **found.locked}
         login.run(found.identities, data.get("password"))
     except AuthFailed as error:
-        error.details = {**details, **error.details}
+        # A password is sent once: hosts count failures, so nothing is lent for another attempt.
+        if login is None or not login.password_sent:
+            error.details = {**details, **error.details}
         raise

@@ -375,3 +375,25 @@ def test_what_was_lent_is_lent_again_when_the_link_is_lost(
             client.shell.stop(connection, all=True)
     finally:
         client.remedy(None)
+
+
+def test_the_daemon_s_own_agent_is_not_asked_twice_and_a_passphrase_still_is(
+    tmp_path: Path, start_sshd: StartSshd, agent: SshAgent
+) -> None:
+    server = start_sshd()
+    agent.add(keygen(tmp_path / "stranger"))
+    daemon = Daemon(tmp_path, environment={"SHELL": "/bin/bash", "SSH_AUTH_SOCK": str(agent.socket)})
+    try:
+        connmgr = beside(CommandLine(daemon), agent)
+        key = locked(connmgr, server, "both", "agent=true")
+        told = connmgr("exec", "both", "--", "true", code=125).errors
+        assert f"{key} is encrypted" in told
+        terminal = connmgr.on_terminal("exec", "both", "--", "echo", "in", "side")
+        answer(terminal, key, PASSPHRASE)
+        terminal.expect_exact("[y/N]")
+        terminal.sendline("n")
+        code, rest = finish(terminal)
+        assert code == 0
+        assert "in side" in rest
+    finally:
+        daemon.stop()
