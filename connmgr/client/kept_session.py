@@ -93,8 +93,8 @@ def connect(
 
     It authenticates with the token in ``token_file``, or else with what the variables name, or else with the auth file.
     It continues the session of ``connmgr vault unlock`` with the same credential, if there is one; one stored in the
-    directory ``shared`` is preferred. ``timeout`` is the seconds for one answer. For logins it lends the ssh-agent of the
-    environment, as ``ssh`` would use it.
+    directory ``shared`` is preferred. ``timeout`` is the seconds for one answer. For logins it lends the ssh-agent of
+    the environment, as ``ssh`` would use it.
     :raises ClientError: the address or the credential is malformed, or the file of a session is not private.
     """
     secret = from_environment(os.environ) if token_file is None else read_token(token_file)
