@@ -11,6 +11,7 @@ from connmgr.engine.dialects import Dialect, Interpreted
 from connmgr.engine.execution import executed
 from connmgr.engine.plain import BLANKS, is_plain, is_program, is_single
 from connmgr.engine.script import quote
+from connmgr.engine.stdin_pipe import Input
 
 _PRINTF_CHUNK = 8192
 _UNSAFE = re.compile(rb"[^ -~]|[\\']")
@@ -29,12 +30,14 @@ _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.R
 class Command:
     """One command and its options: ``text``, or instead the program and words of ``argv``.
 
-    It reads ``stdin``, or the named pipe ``stdin_pipe``. With ``directory``, ``environment`` or ``argv`` it runs in a
-    copy of the session, and does not change the session's state.
+    It reads ``stdin``, or what is ``arriving`` while it runs; a session turns large input into a named pipe,
+    ``stdin_pipe``. With ``directory``, ``environment`` or ``argv`` it runs in a copy of the session, and does not change
+    the session's state.
     """
 
     text: bytes = b""
     stdin: bytes = b""
+    arriving: Input | None = None
     stdin_pipe: bytes | None = None
     directory: bytes | None = None
     environment: Mapping[str, str] | None = None
@@ -84,7 +87,7 @@ def build_frame(
     steps = [export + b"CONNMGR_COMMAND=" + cookie.encode()]
     if command.directory is not None:
         enter = dialect.builtin.encode() + b" cd " + dialect.quoted(_as_path(command.directory))
-        steps.insert(0, enter + b"||{ " + _REFUSED + mark + b";exit;}")
+        steps.insert(0, enter + b"||{ " + _unread(command) + _REFUSED + mark + b";exit;}")
     if command.environment:
         exports = (export + k.encode() + b"=" + dialect.quoted(v.encode()) for k, v in command.environment.items())
         steps.append(b"{ " + b";".join(exports) + b";} 2>&9")  # Some variables cannot be set; the shell prints which.
@@ -131,15 +134,21 @@ def _single(command: Command) -> bytes | None:
     return command.text.strip(BLANKS) if is_single(command.text) else None
 
 
-def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes) -> bytes:
-    """Return a line that moves the supervisor into ``directory`` and runs ``frame`` there, or reports that it is gone.
+def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes, command: Command) -> bytes:
+    """Return a line that moves the supervisor into ``directory`` and runs the ``frame`` of ``command`` there, or
+    reports that it is gone.
 
     It uses ``case``, because a command within ``if`` or after ``||`` would ignore ``set -e``.
     """
     mark = nonce.encode()
     enter = dialect.builtin.encode() + b" cd " + dialect.quoted(directory)
-    gone = _LOST + mark + b";" + words.END + b" 1 " + mark
+    gone = _unread(command) + _LOST + mark + b";" + words.END + b" 1 " + mark
     return enter + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
+
+
+def _unread(command: Command) -> bytes:
+    """Return the statement that opens and closes the pipe of a command that does not run, whose writer waits for it."""
+    return b"" if command.stdin_pipe is None else b": <" + quote(command.stdin_pipe) + b";"
 
 
 def _special(dialect: Dialect) -> bytes:

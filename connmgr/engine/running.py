@@ -243,6 +243,8 @@ class Running:
         raise EOFError
 
     def _interruption(self, reason: str) -> CommandTimeout | CommandCancelled:
+        if reason == "abandoned" and self.command.arriving is not None and self.command.arriving.failed:
+            return CommandCancelled("The command's input broke off before its end, so the command was killed.")
         if reason == "abandoned":
             return CommandCancelled("The client disconnected; the command was killed.")
         return CommandTimeout(

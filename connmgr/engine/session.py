@@ -20,9 +20,10 @@ from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Res
 from connmgr.engine.script import quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
-from connmgr.engine.stdin_pipe import fed
+from connmgr.engine.stdin_pipe import Whole, fed
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import (
+    ChannelRefused,
     CommandTimeout,
     ConnmgrError,
     NoSuchDirectory,
@@ -171,7 +172,7 @@ class Session:
         """
         with (
             self._turn(timeout if turn_timeout is None else turn_timeout),
-            self._input_beside(command) as prepared,
+            self._input_beside(command) as (prepared, begin_input),
         ):
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             self._adopt(command.sent)
@@ -186,7 +187,8 @@ class Session:
                     except TimeoutError:
                         self.give_up(cookie)
                         raise
-                limits = Limits(timeout, self._max_output, abandoned)
+                begin_input()
+                limits = Limits(timeout, self._max_output, _abandoned(command, abandoned))
                 running = Running(self, self._channel, prepared, nonce, cookie, limits)
                 try:
                     yield running
@@ -314,16 +316,25 @@ class Session:
         kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
 
     @contextlib.contextmanager
-    def _input_beside(self, command: Command) -> Iterator[Command]:
-        """Move large input out of the frame, if another channel can be opened for it."""
-        if len(command.stdin) <= FRAME_INPUT_BYTES:
-            yield command
+    def _input_beside(self, command: Command) -> Iterator[tuple[Command, Callable[[], None]]]:
+        """Move large input out of the frame, if another channel can be opened for it.
+
+        Yield the command, and a function that begins its input, to be called when its frame is sent.
+        """
+        if command.arriving is None and len(command.stdin) <= FRAME_INPUT_BYTES:
+            yield command, _nothing
             return
         with contextlib.ExitStack() as feeding:
-            with contextlib.suppress(OperationError, EOFError):
-                pipe = feeding.enter_context(fed(self.transport, command.stdin, SEND_SECONDS))
-                command = replace(command, stdin=b"", stdin_pipe=pipe)
-            yield command
+            begin = _nothing
+            try:
+                source = command.arriving or Whole(command.stdin)
+                path, begin = feeding.enter_context(fed(self.transport, source, SEND_SECONDS))
+                command = replace(command, stdin=b"", stdin_pipe=path)
+            except (OperationError, EOFError) as error:
+                # A frame can hold input that is there already, but none that is yet to come.
+                if command.arriving is not None:
+                    raise _no_way_for_input(error) from error
+            yield command, begin
 
     def settle(self, running: Running) -> None:
         """Store a command's state, and raise the reason if it did not run.
@@ -350,7 +361,7 @@ class Session:
             return frame
         # Entering a directory sets OLDPWD, which `cd -` needs.
         previous = self._state.variables.get(b"OLDPWD", b"")
-        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, previous + frame)
+        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, previous + frame, command)
 
     def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
@@ -388,3 +399,19 @@ class Session:
             self._moved = stdout.moved
             interpreted = self._supervisor.interpreter is not None
             self._restore = self._state.update(*stdout.state, from_env=interpreted)
+
+
+def _nothing() -> None: ...
+
+
+def _abandoned(command: Command, by_client: Callable[[], bool]) -> Callable[[], bool]:
+    arriving = command.arriving
+    return by_client if arriving is None else lambda: arriving.failed or by_client()
+
+
+def _no_way_for_input(why: OperationError | EOFError) -> ChannelRefused:
+    reason = why.message if isinstance(why, OperationError) else "The far side could not create a named pipe."
+    return ChannelRefused(
+        f"The command did not run: its input needs a second channel beside the shell's. {reason} Run it without input, "
+        f"or with at most {FRAME_INPUT_BYTES >> 10} KiB that are there when it begins."
+    )

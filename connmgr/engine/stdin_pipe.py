@@ -1,63 +1,141 @@
-"""Sends a command's large standard input over a second channel and a named pipe.
+"""Sends a command's standard input over a second channel and a named pipe, as fast as the command reads it.
 
-Shells read their input byte by byte, to leave the rest to their commands, so a megabyte within a frame takes seconds.
+Shells read their input byte by byte, to leave the rest to their commands, so a megabyte within a frame takes seconds,
+and no input can follow a frame.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from connmgr.engine.script import Source, script_argv
 from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE_BYTES = 1 << 20
+BLOCK_BYTES = 64 << 10
+"""The block size of the far side's dd, where the channel is a terminal."""
+
 END_SECONDS = 5.0
 """Longest wait for the end of the feeding process after its reader has ended."""
 
+INPUT_SECONDS = 48 * 3600.0
+"""Longest wait for a command to read: longer than any command may run, so closing the channel ends the wait."""
+
 _LINE_BYTES = 1 << 16
 
+CHUNKS = Source(__package__, "chunks")
 _SCRIPT = Source(__package__, "stdin_pipe")
 
 
-@contextlib.contextmanager
-def fed(transport: Transport, data: bytes, timeout: float) -> Iterator[bytes]:
-    """Provide ``data`` in a named pipe of the far side, and yield the pipe's path for one reader.
+class Input(Protocol):
+    """A command's standard input that arrives while the command runs."""
 
-    :raises connmgr.errors.OperationError: no channel could be opened for it.
+    failed: bool
+    """Whether it broke off, so that the command has only a part of it and must not take that for the whole."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield pieces as they arrive, until the input ends, breaks off or is stopped."""
+
+    def passed(self, size: int) -> None:
+        """Note that the far side has accepted ``size`` more bytes."""
+
+    def stop(self) -> None:
+        """End the iteration, even one that waits in another thread: the command has ended."""
+
+
+class Whole:
+    """An :class:`Input` that is there already."""
+
+    failed = False
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self._data[start : start + PIECE_BYTES] for start in range(0, len(self._data), PIECE_BYTES))
+
+    def passed(self, size: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Pipe(NamedTuple):
+    """A named pipe of the far side at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
+
+    path: bytes
+    begin: Callable[[], None]
+
+
+@contextlib.contextmanager
+def fed(transport: Transport, source: Input, timeout: float) -> Iterator[Pipe]:
+    """Provide ``source`` in a named pipe of the far side, which is read from when the pipe begins.
+
+    Input that the reader has not read when the ``with`` block ends is dropped. If ``source`` breaks off, the reader
+    waits for the rest: whoever reads its output has to kill it.
+
+    :raises connmgr.errors.OperationError: no channel could be opened for it within ``timeout`` seconds.
     :raises EOFError: the far side could not create the pipe.
     """
-    channel = transport.open_channel(script_argv(_SCRIPT.text, [str(len(data))]), timeout=timeout)
-    writer = threading.Thread(target=_write, args=(channel, data, timeout), name="stdin", daemon=True)
+    channel = transport.open_channel(script_argv(CHUNKS.text + _SCRIPT.text, [str(BLOCK_BYTES)]), timeout=timeout)
+    writer = None
     try:
-        path = _path(channel, Deadline(timeout))
-        writer.start()
-        yield path
-        with contextlib.suppress(TimeoutError, EOFError, OSError):
-            channel.exit_status(END_SECONDS)
+        manner, path = _announced(channel, Deadline(timeout))
+        writer = threading.Thread(target=_write, args=(channel, source, manner), name="stdin", daemon=True)
+        yield Pipe(path, writer.start)
+        if writer.ident is not None:
+            _finish(channel, source, writer)
     finally:
+        source.stop()
         channel.close()
-        if writer.is_alive():
+        if writer is not None and writer.ident is not None:
             writer.join(END_SECONDS)
 
 
-def _path(channel: Channel, deadline: Deadline) -> bytes:
+def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
+    """Let the far side's program end by itself, after the reader."""
+    source.stop()
+    writer.join(END_SECONDS)
+    if not writer.is_alive():
+        with contextlib.suppress(TimeoutError, EOFError, OSError):
+            if source.failed:
+                # The command is dead, so nobody takes this for the end of the input.
+                channel.shutdown_write()
+            channel.exit_status(END_SECONDS)
+
+
+def _announced(channel: Channel, deadline: Deadline) -> tuple[bytes, bytes]:
+    """Return how the input travels, ``plain`` or in chunks, and the path of the pipe."""
     seen = bytearray()
     while not seen.endswith(b"\n") and len(seen) < _LINE_BYTES:
         if deadline.passed:
             raise EOFError
         seen += channel.recv(deadline.left())[0]
     # Start-up files of the login shell may have printed something before.
-    _, said, path = seen.rpartition(b"ok /")
-    if not said:
-        raise EOFError
-    return bytes(b"/" + path.rstrip(b"\r\n"))
+    for manner in (b"plain", b"exact", b"acknowledged"):
+        _, said, path = seen.rpartition(b"ok " + manner + b" /")
+        if said:
+            return manner, bytes(b"/" + path.rstrip(b"\r\n"))
+    raise EOFError
 
 
-def _write(channel: Channel, data: bytes, timeout: float) -> None:
+def _write(channel: Channel, source: Input, manner: bytes) -> None:
     # A command need not read its input: then the far side's end is closed early.
     with contextlib.suppress(EOFError, OSError):
-        for start in range(0, len(data), PIECE_BYTES):
-            channel.sendall(data[start : start + PIECE_BYTES], timeout)
-        channel.shutdown_write()
+        channel.sendall(b"begin\n", INPUT_SECONDS)
+        for piece in source:
+            if manner == b"plain":
+                channel.sendall(piece, INPUT_SECONDS)
+            else:
+                channel.sendall(b"%d\n" % len(piece) + piece, INPUT_SECONDS)
+            while manner == b"acknowledged" and b"ok" not in channel.recv(INPUT_SECONDS)[0]:
+                pass
+            source.passed(len(piece))
+        if source.failed:
+            return
+        if manner == b"plain":
+            channel.shutdown_write()
+        else:
+            channel.sendall(b"0\n", INPUT_SECONDS)

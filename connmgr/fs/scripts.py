@@ -15,6 +15,7 @@ from functools import cache
 from connmgr import errors
 from connmgr.engine.helper import EXCHANGE, Program
 from connmgr.engine.script import Source
+from connmgr.engine.stdin_pipe import CHUNKS
 
 REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
@@ -34,12 +35,17 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
 }
 
 
+_SHARED = {"chunks": CHUNKS}
+"""Parts that the engine has, for its own programs too."""
+
+
 def _program(
     name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (), fed: bool = False, paths: int = 1
 ) -> Program:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
-    library = (EXCHANGE, Source(__package__, "prelude"), *(Source(__package__, file) for file in shared))
+    parts = (_SHARED.get(file, Source(__package__, file)) for file in shared)
+    library = (EXCHANGE, Source(__package__, "prelude"), *parts)
     return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS, paths)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from connmgr.engine.boot import OUTPUT_BYTES, Announcement, await_announcement
-from connmgr.engine.stdin_pipe import fed
+from connmgr.engine.stdin_pipe import Whole, fed
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Pty, Transport
 from tests.hostile import Prints, fill, quickly
@@ -56,5 +56,5 @@ class Opens(Transport):
 @pytest.mark.parametrize("pattern", [b"x", b"ok /", b"x\n" * 8])
 @pytest.mark.parametrize("piece", [1, PIECE])
 def test_the_path_of_an_input_pipe_is_read_in_linear_time(pattern: bytes, piece: int) -> None:
-    with quickly(), pytest.raises(EOFError), fed(Opens(Prints(fill(pattern), piece=piece)), b"", 10) as path:
-        raise EOFError(path)
+    with quickly(), pytest.raises(EOFError), fed(Opens(Prints(fill(pattern), piece=piece)), Whole(b""), 10) as pipe:
+        raise EOFError(pipe.path)
