@@ -15,12 +15,25 @@ from werkzeug.http import parse_options_header
 from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
+from connmgr.fs.inflow import Inflow
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
 MAX_MESSAGE = 2000
 MAX_FIELDS = 64
 """Most members of a query."""
+
+BYTES = "application/octet-stream"
+"""The media type of a body that is a line with the request in JSON, and then input."""
+
+FED_PATHS = frozenset({"/shell/exec"})
+"""Paths that accept such bodies, which the server passes on while they arrive."""
+
+INPUT, BODY = "input", "body"
+"""The member of such a request, and its value: what follows the line is the command's input."""
+
+MAX_LINE = 4 << 20
+"""Longest line of a request before input: a command and an environment of 1 MiB each, in the escapes of JSON."""
 
 _FLAGS = {b"true": True, b"false": False}
 
@@ -78,7 +91,10 @@ def read_object(environ: Mapping[str, Any], *, optional: bool = False) -> dict[s
     :raises UnsupportedMediaType: it is not declared as JSON in UTF-8.
     :raises InvalidRequest: as :func:`parse`.
     """
-    body: bytes = environ["wsgi.input"].read()
+    arriving = environ["wsgi.input"]
+    if isinstance(arriving, Inflow):
+        return {INPUT: BODY} | parse(arriving.first_line(MAX_LINE))
+    body: bytes = arriving.read()
     if optional and not body:
         return {}
     _check_type(environ)

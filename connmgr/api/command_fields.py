@@ -14,6 +14,7 @@ from connmgr.api import output
 from connmgr.api.account import caller
 from connmgr.api.schemas import Members
 from connmgr.engine.frame import Command
+from connmgr.engine.stdin_pipe import Input
 from connmgr.fields import List, Nested, Number, Schema, Text
 
 ENCODINGS = ("utf-8", "base64")
@@ -130,12 +131,13 @@ def check_base64(data: Mapping[str, Any], name: str) -> None:
             raise ValidationError("Not valid base64.", name) from None
 
 
-def command_of(request: dict[str, Any]) -> Command:
-    """Return the command of a loaded request."""
+def command_of(request: dict[str, Any], arriving: Input | None = None) -> Command:
+    """Return the command of a loaded request, and perhaps of input that is still ``arriving``."""
     stdin, cwd = request.get("stdin", ""), request.get("cwd")
     return Command(
         request.get("command", "").encode(),
         base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode(),
+        arriving,
         directory=None if cwd is None else cwd.encode(),
         environment=request.get("env"),
         sent=sent_by(request),

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 import flask
-from marshmallow import fields, validate
+from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import detach, output, streaming
 from connmgr.api.account import account, caller, detail, note_forwarding
+from connmgr.api.body import BODY, BYTES, INPUT
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.group import Group
@@ -29,7 +30,8 @@ from connmgr.api.shell_schemas import (
     StartRequest,
     StopRequest,
 )
-from connmgr.fields import Boolean, Number, Schema
+from connmgr.fields import Boolean, Number, Schema, Text
+from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action
 from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import Begun, Place, begun
@@ -82,6 +84,19 @@ class ExecRequest(CommandFields, ShellNamed, OwnShell, AwaitsApproval):
         validate=validate.Range(min=0, max=MAX_DETACH_SECONDS),
         metadata={"description": "Seconds after which the answer has `job`, and the command runs on as that job."},
     )
+    input = Text(
+        validate=validate.OneOf([BODY]),
+        metadata={
+            "description": "`body`: the command reads what follows this line of the request's body while it arrives. "
+            "Given by itself for a body of type `application/octet-stream`. Not together with `stdin` or `detachAfter`."
+        },
+    )
+
+    @validates_schema
+    def check_input(self, data: dict[str, Any], **_: Any) -> None:
+        for name in ("stdin", "detachAfter"):
+            if INPUT in data and name in data:
+                raise ValidationError(f"Not together with {name}.", INPUT)
 
 
 class ExecResponse(Schema):
@@ -173,6 +188,11 @@ def execute(request: dict[str, Any]) -> flask.Response:
     With `Accept: application/x-ndjson` the answer is lines of JSON, sent while the command prints. The last line has
     the exit code or the error. An error that prevents the command from beginning is answered without lines.
 
+    A body of type `application/octet-stream` is this request as one line of JSON, and after its newline the command's
+    input, of any length. It reaches the command while it arrives, as fast as the command reads; the end of the body is
+    the end of the input. Input that the command does not read is dropped when it ends. A body that breaks off kills the
+    command. With lines, the first one then has `begun`, once the command has begun and before any input is taken.
+
     With `start` the daemon starts a shell that does not run, or that was lost while idle. After a loss the answer has
     `restarted`: as its first line, or as a member of the answer or error. A command that may have been sent is never
     run again: the answer is `shell_lost`.
@@ -184,11 +204,12 @@ def execute(request: dict[str, Any]) -> flask.Response:
     encoding = request["encoding"]
     if "detachAfter" in request:
         return detach.respond(request)
+    arriving = _arriving() if INPUT in request else None
     if streaming.is_wanted():
-        running, restarted = account().held.enter_context(_begun(request))
+        running, restarted = account().held.enter_context(_begun(request, arriving))
         note_forwarding(running.transport)
-        return streaming.respond(running, encoding, restarted=restarted)
-    with _begun(request) as (running, restarted):
+        return streaming.respond(running, encoding, restarted=restarted, begins=arriving is not None)
+    with _begun(request, arriving) as (running, restarted):
         note_forwarding(running.transport)
         try:
             result = running.result()
@@ -256,10 +277,28 @@ def stop(request: dict[str, Any]) -> None:
         shells.stop(request["connection"], caller().access, request.get("session"))
 
 
-def _begun(request: dict[str, Any]) -> AbstractContextManager[Begun]:
+def _arriving() -> ArrivingInput:
+    """Return the rest of this request's body, as input of its command.
+
+    :raises InvalidRequest: the body is only JSON.
+    """
+    body, known = flask.request.environ["wsgi.input"], account()
+    if not isinstance(body, Inflow):
+        raise errors.InvalidRequest(f"{INPUT}: Needs a body of type {BYTES}: this request's line, then the input.")
+    arriving = ArrivingInput(body)
+
+    def close() -> None:
+        arriving.close()
+        known.details["stdinBytes"] = arriving.size
+
+    known.held.callback(close)
+    return arriving
+
+
+def _begun(request: dict[str, Any], arriving: ArrivingInput | None = None) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
     place = Place(request["connection"], caller().access, request.get("session"), request["start"], request["fresh"])
-    return begun(services().shells, place, command_of(request), timeout, client_is_gone())
+    return begun(services().shells, place, command_of(request, arriving), timeout, client_is_gone())
 
 
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:

@@ -28,6 +28,9 @@ NAMES = ("stdout", "stderr")
 
 class ExecLine(Schema):
     restarted = Restarted()
+    begun = fields.Boolean(
+        metadata={"description": "Present, and true, in the first line if the request's body is the command's input."}
+    )
     stdout = fields.String(metadata={"description": "Standard output, in whole characters."})
     stderr = fields.String(metadata={"description": "Standard error, in whole characters."})
     exitCode = fields.Integer(metadata={"description": "The exit code, in the last line if the command ended."})
@@ -59,16 +62,19 @@ def is_wanted() -> bool:
     return 0 < qualities[LINES] >= qualities[JSON]
 
 
-def respond(running: Running, encoding: str, *, restarted: bool = False) -> flask.Response:
+def respond(running: Running, encoding: str, *, restarted: bool = False, begins: bool = False) -> flask.Response:
     """Return the response with the output of ``running`` as it comes, and its exit code or error.
 
-    If the shell was ``restarted``, the first line says so.
+    If the shell was ``restarted``, or the command ``begins`` while its input is yet to come, the first line says so.
     :raises NoSuchDirectory: the command did not begin.
     """
     room: Room = flask.request.environ.get(ROOM, lambda _: True)
-    lines = _lines(running, encoding, room, account(), debug=services().settings.debug)
-    # The header is sent with the first line anyway, so waiting for it loses nothing.
+    lines = _lines(running, encoding, room, account(), debug=services().settings.debug, begins=begins)
     first: Burst = [{"restarted": True}] if restarted else []
+    if begins:
+        # The client may wait for it before it reads its own input.
+        return as_lines(_resumed([*first, {"begun": True}], lines))
+    # The header is sent with the first line anyway, so waiting for it loses nothing.
     return as_lines(_resumed([*first, *next(lines)], lines))
 
 
@@ -77,7 +83,9 @@ def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
     yield from lines
 
 
-def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug: bool) -> Iterator[Burst]:
+def _lines(
+    running: Running, encoding: str, room: Room, known: Account, *, debug: bool, begins: bool
+) -> Iterator[Burst]:
     printed = dict.fromkeys(NAMES, 0)
     encoders = {name: _encoder(encoding) for name in NAMES}
     last: Line
@@ -93,7 +101,7 @@ def _lines(running: Running, encoding: str, room: Room, known: Account, *, debug
         known.code = CommandCancelled.code
         raise
     except BaseException as error:
-        if isinstance(error, NoSuchDirectory) and not any(printed.values()):
+        if isinstance(error, NoSuchDirectory) and not (begins or any(printed.values())):
             raise
         # A plugin may raise any exception, and the status of the answer is already sent.
         _, body = told(error, known, debug=debug)

@@ -25,23 +25,6 @@ def take_common_options(command: click.Command, root: click.Group) -> None:
             command.params.append(_passed_up(option))
 
 
-def refuse_unmarked(context: click.Context, words: list[str]) -> None:
-    """Refuse an option among ``words`` that could be connmgr's, or that of a command without ``--`` before it.
-
-    :raises click.UsageError: there is one; as connmgr's it could lead the session to a stranger's daemon.
-    """
-    own = {
-        name
-        for parameter in context.command.params
-        if not getattr(parameter, "hidden", False)
-        for name in parameter.opts
-    }
-    shared = {name for parameter in context.find_root().command.params for name in parameter.opts} - own
-    for word in words:
-        if word.partition("=")[0] in shared:
-            raise click.UsageError(f"Put -- before the command: {word} could be its option or connmgr's.", context)
-
-
 def _passed_up(option: click.Option) -> click.Option:
     """Return an option like ``option`` of the root, which stores its value there."""
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import errno
 import shlex
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli import exits
+from connmgr.cli import exits, standard_input
 from connmgr.cli.address import reach
-from connmgr.cli.common_options import refuse_unmarked
 from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
 from connmgr.cli.names import ConnectionName
@@ -34,6 +32,12 @@ from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import Choice, choosing, chosen, jobs_option, require_some
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
+
+if TYPE_CHECKING:
+    from connmgr.cli.script import Script
+
+STDIN = "-"
+"""In place of a script's file: standard input."""
 
 DEFAULT_JOBS, MAX_JOBS = 16, 128
 
@@ -73,19 +77,60 @@ class ExecCommand(click.Command):
 
 
 class _WithCommand(ExecCommand):
-    """Takes all words after ``--`` as the argument ``command``, which is None without a ``--``."""
+    """Reads its words as ssh does: options end at the connection, and the words after it are ``command``.
+
+    A ``--`` right after the connection is dropped. With ``--all``, and for options after the connection, the ``--``
+    marks where the command begins. ``command`` is None without a ``--`` and words after a connection.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        if at == len(args):
-            refuse_unmarked(ctx, args)
-        rest = super().parse_args(ctx, args[:at])
-        ctx.params["command"] = tuple(args[at + 1 :]) if at < len(args) else None
+        own, command = self._divided(ctx, args)
+        rest = super().parse_args(ctx, own)
+        ctx.params["command"] = None if command is None else tuple(command)
         return rest
+
+    def _divided(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str] | None]:
+        """Return connmgr's own words, and those of the command."""
+        marked = args.index("--") if "--" in args else None
+        own, marked_command = (args, None) if marked is None else (args[:marked], args[marked + 1 :])
+        options, after = self._parsed(ctx, own, interspersed=False)
+        if not after or options.get("everywhere"):
+            return own, marked_command
+        before, [name, *following] = own[: len(own) - len(after)], after
+        if not following:
+            return own, marked_command
+        if not following[0].startswith("-"):
+            if "--all" in following and marked is not None:
+                raise click.UsageError(
+                    f"--all could belong to connmgr, or to the command on {name}: write it before the connections, or "
+                    f"write -- after {name}.",
+                    ctx,
+                )
+            return [*before, name], args[len(before) + 1 :]
+        # No program is called like an option, so these are connmgr's, if the command is marked behind them.
+        if marked is None or self._parsed(ctx, following, interspersed=True)[1]:
+            raise click.UsageError(
+                f"{following[0]} stands after the connection {name}, where the command begins. Write connmgr's options "
+                f"before {name}, or -- behind them: `connmgr exec {name} {following[0]} … -- COMMAND...`.",
+                ctx,
+            )
+        return own, marked_command
+
+    def _parsed(self, ctx: click.Context, args: list[str], *, interspersed: bool) -> tuple[dict[str, Any], list[str]]:
+        """Return the options in ``args``, and the other words: with ``interspersed`` all, else from the first on."""
+        allowed, ctx.allow_interspersed_args = ctx.allow_interspersed_args, interspersed
+        try:
+            parser = self.make_parser(ctx)
+        finally:
+            ctx.allow_interspersed_args = allowed
+        options, _, _ = parser.parse_args(list(args))
+        names = options.pop("names", ())
+        # Without any, click 8.1 has an empty tuple here, and later versions a mark of their own.
+        return options, list(names) if isinstance(names, tuple) else []
 
 
 @click.command(cls=_WithCommand)
-@click.argument("names", metavar="CONNECTION... -- COMMAND...", type=Target(), nargs=-1)
+@click.argument("names", metavar="CONNECTION COMMAND...", type=Target(), nargs=-1)
 @click.option(
     "--all", "everywhere", is_flag=True, help="Run it on all matching connections; each CONNECTION is then a GLOB."
 )
@@ -99,7 +144,16 @@ class _WithCommand(ExecCommand):
 )
 @click.option("--cwd", metavar="DIR", help="Run in this directory.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
-@click.option("--stdin", "reads", is_flag=True, help="Pass standard input to the command, read to its end.")
+@click.option(
+    "--stdin", "reads", is_flag=True, help="Pass standard input to the command even from a terminal, or with --all."
+)
+@click.option("-n", "--no-stdin", "no_input", is_flag=True, help="Give the command no input, and leave standard input.")
+@click.option(
+    "--script",
+    metavar="FILE",
+    help="Run this script of this machine there by the program of its #! line; the words are its arguments. - is "
+    "standard input.",
+)
 @click.option(
     "--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments, which no shell reads."
 )
@@ -140,6 +194,8 @@ def exec(
     timeout: float | None,
     cwd: str | None,
     reads: bool,
+    no_input: bool,
+    script: str | None,
     as_argv: bool,
     saved: str | None,
     session: str | None,
@@ -152,48 +208,63 @@ def exec(
 ) -> None:
     """Run a command in the shell of a connection. The shell is started if needed, and stays.
 
-    As with ssh, the words after -- are joined by blanks into one command of that shell's language: quote a word
-    with blanks for that shell too. With --argv no shell reads them: the first word is the program, each other one an
-    argument, whatever characters it contains. --saved runs a command of `connmgr command save`. Output appears as it is
-    printed, byte by byte and without a limit, and the exit code is the command's. The command is killed after
-    --timeout, by Ctrl-C, and when it prints after the reader of its output has ended.
+    As with ssh, options end at CONNECTION: all words after it are the command, except a -- right after it. They are
+    joined by blanks into one command of that shell's language: quote a word with blanks for that shell too. Options may
+    also stand between CONNECTION and a --. With --argv no shell reads the words: the first one is the program, each
+    other one an argument, whatever characters it contains. --saved runs a command of `connmgr command save`, --script a
+    script of this machine. Output appears as it is printed, byte by byte and without a limit, and the exit code is the
+    command's. The command is killed after --timeout, by Ctrl-C, and when it prints after the reader of its output has
+    ended.
+
+    As with ssh, the command reads standard input if that is a pipe, a socket or a file: of any size, as fast as the
+    command reads. From a terminal it does so only with --stdin. Like ssh it also takes what it does not need: in
+    `while read host; do connmgr exec $host uptime; done < hosts` the first command takes all other hosts, and -n
+    prevents that. With --all, --detach and --dry-run standard input is read only with --stdin, whole and at most
+    11 MiB; without it, input that is there is refused, unless -n leaves it. With --all every command gets all of it.
 
     CONNECTION may also be the address of a machine without a stored connection, USER@HOST or
     ssh://[USER@]HOST[:PORT]: ~/.ssh/config of the daemon's user applies to it, and it is forgotten a minute after its
     shell has ended.
 
-    With --all it runs on all connections that match one of the GLOBs, and -- must precede the command. Each connection
-    gets one line when it finishes; then comes a summary. The exit code is 1 if any failed. With --json there is one
-    object, or with --all one per line, with the whole output, when the command has ended. --failed reads such lines,
-    and repeats the command where it failed. --category, --type, --failed and --limit go with --all.
+    With --all it runs on all connections that match one of the GLOBs in place of CONNECTION, and -- must precede the
+    command. Each connection gets one line when it finishes; then comes a summary. The exit code is 1 if any failed.
+    With --json there is one object, or with --all one per line, with the whole output, when the command has ended.
+    --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit go with
+    --all.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     See `connmgr job`.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
-    if as_argv and saved is not None:
-        raise click.UsageError("Give --argv or --saved.")
-    targets, words = _parted(names, command, choice, everywhere=everywhere, lacks_words=saved is not None)
+    _check_what(script, saved, as_argv=as_argv, detach=detach, dry_run=dry_run)
+    if reads and (no_input or script == STDIN):
+        raise click.UsageError("Give --stdin or -n." if no_input else "--script - reads standard input itself.")
+    no_input = no_input or script == STDIN
+    lacks_words = saved is not None or script is not None
+    targets, words = _parted(names, command, choice, everywhere=everywhere, lacks_words=lacks_words)
     session = session_of(session, fresh=fresh)
-    options = _what_runs(words, saved, as_argv=as_argv)
+    options: dict[str, Any] = {} if script is not None else _what_runs(words, saved, as_argv=as_argv)
     options |= {"timeout": timeout, "cwd": cwd, "env": _assigned(env, "--env"), "session": session}
     if fresh and not detach:
         options["fresh"] = True
-    if reads:
-        options["stdin"] = sys.stdin.buffer.read()
+    local = None if script is None else _script(script, words)
+    if everywhere or detach or dry_run:
+        options |= _whole_input("--all" if everywhere else "--detach" if detach else "", reads=reads, no_input=no_input)
     client = connect()
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
         options["send_env"] = sent_environment(client)
-        run_everywhere(client, chosen(client, targets, choice, usage="shell"), options, jobs, as_json=as_json)
+        everyone = chosen(client, targets, choice, usage="shell")
+        run_everywhere(client, everyone, options, jobs, script=local, as_json=as_json)
         return
     connection = targets[0]
     id = reach(client, connection, store=store)
     if dry_run:
         from connmgr.cli.foretold import foretell
 
-        foretell(client, {"connection": id, **options, "stdin": "" if reads else None}, as_json=as_json)
+        takes = {"input": "body"} if reads or (not no_input and standard_input.is_there()) else {}
+        foretell(client, {"connection": id, **options, **takes}, as_json=as_json)
         return
     options["send_env"] = sent_environment(client, id)
     if detach:
@@ -203,12 +274,57 @@ def exec(
             ensure_shell(client, id, options["session"], connection)
             start_job(client, id, **options, **of_job, as_json=as_json)
         return
-    with waiting(connection, None if fresh else ahead_in(client, id, session)) as over:
-        if as_json:
-            code = _print_object(client, id, options, over)
-        else:
-            code = _print_as_it_comes(client, id, connection, options, over)
+    if reads or (not no_input and standard_input.is_there()):
+        options["stdin"] = standard_input.StandardInput()
+    with ExitStack() as placed:
+        if local is not None:
+            if options.pop("fresh", False):
+                options["session"] = placed.enter_context(own_session(client, id))
+            ensure_shell(client, id, options["session"], connection)
+            options["argv"] = placed.enter_context(local.placed(client, id, options["session"]))
+        with waiting(connection, None if fresh else ahead_in(client, id, session)) as over:
+            code = _run(client, id, connection, options, over, as_json=as_json)
     raise click.exceptions.Exit(code)
+
+
+def _run(
+    client: Client, id: str, name: str, options: dict[str, Any], over: Callable[[], None], *, as_json: bool
+) -> int:
+    """Run a command whose input may be standard input, show its outcome, and return its exit code."""
+    source = options.get("stdin")
+    if source is not None:
+        there = source.read_what_is_there()
+        options["stdin"] = source if there is None else there or None
+    try:
+        if as_json:
+            return _print_object(client, id, options, over)
+        return _print_as_it_comes(client, id, name, options, over)
+    except ClientError as error:
+        if options.get("stdin") is not None:
+            standard_input.add_hint(error)
+        raise
+
+
+def _whole_input(option: str, *, reads: bool, no_input: bool) -> dict[str, Any]:
+    """Return the member ``stdin`` of a request with ``option`` that needs all input before it is sent."""
+    if not option or no_input:
+        return {}
+    if not reads:
+        standard_input.refuse_unread(option)
+        return {}
+    if option == "--all":
+        why, instead = "every command gets all of it", "Copy it as a file with `connmgr cp --all`."
+    else:
+        why = "a job's input is stored before it begins"
+        instead = "Begin the job with --open-input, and send it with `connmgr job input`."
+    return {"stdin": standard_input.StandardInput().read_whole(why=why, instead=instead)}
+
+
+def _script(path: str, arguments: tuple[str, ...]) -> Script:
+    # Imported here, because most commands need none of it.
+    from connmgr.cli.script import Script
+
+    return Script.read(path, arguments)
 
 
 def _what_runs(words: tuple[str, ...], saved: str | None, *, as_argv: bool) -> dict[str, Any]:
@@ -241,15 +357,21 @@ def _parted(
     else:
         if choice.given:
             raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
-        if command is None:
-            names, command = names[:1], names[1:]
         if len(names) > 1:
             raise click.UsageError(f"For several connections write `connmgr exec --all {shlex.join(names)} -- …`.")
         if not names:
             raise click.UsageError("Missing argument 'CONNECTION'.")
     if not command and not lacks_words:
-        raise click.UsageError("Missing argument '-- COMMAND...'.")
+        raise click.UsageError("Missing argument 'COMMAND...'.")
     return names, command or ()
+
+
+def _check_what(script: str | None, saved: str | None, *, as_argv: bool, detach: bool, dry_run: bool) -> None:
+    """Raise UsageError for several things to run, or a script that is run in a way that it cannot be."""
+    if sum((as_argv, saved is not None, script is not None)) > 1:
+        raise click.UsageError("Give one of --argv, --saved and --script.")
+    if script is not None and (detach or dry_run):
+        raise click.UsageError(f"--script does not go with {'--detach' if detach else '--dry-run'}.")
 
 
 def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: bool, store: bool, dry_run: bool) -> None:

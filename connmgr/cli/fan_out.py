@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
+if TYPE_CHECKING:
+    from connmgr.cli.script import Script
+
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
 
@@ -28,8 +31,16 @@ GIST_CHARACTERS = 100
 """Characters of output shown in a line."""
 
 
-def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs: int, *, as_json: bool) -> None:
-    """Run the command of ``options`` on the chosen connections, ``jobs`` at a time.
+def run_everywhere(
+    client: Client,
+    chosen: Chosen,
+    options: dict[str, Any],
+    jobs: int,
+    *,
+    script: Script | None = None,
+    as_json: bool,
+) -> None:
+    """Run the command of ``options``, or a script, on the chosen connections, ``jobs`` at a time.
 
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
@@ -38,7 +49,13 @@ def run_everywhere(client: Client, chosen: Chosen, options: dict[str, Any], jobs
     start = time.monotonic()
     width = max(map(len, told.values()), default=0)
     verdicts = []
-    for outcome in _outcomes(client, list(connections), {**options, "parallel": jobs}):
+    if script is None:
+        outcomes = _outcomes(client, list(connections), {**options, "parallel": jobs})
+    else:
+        from connmgr.cli.script import outcomes as outcomes_of
+
+        outcomes = outcomes_of(client, script, list(connections), options, jobs)
+    for outcome in outcomes:
         verdicts.append(_verdict(outcome))
         if as_json:
             print_json(_object(outcome, connections[outcome.connection]), indent=None)

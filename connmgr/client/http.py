@@ -15,7 +15,7 @@ from connmgr.client.address import connection_to
 from connmgr.client.credentials import is_token
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import read_auth_file, stranger
-from connmgr.client.wire import SWITCHING, Body, Headers, Response, WireError
+from connmgr.client.wire import SWITCHING, Body, BodySender, Headers, Response, WireError
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
@@ -126,6 +126,32 @@ class HttpSession:
                 if not isinstance(body, bytes) or self.remedy is None or not self.remedy(error, body):
                     raise
 
+    def open_body(self, path: str, head: bytes, *, accept: str) -> tuple[Response, BodySender]:
+        """Send ``head``, the beginning of a body, and return the answer and what sends the rest; as :meth:`open`.
+
+        The daemon answers before it needs the rest, so a refused request can be repeated.
+        """
+        senders: list[BodySender] = []
+
+        def send(headers: dict[str, str]) -> None:
+            senders.append(self._connection.post_head(path, head, headers))
+
+        while True:
+            fresh = self.token is None
+            if fresh:
+                self.shake_hands()
+            try:
+                return self._asked(send, BYTES, accept), senders[-1]
+            except ClientError as error:
+                while senders:
+                    senders.pop().close()
+                # The daemon does not read the rest of a body that it refuses.
+                self._connection.close()
+                if isinstance(error, AccessDenied) and error.code == "invalid_token" and not fresh:
+                    self.token = None
+                elif self.remedy is None or not self.remedy(error, head):
+                    raise
+
     def _admitted(self, path: str, body: Body, content_type: str, length: int | None, accept: str | None) -> Response:
         fresh = self.token is None
         if self.token is None:
@@ -204,13 +230,16 @@ class HttpSession:
     def _request(
         self, path: str, body: Body, content_type: str, length: int | None = None, accept: str | None = None
     ) -> Response:
+        return self._asked(lambda headers: self._connection.post(path, body, headers, length), content_type, accept)
+
+    def _asked(self, send: Callable[[dict[str, str]], None], content_type: str, accept: str | None) -> Response:
         headers = {"Content-Type": content_type}
         if accept is not None:
             headers["Accept"] = accept
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         self._connect()
-        response = self._answered(lambda: self._connection.post(path, body, headers, length))
+        response = self._answered(lambda: send(headers))
         if response.status != 200:
             content = self._content(response)
             raise from_answer(response.status, content, response.headers.get("retry-after"))

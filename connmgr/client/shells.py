@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypedDict, TypeGuard
 
 from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
 from connmgr.client.endpoints import Group, Post, given, what_runs
 from connmgr.client.errors import Answer
 from connmgr.client.http import HttpSession
 from connmgr.client.results import ListedShell, RawResult, Result, ShellInfo
-from connmgr.client.stream import LINES, Stream
+from connmgr.client.stream import LINES, Feeding, Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from connmgr.client.pipe import Pipe
+
+
+WHOLE_BYTES = 1 << 20
+"""Most input that is sent with the request; more is streamed."""
+
+PIECE_BYTES = 64 << 10
+
+Input = bytes | IO[bytes] | Iterable[bytes]
+"""The input of a command: all of it, a file, or pieces."""
 
 
 class Options(TypedDict, total=False):
@@ -60,20 +69,46 @@ class Shells(Group):
         self, connection: str, command: str | None = None, *, stdin: str | None = None, **options: Unpack[Options]
     ) -> Result:
         """Run a command (:class:`Options`); raise :class:`connmgr.client.ClientError` if it does not run to its end."""
+        if stdin is not None and len(stdin) > WHOLE_BYTES:
+            result = self.exec_bytes(connection, command, stdin=stdin.encode(), **options)
+            return Result(
+                result.exit_code,
+                result.stdout.decode(errors="replace").removesuffix("\n"),
+                result.stderr.decode(errors="replace").removesuffix("\n"),
+                result.truncated,
+                result.restarted,
+            )
         return Result.read(self._post("/shell/exec", **_fields(connection, command, stdin=stdin, **options)))
 
     def exec_bytes(
-        self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
+        self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
     ) -> RawResult:
-        """Like :meth:`exec`, with input and output as bytes."""
+        """Like :meth:`exec`, with input and output as bytes, and input as of :meth:`stream`.
+
+        With input beyond 1 MiB, or from a file or an iterator, the output is collected here, without a limit.
+        """
+        if not _is_whole(stdin):
+            with self.stream(connection, command, stdin=stdin, **options) as stream:
+                return stream.collected()
         fields = _fields(connection, command, **_bytes(stdin), **options)
         return RawResult.read(self._post("/shell/exec", **fields))
 
     def stream(
-        self, connection: str, command: str | None = None, *, stdin: bytes | None = None, **options: Unpack[Options]
+        self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
     ) -> Stream:
-        """Run a command, and return its output as it comes, in bytes without a limit; raises as :meth:`exec`."""
-        # It returns after the first output. Errors of a command that has begun are raised by the iteration.
+        """Run a command, and return its output as it comes, in bytes without a limit; raises as :meth:`exec`.
+
+        ``stdin`` is bytes, a file or an iterator of bytes, of any size. A file or iterator is read in another thread
+        while the output is iterated, from the time that the command has begun until it ends, as fast as the command
+        reads; what it raises, the iteration raises.
+        """
+        # It returns after the first output, or when a command with input has begun. Errors of a command that has begun
+        # are raised by the iteration.
+        if not _is_whole(stdin):
+            assert stdin is not None, "no input is whole"  # noqa: S101
+            head = self._http.encoded(encoding="base64", **_fields(connection, command, **options)) + b"\n"
+            response, sender = self._http.open_body("/shell/exec", head, accept=LINES)
+            return Stream(response, Feeding(sender, _pieces(stdin)))
         fields = _fields(connection, command, **_bytes(stdin), **options)
         return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
 
@@ -160,6 +195,19 @@ def _fields(
 ) -> dict[str, Any]:
     sent = given(sendEnv=options.pop("send_env", None))
     return {"connection": connection, **what_runs(command, argv, saved), **sent, **given(**options)}
+
+
+def _is_whole(stdin: Input | None) -> TypeGuard[bytes | None]:
+    """Whether input can be sent with the request."""
+    return stdin is None or (isinstance(stdin, bytes) and len(stdin) <= WHOLE_BYTES)
+
+
+def _pieces(stdin: Input) -> Iterator[bytes]:
+    if isinstance(stdin, bytes):
+        return (stdin[start : start + PIECE_BYTES] for start in range(0, len(stdin), PIECE_BYTES))
+    # A buffered reader's read1 returns what a pipe has, where read would wait for more.
+    read = getattr(stdin, "read1", None) or getattr(stdin, "read", None)
+    return iter(stdin) if read is None else iter(lambda: read(PIECE_BYTES), b"")
 
 
 def _bytes(stdin: bytes | None) -> dict[str, str | None]:

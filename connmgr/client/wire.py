@@ -6,8 +6,10 @@ Importing the standard library's client, which knows much more of HTTP, would ta
 from __future__ import annotations
 
 import re
+import select
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO
 
 BLOCK_BYTES = 256 * 1024
@@ -28,6 +30,10 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 class WireError(Exception):
     """The data from the other side is no answer, or is incomplete."""
+
+
+class SendError(Exception):
+    """The rest of a body was not sent, because the connection is closed."""
 
 
 class Headers(dict[str, str]):
@@ -117,6 +123,45 @@ class Response:
         self._file.close()
 
 
+class BodySender:
+    """Sends the rest of a chunked body, in any thread, while another one reads the answer from ``connected``."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        # The connection may close its own before the answer is read.
+        self._socket = connected.dup()
+
+    def send(self, piece: bytes) -> None:
+        """Send a piece, as fast as the daemon takes it; raise SendError if the connection is closed."""
+        # An empty chunk would end the body.
+        if piece:
+            self._send(_chunk(piece))
+
+    def end(self) -> None:
+        """Send the end of the body; raise SendError if the connection is closed."""
+        self._send(b"0\r\n\r\n")
+
+    def _send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        room = select.poll()
+        try:
+            room.register(self._socket, select.POLLOUT)
+            while rest:
+                # Without a limit of time: the daemon waits for the command.
+                room.poll()
+                rest = rest[self._socket.send(rest) :]
+        except OSError as error:
+            raise SendError("the daemon takes no more of the body") from error
+
+    def leave(self) -> None:
+        """Break the connection off, which wakes a thread that sends."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Release it, when no thread sends."""
+        self._socket.close()
+
+
 class Connection:
     """A connection to ``host`` and ``port``; ``sock`` is None until :meth:`connect` and after :meth:`close`.
 
@@ -167,9 +212,19 @@ class Connection:
         framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
         opened.sendall(self._head("POST", path, headers | framing))
         for piece in _pieces(body):
-            opened.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            opened.sendall(_chunk(piece) if chunked else piece)
         if chunked:
             opened.sendall(b"0\r\n\r\n")
+
+    def post_head(self, path: str, head: bytes, headers: dict[str, str]) -> BodySender:
+        """Send a request with the beginning of its body, and return what sends the rest; otherwise as :meth:`post`."""
+        if self._response is not None and not self._response.ended:
+            raise WireError("the answer to the request before was not read")
+        self._response = None
+        opened = self._opened()
+        lead = self._head("POST", path, headers | {"Transfer-Encoding": "chunked"})
+        opened.sendall(lead + _chunk(head))
+        return BodySender(opened)
 
     def ask_to_switch(self, path: str, headers: dict[str, str]) -> None:
         """Send a request without a body for another protocol, by ``GET``; otherwise as :meth:`post`."""
@@ -219,6 +274,10 @@ class Connection:
         if self.sock is None:
             raise WireError("the connection is closed")
         return self.sock
+
+
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 def _pieces(body: IO[bytes] | Iterable[bytes]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from connmgr.api.app import create_app
 from connmgr.api.archive import STREAMED_PATHS
+from connmgr.api.body import FED_PATHS
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.origin import Addresses
 from connmgr.api.services import Services
@@ -109,7 +110,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
         slots=settings.threads + STOPS,
         max_body=settings.max_body,
         trusted=lambda header: settings.no_auth or services.tokens.accepts(header),
-        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob, STREAMED_PATHS),
+        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob, STREAMED_PATHS, FED_PATHS),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from typing import Any, Protocol
@@ -103,10 +104,12 @@ class Channel(receiving.ReceivingChannel):
         # The main thread may close a client that reads nothing at any moment, which leaves no socket here.
         asked = self.socket
         try:
-            return asked is None or self._broken(0) or not asked.recv(1, socket.MSG_PEEK)
+            # Unread input of a command would hide the end of the stream behind it.
+            return asked is None or self._broken(0) or _has_hung_up(asked) or not asked.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
-        except OSError:
+        except (OSError, ValueError):
+            # ValueError: the socket was closed meanwhile, and has no descriptor.
             return True
 
     def service(self) -> None:
@@ -220,3 +223,11 @@ class Channel(receiving.ReceivingChannel):
                 ended.shutdown(socket.SHUT_WR)
         except OSError:
             self.handle_close()
+
+
+def _has_hung_up(client: socket.socket) -> bool:
+    poll = select.poll()
+    # Only Linux has this event.
+    hung_up = getattr(select, "POLLRDHUP", 0)
+    poll.register(client, hung_up)
+    return any(event & hung_up for _, event in poll.poll(0))

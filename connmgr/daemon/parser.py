@@ -13,6 +13,7 @@ from waitress.buffers import OverflowableBuffer
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest
 
+from connmgr.api.body import BYTES
 from connmgr.api.parking import Turns
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.fs.inflow import Inflow
@@ -32,13 +33,21 @@ STRANGER_BODY_BYTES = 64 * 1024
 class Uploads:
     """The place of request bodies that are files: a ``spool`` each at ``path``, at most ``max_bytes`` long.
 
-    At the paths in ``streamed`` bodies are used as they arrive, and may have any length.
+    At the paths in ``streamed`` bodies are used as they arrive, and may have any length; at those in ``fed`` only
+    bodies of the type :data:`BYTES`.
     """
 
     path: str
     spool: Callable[[], Spool]
     max_bytes: int
     streamed: frozenset[str] = frozenset()
+    fed: frozenset[str] = frozenset()
+
+    def stream(self, path: str, content_type: str) -> bool:
+        """Whether a body of ``content_type`` for ``path`` is used as it arrives."""
+        if path in self.fed:
+            return content_type.partition(";")[0].strip().lower() == BYTES
+        return path in self.streamed
 
 
 class Parser(HTTPRequestParser):
@@ -90,9 +99,11 @@ class Parser(HTTPRequestParser):
             self._limit_body(self._uploads.max_bytes + 1)
             self.is_upload = True
             self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
-        elif self.path in self._uploads.streamed and self.body_rcv is not None:
+        elif self.body_rcv is not None and self._uploads.stream(self.path, self.headers.get("CONTENT_TYPE", "")):
             self._limit_body(sys.maxsize)
             self.is_upload = True
+            # A request that waits without a thread is read for the next one, and its body is not.
+            self.turns = Turns(resumes=False)
             self.inflow = self.body_rcv.buf = Inflow()  # type: ignore[assignment]
 
     def _limit_body(self, size: int) -> None:

@@ -116,7 +116,10 @@ class ReceivingChannel(SendingChannel):
         """
         if request.completed:
             return False
-        data = self._next_data(STALL_SECONDS)
+        until = None if request.inflow is None else request.inflow.until
+        data = self._next_data(STALL_SECONDS) if until is None else self._next_data_until(until)
+        if data is None:
+            return False
         if not data:
             raise TransferFailed("The request ended before its body did.")
         with self._receiving:
@@ -137,7 +140,28 @@ class ReceivingChannel(SendingChannel):
             poll.register(receiving, select.POLLIN)
             if not poll.poll(timeout * 1000):
                 raise TransferFailed(f"Nothing more of the request's body came for {timeout:g} s.")
-            data = receiving.recv(UPLOAD_BYTES)
+        except (OSError, ValueError):
+            return b""
+        return self._received_now(receiving)
+
+    def _next_data_until(self, stop: int) -> bytes | None:
+        """Wait for the client's next data and return it; empty at the end, None if ``stop`` is readable before."""
+        receiving = self.socket
+        poll = select.poll()
+        try:
+            if receiving is None:
+                return b""
+            poll.register(receiving, select.POLLIN)
+            poll.register(stop, select.POLLIN)
+            if any(descriptor == stop for descriptor, _ in poll.poll()):
+                return None
+        except (OSError, ValueError):
+            return b""
+        return self._received_now(receiving)
+
+    def _received_now(self, receiving: Any) -> bytes:
+        try:
+            data: bytes = receiving.recv(UPLOAD_BYTES)
         except (OSError, ValueError):
             return b""
         self.last_activity = time.time()

@@ -31,8 +31,8 @@ class Command:
     """One command and its options: ``text``, or instead the program and words of ``argv``.
 
     It reads ``stdin``, or what is ``arriving`` while it runs; a session turns large input into a named pipe,
-    ``stdin_pipe``. With ``directory``, ``environment`` or ``argv`` it runs in a copy of the session, and does not change
-    the session's state.
+    ``stdin_pipe``. With ``directory``, ``environment`` or ``argv`` it runs in a copy of the session, and does not
+    change the session's state.
     """
 
     text: bytes = b""

@@ -14,7 +14,7 @@ from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
-_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "encoding", "fresh")
+_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
 """The fields of a request to which an approval is bound, besides its connections."""
 
 
@@ -67,6 +67,8 @@ class CommandRules:
         if "stdin" not in asked:
             # Only the encoding of input and answer, which is irrelevant to the decision.
             asked.pop("encoding", None)
+        if "input" in asked:
+            asked["input"] = "unknown: the client sends it while the command runs"
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen}
 
@@ -103,7 +105,7 @@ def _wanted(request: Mapping[str, Any], on: Seen, *, has_stdin: bool) -> Wanted:
         saved=request.get("saved"),
         env=request.get("env") or {},
         cwd=request.get("cwd"),
-        has_stdin=has_stdin or bool(request.get("stdin")),
+        has_stdin=has_stdin or bool(request.get("stdin") or request.get("input")),
     )
 
 
