@@ -30,6 +30,7 @@ from connmgr.api.shell_schemas import (
     StartRequest,
     StopRequest,
 )
+from connmgr.engine.frame import Command
 from connmgr.fields import Boolean, Number, Schema, Text
 from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action
@@ -205,11 +206,14 @@ def execute(request: dict[str, Any]) -> flask.Response:
     if "detachAfter" in request:
         return detach.respond(request)
     arriving = _arriving() if INPUT in request else None
+    command = command_of(request, arriving)
+    if command.stdin:
+        detail(stdinBytes=len(command.stdin))
     if streaming.is_wanted():
-        running, restarted = account().held.enter_context(_begun(request, arriving))
+        running, restarted = account().held.enter_context(_begun(request, command))
         note_forwarding(running.transport)
         return streaming.respond(running, encoding, restarted=restarted, begins=arriving is not None)
-    with _begun(request, arriving) as (running, restarted):
+    with _begun(request, command) as (running, restarted):
         note_forwarding(running.transport)
         try:
             result = running.result()
@@ -295,10 +299,10 @@ def _arriving() -> ArrivingInput:
     return arriving
 
 
-def _begun(request: dict[str, Any], arriving: ArrivingInput | None = None) -> AbstractContextManager[Begun]:
+def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
     place = Place(request["connection"], caller().access, request.get("session"), request["start"], request["fresh"])
-    return begun(services().shells, place, command_of(request, arriving), timeout, client_is_gone())
+    return begun(services().shells, place, command, timeout, client_is_gone())
 
 
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:

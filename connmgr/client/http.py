@@ -137,9 +137,11 @@ class HttpSession:
             senders.append(self._connection.post_head(path, head, headers))
 
         while True:
-            fresh = self.token is None
-            if fresh:
+            # The daemon answers a stranger only when the whole body has come.
+            if self.token is None:
                 self.shake_hands()
+            else:
+                self.send("/daemon/version", b"{}")
             try:
                 return self._asked(send, BYTES, accept), senders[-1]
             except ClientError as error:
@@ -147,9 +149,7 @@ class HttpSession:
                     senders.pop().close()
                 # The daemon does not read the rest of a body that it refuses.
                 self._connection.close()
-                if isinstance(error, AccessDenied) and error.code == "invalid_token" and not fresh:
-                    self.token = None
-                elif self.remedy is None or not self.remedy(error, head):
+                if self.remedy is None or not self.remedy(error, head):
                     raise
 
     def _admitted(self, path: str, body: Body, content_type: str, length: int | None, accept: str | None) -> Response:

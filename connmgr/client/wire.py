@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import select
 import socket
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import IO
@@ -129,6 +130,9 @@ class BodySender:
     def __init__(self, connected: socket.socket) -> None:
         # The connection may close its own before the answer is read.
         self._socket = connected.dup()
+        # Otherwise the end of a killed client would wait behind input that the daemon does not read, and its command
+        # would run on: over TCP a FIN follows all data, and a reset does not.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def send(self, piece: bytes) -> None:
         """Send a piece, as fast as the daemon takes it; raise SendError if the connection is closed."""

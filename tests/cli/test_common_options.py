@@ -31,10 +31,11 @@ def test_a_url_stands_after_exec_and_the_one_after_the_command_wins(connmgr: Com
     connmgr(*given, "exec", *NOWHERE, "local", "--", "true", code=125)
 
 
-def test_what_could_be_the_command_s_option_is_not_taken_for_connmgr_s(connmgr: CommandLine) -> None:
-    for words in (("curl", *NOWHERE), ("curl", "=".join(NOWHERE)), ("tool", "--unlock", "me")):
-        assert "Put -- before the command" in connmgr("exec", "local", *words, code=125).errors
-    assert connmgr("exec", "local", "--", "echo", *NOWHERE).output == " ".join(NOWHERE) + "\n"
+def test_words_of_the_command_are_not_taken_for_connmgr_s(connmgr: CommandLine) -> None:
+    for words in (("echo", *NOWHERE), ("echo", "=".join(NOWHERE)), ("echo", "--unlock", "me")):
+        assert connmgr("exec", "local", *words).output == " ".join(words[1:]) + "\n"
+        assert connmgr("exec", "local", "--", *words).output == " ".join(words[1:]) + "\n"
+    assert "stands after the connection" in connmgr("exec", "local", *NOWHERE, "ls", code=125).errors
 
 
 def test_an_api_key_file_stands_after_the_command_too(connmgr: CommandLine, tmp_path: Path) -> None:

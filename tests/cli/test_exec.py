@@ -70,7 +70,8 @@ def test_a_shell_of_a_name_is_another_one(clean_connmgr: CommandLine, tmp_path: 
 
 
 def test_input_directory_and_variables_are_given_when_asked_for(connmgr: CommandLine) -> None:
-    assert connmgr("exec", "local", "--", "cat", stdin="unread").output == ""
+    assert connmgr("exec", "local", "--", "cat", stdin="read").output == "read"
+    assert connmgr("exec", "-n", "local", "--", "cat", stdin="unread").output == ""
     assert connmgr("exec", "local", "--stdin", "--", "od -An -c", stdin=b"\0\xffx").output.split() == [
         "\\0",
         "377",
@@ -78,6 +79,36 @@ def test_input_directory_and_variables_are_given_when_asked_for(connmgr: Command
     ]
     assert connmgr("exec", "local", "--cwd", "/usr", "--env", "A=b=c", "--", 'pwd; echo "$A"').output == "/usr\nb=c\n"
     assert "NAME=VALUE" in connmgr("exec", "local", "--env", "A", "--", "true", code=125).errors
+
+
+def test_the_words_after_the_connection_are_the_command_as_with_ssh(connmgr: CommandLine) -> None:
+    for words, output in (
+        (("echo", "-n", "a", "--json", "--timeout"), "a --json --timeout"),
+        (("echo", "a", "--", "b"), "a -- b\n"),
+        (("--", "echo", "--", "b"), "-- b\n"),
+        (("--timeout", "60", "--cwd", "/usr", "--", "pwd"), "/usr\n"),
+    ):
+        assert connmgr("exec", "local", *words).output == output
+    assert connmgr("exec", "--cwd", "/usr", "local", "pwd").output == "/usr\n"
+    assert connmgr("exec", "--argv", "local", "echo", "$HOME", "-n").output == "$HOME -n\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("local", "--timeout", "5", "true"), "--timeout stands after the connection local"),
+        (("local", "--timeout", "5", "true", "--", "x"), "--timeout stands after the connection local"),
+        (("local", "--nonsense", "--", "true"), "No such option"),
+        (("local", "ls", "--all", "--", "/"), "--all could belong to connmgr, or to the command on local"),
+        (("--all", "local", "true"), "With --all write --"),
+        (("local",), "Missing argument"),
+        (("--script", "x", "--argv", "local"), "Give one of"),
+        (("-n", "--stdin", "local", "true"), "Give --stdin or -n"),
+    ],
+)
+def test_words_that_cannot_be_told_apart_are_explained(connmgr: CommandLine, words: tuple[str, ...], said: str) -> None:
+    done = connmgr("exec", *words, code=125)
+    assert said in " ".join(done.errors.split()), done.errors
 
 
 def test_json_holds_it_all(connmgr: CommandLine) -> None:

@@ -18,7 +18,7 @@ import pytest
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Transport
-from tests.engine import test_argv, test_cases, test_places, test_state, test_time_and_size
+from tests.engine import test_argv, test_cases, test_input, test_places, test_state, test_time_and_size
 from tests.engine.everywhere import cases_of, marks_of, over, session_of
 from tests.engine.shells import ALL, SESSIONS, Reused, assert_usable, only, out, run
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
@@ -107,7 +107,7 @@ def tmp_path() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-CASES = cases_of(test_argv, test_cases, test_places, test_state, test_time_and_size)
+CASES = cases_of(test_argv, test_cases, test_input, test_places, test_state, test_time_and_size)
 globals().update({name: pytest.fixture(kept_session) for name in SESSIONS})
 RUNS = over(NEEDS, CASES)
 globals().update(RUNS)
