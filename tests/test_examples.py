@@ -129,6 +129,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "38-job-kill.sh": lambda answers: answers[0]["state"] == "killed",
     "39-job-orphans.sh": lambda answers: answers == [{"orphans": []}],
     "39-job-remove.sh": nothing,
+    "34-shell-exec.sh": lambda lines: lines == [{"begun": True}, {"stdout": "1000000\n"}, {"exitCode": 0}],
     "39-shell-exec.sh": keys("job", "stdout", "stderr"),
     "40-fs-mkdir.sh": nothing,
     "41-fs-blob.sh": keys("blob"),

@@ -103,12 +103,20 @@ def kept_session() -> KeptSession:
     return KeptSession(auth_file.parent, url, None if key is None else digest(key))
 
 
+def _line_of_stdin() -> str:
+    """Return the next line of standard input, and leave all that follows for a command."""
+    line = bytearray()
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
 def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
     """Ask for a passphrase on the terminal, even if stdin is redirected; without a terminal read a line of stdin."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
-        return sys.stdin.readline().rstrip("\n")
+        return _line_of_stdin()
     os.close(terminal)
     import getpass
 

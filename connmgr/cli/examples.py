@@ -33,8 +33,8 @@ EXAMPLES = {
     "exec": [
         "connmgr exec web1 -- 'cd /srv && ls *.log'",
         "connmgr exec --all 'fleet/**' --limit 3 --json -- uptime > outcomes",
-        "connmgr exec web1 --saved restart-web service=nginx",
-        "connmgr exec deploy@web9.example --argv -- rm 'a file' '*'",
+        "tar c site | connmgr exec --cwd /srv web1 tar x",
+        "connmgr exec --script setup.sh web1 production",
     ],
     "shell": ["connmgr shell web1", "connmgr shell --attach web1 --watch", "connmgr shell web1 < commands"],
     "ssh": ["connmgr ssh web1 uname -a", "rsync -e 'connmgr ssh' -a site/ web1:/srv/site"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import Choice, choosing, chosen, jobs_option, require_some
 from connmgr.client import Client, ClientError
+from connmgr.client.names import named
 from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ STDIN = "-"
 """In place of a script's file: standard input."""
 
 DEFAULT_JOBS, MAX_JOBS = 16, 128
+
+_BEFORE_MARK = "connmgr.exec.before_mark"
+"""The words of a command before a ``--`` within it, which a person may have meant as connections."""
 
 
 class Target(ConnectionName):
@@ -106,6 +110,8 @@ class _WithCommand(ExecCommand):
                     f"write -- after {name}.",
                     ctx,
                 )
+            if marked is not None:
+                ctx.meta[_BEFORE_MARK] = following
             return [*before, name], args[len(before) + 1 :]
         # No program is called like an option, so these are connmgr's, if the command is marked behind them.
         if marked is None or self._parsed(ctx, following, interspersed=True)[1]:
@@ -219,8 +225,8 @@ def exec(
     As with ssh, the command reads standard input if that is a pipe, a socket or a file: of any size, as fast as the
     command reads. From a terminal it does so only with --stdin. Like ssh it also takes what it does not need: in
     `while read host; do connmgr exec $host uptime; done < hosts` the first command takes all other hosts, and -n
-    prevents that. With --all, --detach and --dry-run standard input is read only with --stdin, whole and at most
-    11 MiB; without it, input that is there is refused, unless -n leaves it. With --all every command gets all of it.
+    prevents that. With --all and --detach standard input is read only with --stdin, whole and at most 11 MiB; without
+    it, input that is there is refused, unless -n leaves it. With --all every command gets all of it.
 
     CONNECTION may also be the address of a machine without a stored connection, USER@HOST or
     ssh://[USER@]HOST[:PORT]: ~/.ssh/config of the daemon's user applies to it, and it is forgotten a minute after its
@@ -237,9 +243,10 @@ def exec(
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
     _check_what(script, saved, as_argv=as_argv, detach=detach, dry_run=dry_run)
-    if reads and (no_input or script == STDIN):
-        raise click.UsageError("Give --stdin or -n." if no_input else "--script - reads standard input itself.")
-    no_input = no_input or script == STDIN
+    own = "--script -" if script == STDIN else "--failed -" if choice.reads_stdin else None
+    if reads and (no_input or own):
+        raise click.UsageError("Give --stdin or -n." if no_input else f"{own} reads standard input itself.")
+    no_input = no_input or own is not None
     lacks_words = saved is not None or script is not None
     targets, words = _parted(names, command, choice, everywhere=everywhere, lacks_words=lacks_words)
     session = session_of(session, fresh=fresh)
@@ -247,10 +254,13 @@ def exec(
     options |= {"timeout": timeout, "cwd": cwd, "env": _assigned(env, "--env"), "session": session}
     if fresh and not detach:
         options["fresh"] = True
-    local = None if script is None else _script(script, words)
-    if everywhere or detach or dry_run:
-        options |= _whole_input("--all" if everywhere else "--detach" if detach else "", reads=reads, no_input=no_input)
+    # It may read a passphrase from standard input, before anything else does.
     client = connect()
+    _refuse_connections(client, targets, click.get_current_context().meta.get(_BEFORE_MARK, ()))
+    local = None if script is None else _script(script, words)
+    if everywhere or detach:
+        option = "--open-input" if of_job["open_input"] else "--all" if everywhere else "--detach"
+        options |= _whole_input(option, reads=reads, no_input=no_input)
     if everywhere:
         from connmgr.cli.fan_out import run_everywhere
 
@@ -287,6 +297,13 @@ def exec(
     raise click.exceptions.Exit(code)
 
 
+def _refuse_connections(client: Client, targets: Sequence[str], words: Sequence[str]) -> None:
+    """Raise UsageError if all ``words`` are connections, so that the command is only what follows the ``--``."""
+    if words and all(named(client, word) for word in words):
+        everyone = shlex.join([*targets, *words])
+        raise click.UsageError(f"For several connections write `connmgr exec --all {everyone} -- …`.")
+
+
 def _run(
     client: Client, id: str, name: str, options: dict[str, Any], over: Callable[[], None], *, as_json: bool
 ) -> int:
@@ -307,7 +324,7 @@ def _run(
 
 def _whole_input(option: str, *, reads: bool, no_input: bool) -> dict[str, Any]:
     """Return the member ``stdin`` of a request with ``option`` that needs all input before it is sent."""
-    if not option or no_input:
+    if no_input:
         return {}
     if not reads:
         standard_input.refuse_unread(option)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.exits import FAILED
-from connmgr.cli.outcome import as_object, is_new, tell_restarted
+from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, tell_restarted
 from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
@@ -21,9 +21,6 @@ from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.cli.script import Script
-
-BUSY_SECONDS = 60.0
-"""Seconds to retry while the daemon has no free slot."""
 
 CONNECTIONS_PER_REQUEST = 1000
 

@@ -16,6 +16,9 @@ from connmgr.cli.exits import TIMED_OUT
 from connmgr.client import Client, ClientError, RawResult, Stream
 from connmgr.printable import visible
 
+BUSY_SECONDS = 60.0
+"""Seconds to retry while the daemon has no free slot."""
+
 KILLED = "command_timeout"
 """The code of the error that carries the output of a command killed at its timeout."""
 

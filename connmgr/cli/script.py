@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from connmgr.cli.exits import NOT_RUN, Failure
-from connmgr.cli.fan_out import BUSY_SECONDS
-from connmgr.cli.outcome import own_session
+from connmgr.cli.outcome import BUSY_SECONDS, own_session
 from connmgr.client import Client, ClientError, RawOutcome, RawResult
 from connmgr.printable import visible
 

@@ -31,6 +31,11 @@ class Choice(NamedTuple):
     limit: int | None
 
     @property
+    def reads_stdin(self) -> bool:
+        """Whether ``failed`` is standard input."""
+        return self.failed is not None and self.failed.fileno() == 0
+
+    @property
     def given(self) -> list[str]:
         """The names of the options that are given."""
         others = {"--failed": self.failed, "--limit": self.limit}

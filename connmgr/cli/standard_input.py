@@ -95,13 +95,14 @@ def refuse_unread(option: str) -> None:
     source = StandardInput()
     if source.read_what_is_there() == b"":
         return
+    instead = "Use `connmgr job input`" if option == "--open-input" else "Give --stdin"
     if source.has_begun:
         raise Failure(
-            f"Nothing was run: with {option} standard input is read only with --stdin, and there is some. Give --stdin "
-            "to pass it on, or -n to leave it.",
+            f"Nothing was run: there is standard input, which {option} does not read. "
+            f"{instead} to pass it on, or give -n to leave it.",
             NOT_RUN,
         )
-    click.echo(f"connmgr: standard input is not read: {option} passes it on only with --stdin (-n says so)", err=True)
+    click.echo(f"connmgr: {option} does not read standard input. {instead} to pass it on, or give -n.", err=True)
 
 
 def add_hint(error: ClientError) -> None:

@@ -102,8 +102,8 @@ class TestTheCommand:
         [
             (["--all", "--", "true"], "Say on which connections"),
             (["--all", "--limit", "3", "--", "true"], "Say on which connections"),
-            (["--all", "web1", "--"], "Missing argument '-- COMMAND...'"),
-            (["web1"], "Missing argument '-- COMMAND...'"),
+            (["--all", "web1", "--"], "Missing argument 'COMMAND...'"),
+            (["web1"], "Missing argument 'COMMAND...'"),
             ([], "Missing argument 'CONNECTION'"),
             (["--", "true"], "Missing argument 'CONNECTION'"),
             (["web1", "--limit", "1", "--category", "x", "--", "true"], "--category, --limit goes with --all"),

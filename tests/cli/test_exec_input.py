@@ -149,7 +149,7 @@ def test_many_get_input_only_on_request_and_nothing_is_dropped_in_silence(connmg
     assert "more than 11 MiB" in large.errors
     with begun(connmgr, *everywhere) as process:
         code, _, errors = ended(process)
-        assert (code, b"standard input is not read" in errors) == (0, True)
+        assert (code, b"--all does not read standard input" in errors) == (0, True)
 
 
 def test_a_job_gets_input_only_on_request(clean_connmgr: CommandLine) -> None:
@@ -160,6 +160,17 @@ def test_a_job_gets_input_only_on_request(clean_connmgr: CommandLine) -> None:
     clean_connmgr("job", "wait", job)
     assert clean_connmgr("job", "logs", job).output == "4\n"
     assert "--open-input" in clean_connmgr("exec", "--stdin", *detach[1:], stdin=bytes(12 * MEBIBYTE), code=125).errors
+
+
+def test_words_on_standard_input_that_connmgr_reads_itself_do_not_reach_a_command(own_connmgr: CommandLine) -> None:
+    failed = own_connmgr("exec", "--all", "--json", "local*", "--", "exit 3", code=1).stdout
+    again = own_connmgr("exec", "--all", "--json", "--failed", "-", "--", "wc -c", stdin=failed).json
+    assert again["stdout"] == "0"
+    passphrase = "correct horse battery staple"
+    own_connmgr("vault", "user", "add", "alice", stdin=f"{passphrase}\n")
+    unlocked = ("--unlock", "alice", "exec")
+    assert own_connmgr(*unlocked, "local", "cat", stdin=f"{passphrase}\nrest\n").output == "rest\n"
+    assert own_connmgr(*unlocked, "--script", "-", "local", stdin=f"{passphrase}\necho ran\n").output == "ran\n"
 
 
 def test_a_loop_over_a_list_needs_no_input(connmgr: CommandLine) -> None:
@@ -210,10 +221,11 @@ def test_a_script_runs_by_its_interpreter_and_leaves_nothing(clean_connmgr: Comm
 
 
 def test_a_script_runs_on_many(clean_connmgr: CommandLine, script: Path) -> None:
-    for name in ("one", "two"):
-        clean_connmgr("add", "local", name)
+    # Equal connections would be one.
+    for name, shell in (("one", "bash"), ("two", "sh")):
+        clean_connmgr("add", "local", name, f"shell={shell}")
     lines = clean_connmgr("exec", "--all", "one", "two", "-n", "--script", str(script), "--", "a b", code=1)
     assert lines.output.count("exit 5") == 2, lines.output
     done = clean_connmgr("exec", "--all", "--json", "one", "--script", "-", "--", "a b", stdin='echo "<$1>"').json
-    assert (done["exitCode"], done["stdout"], done["name"]) == (0, "<a b>", "one")
+    assert (done["exitCode"], done["stdout"], done["name"]) == (0, "<a b>", "default/one")
     assert left(clean_connmgr) == []
