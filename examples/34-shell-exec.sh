@@ -8,5 +8,5 @@ grep '^Authorization:' "$state/headers" >"$state/authorization"
 {
     printf '{"connection": "%s", "command": "gunzip | wc -c"}\n' "$(cat "$state/connection")"
     head -c 1000000 /dev/zero | gzip
-} | curl -sS --no-progress-meter --fail-with-body -N -T . -X POST -H @"$state/authorization" -H "Content-Type: application/octet-stream" \
-    -H "Accept: application/x-ndjson" "$url/shell/exec"
+} | curl -sS --no-progress-meter --fail-with-body -N -T . -X POST -H @"$state/authorization" \
+    -H "Content-Type: application/octet-stream" -H "Accept: application/x-ndjson" "$url/shell/exec"
