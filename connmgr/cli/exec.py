@@ -299,7 +299,7 @@ def exec(
 
 def _refuse_connections(client: Client, targets: Sequence[str], words: Sequence[str]) -> None:
     """Raise UsageError if all ``words`` are connections, so that the command is only what follows the ``--``."""
-    if words and all(named(client, word) for word in words):
+    if words and all(named(client.connection, word) for word in words):
         everyone = shlex.join([*targets, *words])
         raise click.UsageError(f"For several connections write `connmgr exec --all {everyone} -- …`.")
 
