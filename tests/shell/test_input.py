@@ -262,6 +262,21 @@ def test_a_token_whose_rule_forbids_input_may_send_none(daemon: Daemon) -> None:
         assert denied.value.code == "policy_denied"
 
 
+def test_a_person_is_told_that_the_input_is_unknown_and_the_request_then_runs(daemon: Daemon) -> None:
+    rules = [{"effect": "ask", "argv": ["cat"]}]
+    token = daemon.client.post("/token/create", name="asks", expires=60, scopes=["shell.argv"], rules=rules)["token"]
+    daemon.client.shell.ensure(LOCAL_MACHINE)
+    with Client(daemon.url, auth_file=daemon.auth_file, api_key=token) as limited:
+        with pytest.raises(ClientError) as required:
+            limited.shell.stream(LOCAL_MACHINE, argv=["cat"], stdin=iter([b"never read"]))
+        assert required.value.code == "approval_required"
+        [approval] = daemon.client.post("/approval/query", states=["pending"])["approvals"]
+        assert approval["asked"]["input"].startswith("unknown")
+        daemon.client.post("/approval/decide", approval=approval["approval"], decision="once")
+        with limited.shell.stream(LOCAL_MACHINE, argv=["cat"], stdin=iter([b"read now"])) as stream:
+            assert stream.collected().stdout == b"read now"
+
+
 @pytest.mark.needs("curl")
 def test_curl_streams_both_ways(daemon: Daemon) -> None:
     daemon.client.shell.ensure(LOCAL_MACHINE)
