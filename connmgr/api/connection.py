@@ -10,7 +10,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.account import caller, detail, note_forwarding
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
-from connmgr.api.connection_info import described, dialled_hosts, in_categories, usage_categories
+from connmgr.api.connection_info import described, dialled_hosts, in_categories, log_command, usage_categories
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
     ConnectionAddResponse,
@@ -39,7 +39,7 @@ from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target, environment_of
 from connmgr.links.process import answering
 from connmgr.peers import connected_to_own
-from connmgr.plugin import Deadline, Tunnel
+from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.rights.action import Action
 from connmgr.rights.limits import changes_what_others_need, lends_agent
 from connmgr.secrets.principals import Lending
@@ -132,6 +132,9 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     if request["dialled"]:
         for one in connections:
             infos[one.id]["dialled"] = dialled_hosts(one)
+    if (wanted := request.get("log")) is not None:
+        for one in connections:
+            infos[one.id]["log"] = log_command(one, **wanted)
     if request["created"]:
         for one in connections:
             infos[one.id]["created"] = UtcTime.text(one.created)
@@ -347,6 +350,7 @@ def login(request: dict[str, Any]) -> dict[str, Any]:
                 "description": "The machine that the daemon runs on.",
                 "distribution": "connmgr",
                 "version": "0.1.0",
+                "toggled": False,
                 "schema": {
                     "type": "object",
                     "properties": {"type": {"const": "local"}, "shell": {"type": "string"}},
@@ -369,6 +373,7 @@ def types() -> dict[str, Any]:
                 "description": entry.type.description,
                 "distribution": entry.distribution,
                 "version": entry.version,
+                "toggled": isinstance(entry.type, Toggled),
                 "schema": json_schema(entry.type),
             }
             for entry in services().registry

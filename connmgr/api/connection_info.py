@@ -10,6 +10,7 @@ from connmgr import errors
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
 from connmgr.links.route import dialled
+from connmgr.plugin import Logged
 from connmgr.vault import Connection
 from connmgr.vault.query import Listed
 
@@ -38,6 +39,16 @@ def dialled_hosts(connection: Connection) -> dict[str, Any]:
     except errors.ConnmgrError as error:
         return {"error": {"code": error.code, "message": error.message}}
     return {"hosts": [{**asdict(host), "identities": list(host.identities)} for host in hosts]}
+
+
+def log_command(connection: Connection, *, follow: bool, lines: int | None) -> dict[str, Any] | None:
+    """Return the command that prints the log of the connection's system, None if there is none."""
+    try:
+        kind: Any = services().registry.get(connection.type)
+    except errors.UnknownType:
+        return None
+    argv = kind.log(connection.data, follow=follow, lines=lines) if isinstance(kind, Logged) else None
+    return None if argv is None else {"connection": connection.data[kind.via], "argv": list(argv)}
 
 
 def usage_categories() -> dict[str, str]:

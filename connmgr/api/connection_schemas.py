@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from marshmallow import ValidationError, fields, validates_schema
+from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr.api.schemas import Filter, Id, Ids, Members, UtcTime
 from connmgr.api.second_vocabulary import Located
-from connmgr.fields import Boolean, Length, Schema, Text
+from connmgr.fields import Boolean, Integer, Length, Schema, Text
 
 DATA = {"description": "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."}
 
@@ -18,6 +18,8 @@ MAX_DIALLED = 100
 
 
 MAX_PASSPHRASES = 16
+
+MAX_LOG_LINES = 1_000_000
 
 
 class ConnectionQueryRequest(Schema):
@@ -51,6 +53,16 @@ class ConnectionQueryResponse(Schema):
     )
 
 
+class LogRequest(Schema):
+    follow = Boolean(load_default=False, metadata={"description": "True prints what comes, too, until it is killed."})
+    lines = Integer(
+        load_default=None,
+        allow_none=True,
+        validate=validate.Range(0, MAX_LOG_LINES),
+        metadata={"description": "Only the last lines of what there is."},
+    )
+
+
 class ConnectionInfoRequest(Schema):
     connections = Ids(required=True, metadata={"description": "Connections to describe."})
     created = Boolean(load_default=False, metadata={"description": "True adds `created` to each connection."})
@@ -58,6 +70,7 @@ class ConnectionInfoRequest(Schema):
         load_default=False,
         metadata={"description": f"True adds `dialled` to each connection; for at most {MAX_DIALLED} connections."},
     )
+    log = fields.Nested(LogRequest, metadata={"description": "Adds `log` to each connection."})
 
     @validates_schema
     def check_dialled(self, data: dict[str, Any], **_: Any) -> None:
@@ -126,6 +139,11 @@ class DialledHosts(Schema):
     )
 
 
+class LogCommand(Schema):
+    connection = Id(required=True, metadata={"description": "The connection to run it on."})
+    argv = fields.List(fields.String(), required=True, metadata={"description": "A program with its arguments."})
+
+
 class ConnectionInfo(Schema):
     connection = Id(required=True, metadata={"description": "Its uuid."})
     category = fields.List(fields.String(), required=True, metadata={"description": "The path, without the root."})
@@ -158,6 +176,14 @@ class ConnectionInfo(Schema):
     dialled = fields.Nested(
         DialledHosts,
         metadata={"description": "With `dialled`: the hosts that its links lead to, according to `~/.ssh/config`."},
+    )
+    log = fields.Nested(
+        LogCommand,
+        allow_none=True,
+        metadata={
+            "description": "With `log`: the command that prints the container's log; null if its type has none or "
+            "none that can be followed."
+        },
     )
     created = UtcTime(
         metadata={"description": "With `created`: when it was created. If it was never used, `lastUsed` is the same."}
@@ -272,6 +298,9 @@ class TypeInfo(Schema):
     description = fields.String(required=True, metadata={"description": "One sentence for people."})
     distribution = fields.String(required=True, metadata={"description": "The package that it comes from."})
     version = fields.String(required=True, metadata={"description": "Of that package."})
+    toggled = Boolean(
+        required=True, metadata={"description": "Whether `/connection/toggle` starts and stops its systems; no tunnel."}
+    )
     schema = fields.Dict(required=True, metadata={"description": "JSON Schema of `data`, with an example."})
 
 

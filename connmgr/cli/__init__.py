@@ -29,6 +29,7 @@ SECTIONS = {
         "start": "disconnect",
         "restart": "disconnect",
         "disconnect": "disconnect",
+        "container": "container",
     },
     "Files and ports": {
         "cp": "cp",

@@ -62,7 +62,7 @@ def disconnect(
         def end(client: Client, id: str) -> str:
             return f"{counted(running[id], 'shell')} ended" if _stopped(client, id, session) else "no shell runs"
 
-        _each(client, names, end, jobs, as_json=as_json)
+        each(client, names, end, jobs, as_json=as_json)
 
 
 @click.command()
@@ -73,8 +73,8 @@ def disconnect(
 def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jobs: int, as_json: bool) -> None:
     """Start the shells of connections.
 
-    The next command then need not log in. A shell that runs already stays as it is, with its directory and variables. Stopped containers are started by
-    `connmgr container start`, tunnels by `connmgr tunnel open`.
+    The next command then need not log in. A shell that runs already stays as it is, with its directory and variables.
+    `connmgr container start` starts stopped containers, `connmgr tunnel open` opens tunnels.
     """
     client, names = _chosen(selectors, choice, "shell")
 
@@ -83,7 +83,7 @@ def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jo
         client.shell.ensure(id, session=session)
         return "the shell runs already" if runs else "the shell was started"
 
-    _each(client, names, begin, jobs, as_json=as_json)
+    each(client, names, begin, jobs, as_json=as_json)
 
 
 @click.command()
@@ -102,11 +102,11 @@ def restart(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """End the shells of connections, and start new ones.
+    """Restart the shells of connections.
 
-    The links end too, so that each connection logs in again. Commands in the shells end with them; directories and variables are those of a new login. If a GLOB, several names
-    or options choose the connections, it shows which, and asks first; without a terminal to ask on, it then needs
-    --yes. Containers are restarted by `connmgr container restart`.
+    Their links end too, so that each logs in again. Commands in the shells end with them; directories and
+    variables are those of a new login. If a GLOB, several names or options choose the connections, it shows which, and
+    asks first; without a terminal to ask on, it then needs --yes. `connmgr container restart` restarts containers.
     """
     client, names = _chosen(selectors, choice, "shell")
     told = telling(names)
@@ -119,7 +119,7 @@ def restart(
             client.shell.start(id, session=session)
             return "the shell was started anew" if ended else "the shell was started"
 
-        _each(client, names, anew, jobs, as_json=as_json)
+        each(client, names, anew, jobs, as_json=as_json)
 
 
 def _chosen(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tuple[Client, list[Name]]:
@@ -128,7 +128,7 @@ def _chosen(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tu
     return client, chosen(client, selectors, choice, usage=usage, addresses=True).names
 
 
-def _each(client: Client, names: list[Name], work: Callable[[Client, str], str], jobs: int, *, as_json: bool) -> None:
+def each(client: Client, names: list[Name], work: Callable[[Client, str], str], jobs: int, *, as_json: bool) -> None:
     """Do ``work`` for each connection, ``jobs`` at a time, and say what it did; an error of one spares the others.
 
     :raises click.exceptions.Exit: with 1, it failed for one of several.

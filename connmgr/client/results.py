@@ -114,6 +114,8 @@ class ConnectionType(NamedTuple):
     distribution: str
     version: str
     schema: dict[str, Any]
+    toggled: bool = False
+    """Whether its systems are started and stopped by ``toggle``, such as containers; tunnels are not."""
 
     @classmethod
     def read(cls, info: Mapping[str, Any]) -> ConnectionType:
@@ -124,6 +126,7 @@ class ConnectionType(NamedTuple):
             distribution=info["distribution"],
             version=info["version"],
             schema=info["schema"],
+            toggled=info["toggled"],
         )
 
 

@@ -216,6 +216,17 @@ class Toggled(Described):
         """
 
 
+class Logged(Described):
+    """A base of connection types whose systems have a log of what their main program printed, such as containers."""
+
+    @abstractmethod
+    def log(self, data: Mapping[str, Any], *, follow: bool, lines: int | None) -> Sequence[str] | None:
+        """Return the argv that prints the log on the connection below; None if it cannot be followed.
+
+        With ``follow`` it prints what comes until it is killed, with ``lines`` only the last lines of what there is.
+        """
+
+
 class TerminalRequired(Exception):
     """Raised by :meth:`Wrapper.login` if the wrapping program needs a terminal; the engine restarts it on one."""
 

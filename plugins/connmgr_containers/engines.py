@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child
+from connmgr.plugin import Child, Logged
 from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, InsideSchema, optional, required
 from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Switched, leading_in, reason
@@ -73,7 +73,7 @@ class EngineSchema(InsideSchema):
     context = optional("Which daemon has it, by the name that the program knows; its default otherwise.")
 
 
-class Docker(Switched):
+class Docker(Switched, Logged):
     """A container of Docker."""
 
     name = "docker"
@@ -97,6 +97,10 @@ class Docker(Switched):
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
         return [*client(self.program, self.chooses, data), "start" if state else "stop", data["containerName"]]
+
+    def log(self, data: Mapping[str, Any], *, follow: bool, lines: int | None) -> list[str]:
+        words = [*(["--follow"] if follow else []), *([] if lines is None else [f"--tail={lines}"])]
+        return [*client(self.program, self.chooses, data), "logs", *words, data["containerName"]]
 
 
 class Podman(Docker):

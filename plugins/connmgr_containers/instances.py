@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Text
+from connmgr.plugin import Child, Logged, Text
 from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, instance, optional
 from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Switched, leading_in, reason
 from connmgr_containers.systems import STOP_SECONDS, ContainerSchema
+
+# An error of the client must not become an empty log.
+_LAST_LINES = 'lines=$1; shift; log=$("$@") || exit; printf "%s\\n" "$log" | tail -n "$lines"'
 
 # As with Docker, an instance that does not stop by itself is killed.
 _STOP = f'"$@" --timeout={STOP_SECONDS} 2>/dev/null || exec "$@" --force'
@@ -30,7 +33,7 @@ class IncusHostSchema(HostSchema):
     project = optional("The project whose instances are meant; the client's default otherwise.")
 
 
-class Incus(Switched):
+class Incus(Switched, Logged):
     """An instance of Incus."""
 
     name = "incus"
@@ -61,6 +64,12 @@ class Incus(Switched):
         if state:
             return [*self.client(data), "start", data["containerName"]]
         return ["/bin/sh", "-c", _STOP, "sh", *self.client(data), "stop", data["containerName"]]
+
+    def log(self, data: Mapping[str, Any], *, follow: bool, lines: int | None) -> list[str] | None:
+        shown = [*self.client(data), "console", data["containerName"], "--show-log"]
+        if follow:
+            return None
+        return shown if lines is None else ["/bin/sh", "-c", _LAST_LINES, "sh", str(lines), *shown]
 
     @classmethod
     def client(cls, data: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Text
+from connmgr.plugin import Child, Logged, Text
 from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, optional, printable, required
 from connmgr_containers.hosts import Host, chosen
 from connmgr_containers.runtime import NO_SHELL, Reason, Runtime, leading_in, reason
@@ -53,7 +53,7 @@ class PodSchema(ClusterSchema):
     container = optional("One of the pod's containers; its default one otherwise.")
 
 
-class Kubernetes(Runtime):
+class Kubernetes(Runtime, Logged):
     """A container of a pod."""
 
     name = "kubernetes"
@@ -93,6 +93,11 @@ class Kubernetes(Runtime):
             *[data["pod"], "--"],
         ]
         return leading_in(entering, argv, pty=pty)
+
+    def log(self, data: Mapping[str, Any], *, follow: bool, lines: int | None) -> list[str]:
+        container = [f"--container={data['container']}"] if data.get("container") else []
+        words = [*(["--follow"] if follow else []), *([] if lines is None else [f"--tail={lines}"])]
+        return [*client(data), "logs", *container, *words, data["pod"]]
 
 
 class KubernetesCluster(Host):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from connmgr.errors import RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Child, Text
+from connmgr.plugin import Child, Logged, Text
 from connmgr_containers.fields import LOCAL_MACHINE, HostSchema, absolute, name, required
 from connmgr_containers.hosts import Host
 from connmgr_containers.runtime import NO_SHELL, Runtime, Switched, reason
@@ -87,7 +87,7 @@ class LxcHost(Host):
             yield Child(container, Lxc.name, {"containerName": container}, state == "RUNNING")
 
 
-class Nspawn(Switched):
+class Nspawn(Switched, Logged):
     """A machine of systemd-nspawn."""
 
     name = "nspawn"
@@ -107,6 +107,10 @@ class Nspawn(Switched):
 
     def switch(self, data: Mapping[str, Any], *, state: bool) -> list[str]:
         return ["env", "machinectl", "start" if state else "poweroff", data["containerName"]]
+
+    def log(self, data: Mapping[str, Any], *, follow: bool, lines: int | None) -> list[str]:
+        words = [*(["--follow"] if follow else []), f"--lines={'all' if lines is None else lines}"]
+        return ["env", "journalctl", "--no-pager", f"--machine={data['containerName']}", *words]
 
 
 class NspawnHost(Host):

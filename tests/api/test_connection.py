@@ -257,7 +257,7 @@ def test_the_types_are_described_by_schemas_that_their_examples_and_stored_data_
     types = {entry["type"]: entry for entry in answer["types"]}
     assert {"local", "ssh"} <= set(types)
     for name, entry in types.items():
-        assert set(entry) == {"type", "usageCategory", "description", "distribution", "version", "schema"}
+        assert set(entry) == {"type", "usageCategory", "description", "distribution", "toggled", "version", "schema"}
         assert entry["distribution"] == "connmgr"
         validator = jsonschema_rs.Draft202012Validator(entry["schema"])
         for example in entry["schema"]["examples"]:
