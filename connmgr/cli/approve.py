@@ -11,13 +11,13 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.duration import Duration
-from connmgr.cli.exits import FAILED, Failure
+from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.client.asked import described, quoted
+from connmgr.client.names import with_beginning
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
-MIN_ID_CHARACTERS = 4
 DAY = 86400
 
 
@@ -32,8 +32,8 @@ DAY = 86400
 def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
     """Decide about requests of tokens, or list them.
 
-    Without APPROVAL it lists the waiting requests. Name an APPROVAL by its uuid or the beginning of that. It shows the
-    whole request. Without --once, --grant or --deny it asks on the terminal.
+    Without APPROVAL it lists the waiting requests. Name an APPROVAL by its uuid. It shows the whole request. Without
+    --once, --grant or --deny it asks on the terminal, and the first 8 digits of the uuid suffice.
     """
     if sum((once, grant is not None, deny)) > 1:
         raise click.UsageError("Give one of --once, --grant and --deny.")
@@ -44,7 +44,8 @@ def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as
     if name is None:
         _list(client.post("/approval/query")["approvals"], as_json=as_json)
         return
-    found = _find(client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"], name)
+    every = client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"]
+    found = _find(every, name, reads=not decided)
     if not as_json:
         click.echo("\n".join(described(found, f", {_age(found)} ({found['state']})")), err=decided)
     if not decided and not as_json:
@@ -76,15 +77,26 @@ def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
     )
 
 
-def _find(approvals: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    begins = name.lower()
-    found = [one for one in approvals if one["approval"].startswith(begins)]
-    if len(found) != 1 or len(begins) < MIN_ID_CHARACTERS:
+def _find(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[str, Any]:
+    """Return the approval ``name``; its beginning suffices if ``reads``, for then the request is shown before the end.
+
+    :raises Failure: there is none, or more than one.
+    """
+    by_id = {one["approval"]: one for one in approvals}
+    found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
+    if len(found) == 1 and (reads or found == [name.lower()]):
+        return by_id[found[0]]
+    if len(found) == 1:
+        raise Failure(f"To decide without a look at the request, give the whole uuid: {found[0]}.", NOT_FOUND)
+    if found:
         raise Failure(
-            f"No approval begins with {name!r}." if not found else f"{name!r} does not tell which approval is meant.",
-            FAILED,
+            "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in found)]), NOT_FOUND
         )
-    return found[0]
+    raise Failure(
+        f"No approval has the uuid {name!r}, nor one that begins so with 8 digits. `connmgr approve` lists those that "
+        "wait.",
+        NOT_FOUND,
+    )
 
 
 def _ask() -> tuple[bool, float | None, bool]:

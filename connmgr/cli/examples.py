@@ -100,7 +100,11 @@ EXAMPLES = {
     "export": ["connmgr export > vault.yaml", "connmgr export --json"],
     "apply": ["connmgr apply -f vault.yaml", "connmgr apply -f vault.yaml --prune --yes"],
     "import-ansible-inventory": ["connmgr import-ansible-inventory hosts.ini --apply"],
-    "approve": ["connmgr approve", "connmgr approve c8a3a5d4", "connmgr approve c8a3a5d4 --grant 1h"],
+    "approve": [
+        "connmgr approve",
+        "connmgr approve c8a3a5d4",
+        "connmgr approve c8a3a5d4-5f1e-4a8e-9a51-0c4b7de1a2f3 --grant 1h",
+    ],
     "encrypt": ["connmgr encrypt < password", "connmgr encrypt --principal alice < password"],
     "decrypt": ["connmgr decrypt < sealed.json"],
     "vault backup": ["connmgr vault backup vault-today.db"],

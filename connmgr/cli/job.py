@@ -19,7 +19,6 @@ from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.orphans import orphans
 from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table
 from connmgr.client import ClientError
-from connmgr.client.names import is_text
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ _named = click.argument("name", metavar="JOB", type=JobName())
 def job() -> None:
     """Look after jobs: commands that run on alone.
 
-    `connmgr exec --detach` begins one. Name a JOB by the name that it was given, by its uuid, or by the
-    beginning of that.
+    `connmgr exec --detach` begins one. Name a JOB by the name that it was given, or by its uuid. For info, logs and
+    wait the first 8 digits of the uuid suffice.
     """
 
 
@@ -58,16 +57,16 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
     The oldest come first, each with its state, its age and its command.
     """
     client = connect()
-    filters: dict[str, Any] = {"connectionFilter": pattern} | ({"states": list(states)} if states else {})
-    answers = client.post("/job/query", **filters)["jobs"] if is_text(pattern) else []
+    ids = {one.id for one in client.connection.choose(pattern)}
+    found_in: dict[str, Any] = {"states": list(states)} if states else {}
+    answers = [one for one in client.post("/job/query", **found_in)["jobs"] if one["connection"] in ids]
     if as_json:
         print_json(answers)
         return
     from connmgr.client.jobs import JobInfo
 
     found = [JobInfo.read(one) for one in answers]
-    ids = sorted({one.connection for one in found})
-    paths = {one.id: one.path for one in client.connection.info(ids)} if ids else {}
+    paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in found}))}
     if found:
         rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in found]
         print_table(rows)
@@ -79,7 +78,7 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
 def info(name: str, *, as_json: bool) -> None:
     """Show a job as it is now."""
     client = connect()
-    id = find_job(client, name).id
+    id = find_job(client, name, reads=True).id
     answer = client.post("/job/info", job=id)
     if as_json:
         print_json(answer)
@@ -124,7 +123,7 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
     Standard output and standard error stay separate, byte by byte. With --follow it waits when the daemon or the
     machine is unreachable for a time, and then continues. Ctrl-C ends it, and the job runs on.
     """
-    found = find_job(connect(), name)
+    found = find_job(connect(), name, reads=True)
     pieces = _followed(found, stdout_offset, stderr_offset) if follow else _so_far(found, stdout_offset, stderr_offset)
     truncated = False
     for piece in pieces:
@@ -145,7 +144,7 @@ def wait(name: str) -> None:
     The exit code is 124 if its timeout has ended it, and 125 if it is unknown how it ended. It waits on when the daemon
     or the machine is unreachable for a time. Ctrl-C ends it, and the job runs on.
     """
-    found = find_job(connect(), name)
+    found = find_job(connect(), name, reads=True)
     one = found.info()
     if one.ended is None:
         one = found.wait(retry_timeout=math.inf, on_retry=_tell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -13,13 +12,11 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import MAX_COMPLETIONS, offered
 from connmgr.cli.output import ago
 from connmgr.client import Client
-from connmgr.client.names import MAX_CANDIDATES, UUID, did_you_mean, is_text
+from connmgr.client.names import MAX_CANDIDATES, UUID, did_you_mean, is_text, with_beginning
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Job, JobInfo
-
-_BEGINNING = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 
 
 class JobName(click.types.StringParamType):
@@ -31,21 +28,22 @@ class JobName(click.types.StringParamType):
         return [CompletionItem(name) for name in offered(ctx, lambda client: _names(client, incomplete))]
 
 
-def find_job(client: Client, name: str) -> Job:
-    """Return the job that ``name`` means: by its uuid, or else its whole name, or else the beginning of its uuid.
+def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
+    """Return the job that ``name`` means: by its uuid or its whole name; if ``reads``, by the beginning of its uuid.
 
     :raises Failure: none matches, or several do, which are listed.
     """
     if UUID.fullmatch(name):
         return client.jobs.get(name.lower())
     found = client.jobs.query(name=name) if is_text(name) else []
-    if not found and _BEGINNING.fullmatch(name):
-        found = [one for one in client.jobs.query() if one.id.startswith(name.lower())]
+    if not found and reads:
+        every = {one.id: one for one in client.jobs.query()}
+        found = [every[id] for id in with_beginning(every, name)]
     if len(found) == 1:
         return client.jobs.get(found[0].id)
     if not found:
-        names = [one.name for one in client.jobs.query() if one.name] if is_text(name) else []
-        hint = did_you_mean(name, dict(zip(names, names, strict=True)))
+        times = Counter(one.name for one in client.jobs.query() if one.name) if is_text(name) else {}
+        hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
         raise Failure(f"No job is called {name!r}.{hint} `connmgr job ls` lists them.", NOT_FOUND)
     raise Failure(_ambiguous(name, found), NOT_FOUND)
 

@@ -56,7 +56,7 @@ class Place(NamedTuple):
     metavar="[TERMINAL]",
     is_flag=False,
     flag_value="",
-    help="Return to a running terminal, named by the beginning of its uuid or by its CONNECTION.",
+    help="Return to a running terminal, named by its uuid or by its CONNECTION. With --watch 8 digits suffice.",
 )
 @click.option("--watch", is_flag=True, help="With --attach: only watch, and type nothing.")
 @click.option("--record", is_flag=True, help="Keep a recording of the terminal, in the format of asciinema.")
@@ -110,7 +110,7 @@ def _on_terminal(
     from connmgr.cli.terminal import shell
 
     if attached is not None:
-        return shell.attach(client, shell.find_terminal(client, id, attached), watch=watch)
+        return shell.attach(client, shell.find_terminal(client, id, attached, reads=watch), watch=watch)
     assert id is not None, "a connection or --attach is given"  # noqa: S101
     try:
         terminal = shell.open_terminal(client, id, session, sent_environment(client, id), record=record)

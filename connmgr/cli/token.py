@@ -17,6 +17,7 @@ from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.cli.private_file import check_new, write_private
 from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import Client
+from connmgr.client.names import did_you_mean, is_text, with_beginning
 from connmgr.printable import visible
 
 DAY = 86400
@@ -77,7 +78,7 @@ def create(name: str, expires: float, output: Path | None, *, force: bool, as_js
             client.token.revoke(created["id"])
             raise
         place = f"it is in {visible(str(output))}"
-    click.echo(f"{created['id'][:8]}  {visible(name)}, until {created['expires']}; {place}", err=True)
+    click.echo(f"{created['id']}  {visible(name)}, until {created['expires']}; {place}", err=True)
 
 
 @token.command(name="info")
@@ -86,14 +87,14 @@ def create(name: str, expires: float, output: Path | None, *, force: bool, as_js
 def info(name: str | None, *, as_json: bool) -> None:
     """Show what a token may do, and the tokens that were created with it.
 
-    TOKEN is its name, or its uuid or the beginning of that; without TOKEN it is the token of this command itself.
+    TOKEN is its name or its uuid, of which the first 8 digits suffice; without TOKEN it is the token of this command.
     """
     client = connect()
     # Tokens without this scope have created none.
     own = client.post("/token/info") if name is None else None
     lists = own is None or "token.query" in own["actions"]
     tokens = client.token.query() if lists else []
-    one = own if own is not None else _of(tokens, str(name))
+    one = own if own is not None else _of(tokens, str(name), reads=True)
     below = [each for each in tokens if one["id"] is not None and _comes_from(each, one["id"], tokens)]
     if as_json:
         print_json({**one, "descendants": [each["id"] for each in below]})
@@ -121,7 +122,7 @@ def ls(*, as_json: bool) -> None:
 def revoke(name: str) -> None:
     """Revoke a token, and end what it runs.
 
-    Tokens that were created with it are revoked too. TOKEN is its name, or its uuid or the beginning of that.
+    Tokens that were created with it are revoked too. TOKEN is its name or its uuid.
     """
     client = connect()
     client.post("/token/revoke", id=_find(client, name))
@@ -140,7 +141,7 @@ def renew(name: str, expires: float) -> None:
     """Change the time when a token expires."""
     client = connect()
     renewed = client.post("/token/renew", id=_find(client, name), expires=expires)
-    click.echo(f"{renewed['id'][:8]}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
+    click.echo(f"{renewed['id']}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
 
 
 def _find(client: Client, name: str) -> str:
@@ -148,23 +149,31 @@ def _find(client: Client, name: str) -> str:
     return str(_of(client.token.query(), name)["id"])
 
 
-def _of(tokens: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return a token by its name, or the beginning of its uuid.
+def _of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = False) -> dict[str, Any]:
+    """Return a token by its whole name or uuid, or if ``reads`` by the beginning of its uuid.
 
-    :raises Failure: there is none, or more than one valid one.
+    Of tokens with one name it is the only valid one.
+    :raises Failure: there is none, or more than one.
     """
-    named = [one for one in tokens if one["name"] == name or (name and one["id"].startswith(name.lower()))]
+    named = [one for one in tokens if name == one["name"] or name.lower() == one["id"]]
+    if not named and reads:
+        begins = with_beginning((one["id"] for one in tokens), name)
+        named = [one for one in tokens if one["id"] in begins]
     found = [one for one in named if one["state"] == "valid"] or named
     if len(found) == 1:
         return found[0]
-    many = "are several tokens; name one by its uuid" if found else "is no token"
-    raise Failure(f"{visible(name)} {many}: connmgr token ls.")
+    if found:
+        lines = [f"  {one['id']}  {one['state']}, until {one['expires']}" for one in found]
+        raise Failure("\n".join([f"{visible(name)!r} means {len(found)} tokens; give the uuid:", *lines]))
+    times = Counter(one["name"] for one in tokens if one["state"] == "valid") if is_text(name) else {}
+    hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
+    raise Failure(f"No token has the name or the uuid {visible(name)!r}.{hint} `connmgr token ls` lists them.")
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     used = one["lastUsed"][:16].replace("T", " ") if one["lastUsed"] else "-"
     return (
-        one["id"][:8],
+        one["id"],
         one["name"],
         one["state"],
         one["expires"][:16].replace("T", " "),
@@ -214,4 +223,4 @@ def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator
     yield "at once", f"at most {one['maxConcurrent']} requests" if one.get("maxConcurrent") else "no limit"
     yield "from", ", ".join(one.get("from") or ()) or "any address"
     for each in below:
-        yield "descendant", f"{each['id'][:8]}  {each['name']}  {each['state']}"
+        yield "descendant", f"{each['id']}  {each['name']}  {each['state']}"

@@ -9,12 +9,15 @@ import click
 
 from connmgr.cli.address import reach
 from connmgr.cli.daemon import connect
+from connmgr.cli.exits import Failure
 from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client, ClientError
+from connmgr.client.names import find
 from connmgr.printable import visible
 
+TUNNEL = "tunnel"
 HEADING = ("NAME", "STATE", "ADDRESS", "STREAMS", "IN", "OUT", "LAST ERROR")
 _PLACE = re.compile(r"(?:\[([^\]]+)\]:|([^:]+):)?(\d{1,5})", re.ASCII)
 
@@ -63,7 +66,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
     if place is None:
         if local_port is not None:
             raise click.UsageError("--local-port is for a new tunnel: name a PORT, or edit the one that is stored.")
-        id, is_new = client.connection.find(name), False
+        id, is_new = _tunnel(client, name), False
     else:
         id, is_new = _stored(client, reach(client, name), place, local_port)
     failure = None
@@ -87,7 +90,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
 def close(name: str) -> None:
     """Close a tunnel; it stays stored."""
     client = connect()
-    id = client.connection.find(name)
+    id = _tunnel(client, name)
     client.connection.toggle(id, False)
     _tell(client, id)
 
@@ -98,12 +101,27 @@ def close(name: str) -> None:
 def ls(pattern: str, *, as_json: bool) -> None:
     """List tunnels that GLOB matches, with their states and addresses."""
     client = connect()
-    names = {one.id: one.path for one in client.connection.names(pattern)}
+    names = {one.id: one.path for one in client.connection.choose(pattern)}
     found = [one for one in client.tunnel.query() if one["connection"] in names]
     if as_json:
         print_json(found)
     elif found:
         print_table([HEADING, *(_row(names[one["connection"]], one) for one in found)])
+
+
+def _tunnel(client: Client, name: str) -> str:
+    """Return the uuid of the tunnel ``name``.
+
+    :raises Failure: the name means another connection, which would be started or stopped.
+    """
+    id = find(client.connection, name, accepts=lambda one: one.usage == TUNNEL, noun="tunnel")
+    [one] = client.connection.info([id])
+    if one.usage != TUNNEL:
+        raise Failure(
+            f"{visible(one.path)} is a connection of type {one.type}, not a tunnel. `connmgr tunnel open NAME PORT` "
+            "stores a tunnel to a port of a machine; `connmgr container` starts and stops containers."
+        )
+    return id
 
 
 def _stored(client: Client, machine: str, place: str, local_port: int | None) -> tuple[str, bool]:

@@ -58,7 +58,12 @@ def test_an_argv_is_shown_word_by_word(connmgr: CommandLine, holder: Holder) -> 
 
 def test_decisions_are_taken_by_the_beginning_of_the_uuid(connmgr: CommandLine, holder: Holder) -> None:
     body = {"connection": LOCAL, "command": "echo once", "start": True}
-    connmgr("approve", asked(holder, command="echo once")[:8], "--once")
+    once = asked(holder, command="echo once")
+    refusal = connmgr("approve", once[:8], "--once", code=5).errors
+    assert f"give the whole uuid: {once}" in refusal
+    assert "echo once" in connmgr("approve", once[:8], "--json").output
+    assert "No approval has the uuid" in connmgr("approve", once[:7], "--json", code=5).errors
+    connmgr("approve", once, "--once")
     assert holder.ok("/shell/exec", **body)["stdout"] == "once"
     id = asked(holder, command="echo once")
     assert connmgr("approve", id, "--grant", "30m", "--json").json["state"] == "granted"
@@ -71,7 +76,7 @@ def test_decisions_are_taken_by_the_beginning_of_the_uuid(connmgr: CommandLine, 
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["ffffffff"], 1, "No approval begins with 'ffffffff'"),
+        (["ffffffff"], 5, "No approval has the uuid 'ffffffff'"),
         (["--once"], 2, "Name what to decide about"),
         (["abcd", "--once", "--deny"], 2, "Give one of"),
         (["abcd", "--grant", "2d"], 2, "no time from 1s to 1d"),

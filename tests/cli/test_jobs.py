@@ -277,8 +277,11 @@ class TestNames:
         connmgr("job", "wait", id, code=3)
         for name in (id, id.upper(), "my [name]", id[:13]):
             assert connmgr("job", "info", "--json", name).json["job"] == id
-        for name in ("my", "MY [NAME]", "", "*", "zz"):
+        for name in ("my", "MY [NAME]", "", "*", "zz", id[:7], id[1:10]):
             assert "No job is called" in connmgr("job", "info", name, code=5).errors
+        for changes in ("kill", "input", "rm"):
+            assert "No job is called" in connmgr("job", changes, id[:8], code=5).errors
+        connmgr("job", "rm", id)
 
     def test_a_name_of_several_is_refused_and_they_are_listed(self, connmgr: CommandLine) -> None:
         first, second = (begin(connmgr, "sleep 600", "--name", "twin") for _ in range(2))
@@ -311,11 +314,11 @@ class TestLists:
         for arguments, ids in (
             (("--state", "running"), [running]),
             (("--state", "exited", "--state", "running"), [ended, running]),
-            (("nowhere*",), []),
             (("local*",), [ended, running]),
         ):
             assert [one["job"] for one in connmgr("job", "ls", "--json", *arguments).json] == ids
         connmgr("job", "ls", "--state", "nonsense", code=2)
+        assert "No connection matches 'nowhere*'" in connmgr("job", "ls", "nowhere*", code=5).errors
 
     def test_every_state_can_be_asked_for(self) -> None:
         assert set(STATES) == {*UNDER_WAY, *ENDED}

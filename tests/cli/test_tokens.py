@@ -83,7 +83,9 @@ def test_tokens_are_listed_renewed_and_revoked(own_daemon: Daemon) -> None:
     assert token not in listed.output
     assert connmgr(own_daemon, "token", "renew", "ci", "--expires", "2h").code == 0
     assert connmgr(own_daemon, "token", "revoke", "nobody").code == 1
-    assert connmgr(own_daemon, "token", "revoke", one["id"][:8]).code == 0
+    for part in (one["id"][:8], one["id"][:1], one["name"][:-1]):
+        assert "No token has the name or the uuid" in connmgr(own_daemon, "token", "revoke", part).errors
+    assert connmgr(own_daemon, "token", "revoke", one["id"]).code == 0
     assert connmgr(own_daemon, "token", "ls").output.split()[1:3] == ["ci", "revoked"]
     done = connmgr(own_daemon, "job", "ls", token=token)
     assert done.code == 4

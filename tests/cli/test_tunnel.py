@@ -39,6 +39,10 @@ def test_what_is_no_place_is_said(clean_connmgr: CommandLine) -> None:
     assert "No connection is called 'nowhere'" in clean_connmgr("tunnel", "nowhere", "80", code=5).errors
     assert "name a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
     assert clean_connmgr("tunnel", "ls").output == ""
+    for verb in ("open", "close"):
+        refusal = clean_connmgr("tunnel", verb, "local", code=1).errors
+        assert "local machine is a connection of type local, not a tunnel" in refusal
+        assert "Did you mean" not in clean_connmgr("tunnel", verb, "loca", code=5).errors, "it would be refused"
 
 
 def test_the_same_service_asked_for_twice_is_one_tunnel(clean_connmgr: CommandLine, service: Service) -> None:

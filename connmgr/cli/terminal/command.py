@@ -12,8 +12,6 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
 from connmgr.cli.terminal.shell import find_terminal
-from connmgr.client import Client
-from connmgr.client.names import is_text
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
@@ -26,8 +24,8 @@ _named = click.argument("name", metavar="TERMINAL")
 def terminal() -> None:
     """Look after terminals, which go on by themselves.
 
-    `connmgr shell` opens one, and `connmgr shell --attach` comes back to it. Name a TERMINAL by the beginning of its
-    uuid, or by its connection if it is the only one there.
+    `connmgr shell` opens one, and `connmgr shell --attach` comes back to it. Name a TERMINAL by its uuid, or by its
+    connection if it is the only one there. For screen the first 8 digits of the uuid suffice.
     """
 
 
@@ -41,7 +39,8 @@ def ls(pattern: str, *, as_json: bool) -> None:
     are listed for 5 minutes.
     """
     client = connect()
-    found = client.terminal.query(pattern) if is_text(pattern) else []
+    chosen = {one.id for one in client.connection.choose(pattern)}
+    found = [one for one in client.terminal.query() if one["connection"] in chosen]
     if as_json:
         print_json(found)
         return
@@ -60,7 +59,7 @@ def screen(name: str, *, as_json: bool) -> None:
     Blank lines at its end are left out.
     """
     client = connect()
-    shown = client.terminal.screen(_found(client, name))
+    shown = client.terminal.screen(find_terminal(client, None, _given(name), reads=True, ended=True))
     if as_json:
         print_json(shown)
         return
@@ -76,15 +75,14 @@ def screen(name: str, *, as_json: bool) -> None:
 def close(name: str) -> None:
     """End a terminal: its program gets HUP."""
     client = connect()
-    client.terminal.close(_found(client, name))
+    client.terminal.close(find_terminal(client, None, _given(name), ended=True))
 
 
-def _found(client: Client, name: str) -> str:
-    """Return the uuid of a terminal, which may have ended."""
+def _given(name: str) -> str:
+    """Return ``name``; an empty one would mean the only terminal."""
     if not name.strip():
         raise Failure("The name of the terminal is empty: `connmgr terminal ls` lists them.", NOT_FOUND)
-    listed = [one["terminal"] for one in client.terminal.query() if one["terminal"].startswith(name.lower())]
-    return str(listed[0]) if len(listed) == 1 else find_terminal(client, None, name)
+    return name
 
 
 def _details(one: dict[str, Any]) -> tuple[str, ...]:

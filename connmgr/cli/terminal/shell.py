@@ -11,16 +11,14 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.names import find_exactly
 from connmgr.cli.relay.session import Session, Signalled, die_by
 from connmgr.cli.terminal.escape import ESCAPE
 from connmgr.cli.terminal.lent import on_terminal
 from connmgr.cli.terminal.raw import size_of
 from connmgr.client import Client, ClientError
-from connmgr.client.names import UNKNOWN
+from connmgr.client.names import with_beginning
 from connmgr.printable import visible
-
-SHOWN_CHARACTERS = 8
-"""Characters of a terminal's uuid; enough to name it."""
 
 
 def open_terminal(client: Client, connection: str, session: str | None, sent: dict[str, str], *, record: bool) -> str:
@@ -32,16 +30,28 @@ def open_terminal(client: Client, connection: str, session: str | None, sent: di
     )
 
 
-def find_terminal(client: Client, connection: str | None, name: str) -> str:
+def find_terminal(
+    client: Client, connection: str | None, name: str, *, reads: bool = False, ended: bool = False
+) -> str:
     """Return the uuid of the running terminal that ``name`` means, of ``connection`` if given.
 
-    ``name`` is the beginning of its uuid, ``""``, or the name of its connection.
+    ``name`` is its uuid, ``""``, or the name of its connection; if ``reads``, the beginning of its uuid suffices. With
+    ``ended`` a uuid may be that of a terminal that has ended.
     :raises Failure: there is none, or several, which are listed.
     """
-    running = [one for one in client.terminal.query() if one["state"] == "running"]
-    found = [one for one in running if one["terminal"].startswith(name.lower())]
-    if not found and connection is None:
-        connection, found = _connection(client, name), running
+    every = client.terminal.query()
+    ids = {one["terminal"] for one in every if ended or one["state"] == "running"}
+    running = [one for one in every if one["state"] == "running"]
+    found = [one for one in every if one["terminal"] == name.lower() and one["terminal"] in ids]
+    if not found and not name:
+        found = running
+    elif not found:
+        meant = find_exactly(client, name)
+        found = [one for one in running if one["connection"] == meant]
+        begins = with_beginning(ids, name) if meant is None and reads else []
+        found += [one for one in every if one["terminal"] in begins]
+        if meant is None and not found:
+            raise Failure(f"No such terminal runs: {visible(name)} is neither a uuid nor a connection.", NOT_FOUND)
     found = [one for one in found if connection in (None, one["connection"])]
     if len(found) == 1:
         return str(found[0]["terminal"])
@@ -52,19 +62,9 @@ def find_terminal(client: Client, connection: str | None, name: str) -> str:
     raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
 
 
-def _connection(client: Client, name: str) -> str:
-    try:
-        return client.connection.find(name)
-    except ClientError as error:
-        if error.code != UNKNOWN:
-            raise
-        message = f"No such terminal runs: {visible(name)} is neither the beginning of a uuid nor a connection."
-        raise Failure(message, NOT_FOUND) from error
-
-
 def attach(client: Client, terminal: str, *, watch: bool) -> int:
     """Attach this terminal to one of the daemon's until either ends, and return the exit code."""
-    back = f"`connmgr shell --attach {terminal[:SHOWN_CHARACTERS]}` comes back"
+    back = f"`connmgr shell --attach {terminal}` comes back"
     left = _Left()
     try:
         with client.terminal.attach(terminal, watch=watch) as pipe:

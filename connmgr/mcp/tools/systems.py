@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import UNKNOWN, escape, telling
+from connmgr.client.names import UNKNOWN, escape, find, telling
 from connmgr.client.retry import may_pass
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
@@ -100,8 +100,16 @@ def toggle_state(
     call: Call, system: Named, state: Annotated[bool, Field(description="True starts or opens it, false stops it.")]
 ) -> Toggled:
     """Open or close a tunnel, or start or stop a system such as a container."""
-    id = call.place(system).connection
     with call.client() as client:
+        types = client.connection.types() if "connection.types" in call.bridge.rights.actions else []
+        kinds = {one.name for one in types if one.toggled}
+        id = find(
+            client.connection,
+            system,
+            accepts=lambda one: one.usage == TUNNEL or one.type in kinds,
+            noun="system",
+            listing="",
+        )
         # Repeating it does no harm.
         persist(call, lambda: client.connection.toggle(id, state), may_pass)
         can_ask = "tunnel.query" in call.bridge.rights.actions

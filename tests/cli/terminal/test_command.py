@@ -28,7 +28,10 @@ def test_terminals_are_listed(connmgr: CommandLine, opened: str) -> None:
     assert listed.split()[:5] == [opened, "local", "machine", "running", "-"]
     assert listed.endswith("exec sleep 1000")
     assert opened in [one["terminal"] for one in connmgr("terminal", "ls", "loc*", "--json").json]
-    assert connmgr("terminal", "ls", "nothing").output == ""
+    assert "No connection is called 'nothing'" in connmgr("terminal", "ls", "nothing", code=NOT_FOUND).errors
+    assert connmgr("terminal", "screen", opened[:8]).code == 0
+    for part in (opened[:8], "loc"):
+        assert "is neither a uuid nor a connection" in connmgr("terminal", "close", part, code=NOT_FOUND).errors
 
 
 def test_an_argv_is_listed_as_it_would_be_typed(connmgr: CommandLine) -> None:

@@ -96,7 +96,7 @@ def test_who_detaches_is_told_how_to_come_back_and_finds_it_as_it_was(sit: Sit) 
     person.sees("~d  detach; the terminal goes on\n(.*\n)* ~~  send ~")
     person.press("Enter")
     person.press("~", "d")
-    back = person.sees(r"detached; `(connmgr shell --attach [0-9a-f]{8})` comes back\.")[1]
+    back = person.sees(r"detached; `(connmgr shell --attach [0-9a-f-]{36})` comes back\.")[1]
     assert person.sees_it_end() == 0
     again = sit(back)
     again.sees("^seen")
