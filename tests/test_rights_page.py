@@ -19,6 +19,7 @@ VARIABLE = {
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|\+\d{2}:\d{2})?": "TIME",
     # Uses are stored in the vault every 30 seconds.
     r"\bTIME +(TIME|-) ": "TIME USED ",
+    r"\nlast used +TIME(?=\n)": "",
     r"\b\d+ entries, 1 to \d+": "N entries",
     r"\d+(\.\d+)? ?(s|m|ms) ago": "AGO",
     r" +": " ",
