@@ -6,16 +6,23 @@ Run it with ``python -m benchmarks.exec``.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import subprocess
+import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pexpect
 from pexpect import replwrap
 
 from benchmarks.daemon import local_connection, temporary_daemon
 from benchmarks.timing import interleaved, print_timings
+from connmgr.client import Client, ClientError
 
 BARE = "bare request"
+REPEAT = "python -m benchmarks.exec"
+LEAVINGS = 10
 
 
 def main() -> None:
@@ -34,7 +41,34 @@ def main() -> None:
             },
             calls=100,
         )
-    print_timings("The command true, local, keep-alive", taken, base=BARE, repeat="python -m benchmarks.exec")
+        freed = {"its time is over": [], "its client leaves": []}
+        for _ in range(LEAVINGS):
+            freed["its time is over"].append(_freed_by_timeout(client, bash))
+            freed["its client leaves"].append(_freed_by_leaving(client, bash))
+    print_timings("The command true, local, keep-alive", taken, base=BARE, repeat=REPEAT)
+    title = "Until the shell of a command that runs for hours has answered the next one, after"
+    print_timings(title, freed, base="its time is over", repeat=REPEAT)
+
+
+def _freed_by_timeout(client: Client, connection: str) -> float:
+    began = time.monotonic()
+    with contextlib.suppress(ClientError):
+        client.shell.exec(connection, "sleep 10000", timeout=0.3)
+    client.shell.exec(connection, "true")
+    return time.monotonic() - began - 0.3
+
+
+def _freed_by_leaving(client: Client, connection: str) -> float:
+    address, body = urlsplit(client.base_url), json.dumps({"connection": connection, "command": "sleep 10000"})
+    leaving = http.client.HTTPConnection(str(address.hostname), address.port or 80)
+    headers = {"Authorization": f"Bearer {client.session_token}", "Content-Type": "application/json"}
+    leaving.request("POST", "/shell/exec", body, headers)
+    while not any((one.command_seconds or 0.0) > 0.3 for one in client.shell.list(connection)):
+        time.sleep(0.02)
+    began = time.monotonic()
+    leaving.close()
+    client.shell.exec(connection, "true")
+    return time.monotonic() - began
 
 
 @contextlib.contextmanager

@@ -374,7 +374,7 @@ class CommandTimeout(OperationError):
 
 
 class CommandCancelled(OperationError):
-    """The client went away, and the command was killed."""
+    """The client went away: its command was killed, or what it waited for was never begun."""
 
 
 class PermissionDenied(OperationError):

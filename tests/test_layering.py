@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = [
     "errors",
+    "cancellation",
     "printable",
     "durations",
     "paths",

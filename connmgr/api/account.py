@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,9 +13,13 @@ import flask
 
 from connmgr.api.auth import Caller
 from connmgr.api.parking import TURNS, Turns
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.plugin import Transport
 
 Piece = TypeVar("Piece")
+
+CANCELLATION = "connmgr.cancellation"
+"""The key in the WSGI environment for the :class:`Cancellation` of a request, by its client's leaving."""
 
 
 @dataclass
@@ -94,6 +98,37 @@ def caller() -> Caller:
     found = account().caller
     assert found is not None, "a public endpoint has no caller"  # noqa: S101 - a fault of the endpoint's declaration
     return found
+
+
+class _WhileValid(Cancellation):
+    """The end of a client's interest, or of the validity of its token, which nobody is woken for."""
+
+    def __init__(self, client: Cancellation, asking: Caller) -> None:
+        super().__init__()
+        self._client = client
+        self._asking = asking
+
+    @property
+    def cancelled(self) -> bool:
+        return self._asking.ended or self._client.cancelled
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        with self._client.waking(wake):
+            yield
+
+
+def cancellation() -> Cancellation:
+    """Return the end of this request: its client leaves, or its token becomes invalid."""
+    client: Cancellation = account().environ.get(CANCELLATION, NEVER)
+    asking = caller()
+    return client if asking.live is None else _WhileValid(client, asking)
+
+
+def require_client() -> None:
+    """Raise :class:`connmgr.errors.CommandCancelled` if the client of this request has left."""
+    client: Cancellation = account().environ.get(CANCELLATION, NEVER)
+    client.require()
 
 
 def require_valid() -> None:

@@ -11,7 +11,7 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
-from connmgr.api.account import Account, account, caller
+from connmgr.api.account import Account, account, caller, cancellation
 from connmgr.api.answer import as_lines
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
@@ -19,7 +19,6 @@ from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
 from connmgr.api.schemas import AwaitsApproval, Filter, Id, Ids
 from connmgr.api.services import services
-from connmgr.api.shell import client_is_gone
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
@@ -153,7 +152,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     work = Broadcast(found.shells, caller().access, order, ready, others)
     forwards = partial(found.shells.forward_agent, ids, order.session)
     lines = _Lines(account(), stored, request["encoding"], forwards)
-    return as_lines(lines.all(ids, work.outcomes(client_is_gone())))
+    return as_lines(lines.all(ids, work.outcomes(cancellation())))
 
 
 class _Lines:

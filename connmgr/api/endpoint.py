@@ -11,7 +11,7 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import Account, account, caller
+from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
@@ -136,6 +136,9 @@ class Endpoint:
                 request = _awaited(known.turns, lambda: self._permitted(found, known, request))
             if self.waits:
                 held.enter_context(found.slots.taken(stops=self.stops))
+                if not self.stops:
+                    # It may have waited, behind the client's earlier request or for an approval.
+                    require_client()
             announce(found, known, reads=self.reads)
         except Exception:
             if concerned:

@@ -10,7 +10,7 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api.account import account, caller, detail, while_valid
+from connmgr.api.account import account, caller, cancellation, detail, while_valid
 from connmgr.api.fs_schemas import (
     BlobResponse,
     EntryResponse,
@@ -338,7 +338,7 @@ def _place_of(
         # A streamed answer ends after Flask's request context.
         known = account()
         known.held.callback(lambda: known.authority.update(rules.reasons))
-    return Place(session.transport, session.directory, session.helpers, rules)
+    return Place(session.transport, session.directory, session.helpers, rules, cancellation())
 
 
 _NOT_ASKED = {"connection", "blob", "wait"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from connmgr.api.account import caller, note_forwarding, require_valid
+from connmgr.api.account import caller, cancellation, note_forwarding, require_valid
 from connmgr.api.command_fields import sent_by, words_of
 from connmgr.api.services import services
 from connmgr.engine.surroundings import Surroundings
@@ -28,7 +28,8 @@ KEEP_SECONDS = 86400
 
 def start_shell(request: Mapping[str, Any]) -> bool:
     """Start the shell of a request unless it runs, and return whether it had been lost."""
-    return services().shells.start(request["connection"], caller().access, request.get("session")).restarted
+    shells = services().shells
+    return shells.start(request["connection"], caller().access, request.get("session"), cancellation()).restarted
 
 
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
@@ -50,7 +51,8 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
             beside = Spool(session.transport, session.helpers)
             note_forwarding(session.transport)
             sent = session.environment.select(sent_by(request) or {})
-            started = services().starts.start(job, _launch(job, request, session.surroundings, sent), beside)
+            given = _launch(job, request, session.surroundings, sent)
+            started = services().starts.start(job, given, beside, cancellation())
     except NoShell:
         if "argv" not in request or job.session is not None:
             raise
@@ -68,7 +70,7 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
     :raises NoShell: the container has a shell, which was not started.
     """
     timeout = services().settings.start_timeout
-    lease = services().links.lease(job.connection, caller().access, timeout)
+    lease = services().links.lease(job.connection, caller().access, timeout, (), cancellation())
     try:
         outside = lease.link.look_for_shell(timeout)
         if outside is None:
@@ -80,7 +82,8 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
         services().kept.keep(job.connection, lease)
         # Nothing there could set variables.
         given = _launch(job, request, None, {})
-        return services().starts.start(job, replace(given, argv=outside.words(given.argv)), spool_of(lease.link))
+        given = replace(given, argv=outside.words(given.argv))
+        return services().starts.start(job, given, spool_of(lease.link), cancellation())
     finally:
         lease.release()
 

@@ -12,7 +12,7 @@ from typing import Any
 from marshmallow import ValidationError
 
 from connmgr import errors
-from connmgr.api.account import caller, note_forwarding
+from connmgr.api.account import caller, cancellation, note_forwarding
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import SendsEnvironment, VariableName, WhatRuns, program_of, sent_by
 from connmgr.api.group import Group
@@ -138,7 +138,9 @@ def pipe(request: dict[str, Any]) -> Begin:
         if "tcp" in request
         else partial(_start, request, sent_by(request) or {}, cookie)
     )
-    lease, channel = start_over(found.links, request["connection"], access, open, found.settings.start_timeout)
+    lease, channel = start_over(
+        found.links, request["connection"], access, open, found.settings.start_timeout, cancellation()
+    )
     note_forwarding(lease.link.first)
     # git and scp often connect again soon, and then need no login.
     found.kept.keep(request["connection"], lease)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +12,7 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import detach, output, streaming
-from connmgr.api.account import account, caller, detail, note_forwarding
+from connmgr.api.account import account, caller, cancellation, detail, note_forwarding
 from connmgr.api.body import BODY, BYTES, INPUT
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
@@ -142,7 +141,7 @@ def start(request: dict[str, Any]) -> object:
 
     A shell that already runs is only described.
     """
-    started = services().shells.start(request["connection"], caller().access, request.get("session"))
+    started = services().shells.start(request["connection"], caller().access, request.get("session"), cancellation())
     told = {"restarted": True} if started.restarted and request["tellRestarted"] else {}
     return {**asdict(started.info), **told}
 
@@ -181,7 +180,7 @@ def execute(request: dict[str, Any]) -> flask.Response:
 
     A command that fails is no error: the answer is 200 with its exit code. Commands in one shell run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection
-    kills the command.
+    kills the command, or if it still waits for its turn, drops it.
 
     An `argv` is executed as by execve(2), without a shell. It runs in the directory and with the exported variables of
     the shell, and changes neither. Exit code 127 means no such program, 126 not executable.
@@ -302,7 +301,7 @@ def _arriving() -> ArrivingInput:
 def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
     place = Place(request["connection"], caller().access, request.get("session"), request["start"], request["fresh"])
-    return begun(services().shells, place, command, timeout, client_is_gone())
+    return begun(services().shells, place, command, timeout, cancellation())
 
 
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:
@@ -310,10 +309,3 @@ def seen_shells(connection: str | None = None) -> list[ShellStatus]:
     shells = services().shells.status(connection)
     seen = set(services().authorisation.visible(caller(), {one.connection for one in shells}))
     return [one for one in shells if one.connection in seen]
-
-
-def client_is_gone() -> Callable[[], bool]:
-    """Return a function that tells whether the client of this request has left, or its token has become invalid."""
-    gone: Callable[[], bool] = flask.request.environ.get("waitress.client_disconnected", lambda: False)
-    asking = caller()
-    return gone if asking.live is None else lambda: asking.ended or gone()

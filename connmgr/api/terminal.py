@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, note_forwarding, turns
+from connmgr.api.account import caller, cancellation, detail, note_forwarding, turns
 from connmgr.api.auth import Caller
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import program_of, sent_by
@@ -121,7 +121,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
         sent=sent_by(request) or {},
         token=caller().token,
     )
-    terminal = found.terminals.open(wanted, access)
+    terminal = found.terminals.open(wanted, access, cancellation())
     note_forwarding(terminal.lease.link.first)
     detail(terminal=terminal.origin.id, **({"recorded": True} if request["record"] else {}))
     return _info(terminal)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
+from functools import cached_property
 from typing import Any, Protocol
 
 from waitress.channel import ClientDisconnected
@@ -12,6 +12,7 @@ from waitress.task import Task
 
 from connmgr.api.parking import Parked
 from connmgr.daemon import receiving
+from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Parser
 from connmgr.daemon.rejection import RejectTask
@@ -25,6 +26,7 @@ class Server(receiving.Server, Protocol):
     """The parts of the server that a channel uses."""
 
     parked_channels: ParkedChannels
+    departures: Departures
 
     @property
     def crowded(self) -> bool: ...
@@ -43,8 +45,11 @@ class Channel(receiving.ReceivingChannel):
     parked: Parked | None = None
     """The event for which the oldest request waits without a thread."""
 
-    handed_over = False
-    """Whether the client's socket now belongs to a stream, so that this channel must not use it."""
+    handed_over: socket.socket | None = None
+    """The client's socket if it now belongs to a stream, so that this channel must not use it."""
+
+    queued = False
+    """Whether its next request has to wait for a thread."""
 
     _place = -1
     """The key of this channel in the server's table of waiting requests."""
@@ -88,8 +93,13 @@ class Channel(receiving.ReceivingChannel):
         handed = self.socket
         if handed is None:
             raise ConnectionResetError
-        self.handed_over = True
-        return handed.dup()
+        self.handed_over = handed.dup()
+        return self.handed_over
+
+    @cached_property
+    def cancellation(self) -> ClientCancellation:
+        """The end of the client's interest in its requests."""
+        return ClientCancellation(self.server.departures, lambda: self.handed_over or self.socket)
 
     def readable(self) -> bool:
         if self.handed_over:
@@ -100,21 +110,16 @@ class Channel(receiving.ReceivingChannel):
         return bool(self._lingering_until) or not (self.keeps_alive or self.requests or not super().readable())
 
     def check_client_disconnected(self) -> bool:  # type: ignore[override]
-        """Whether the client has gone; only the thread that answers it, and alone reads the socket, calls this."""
-        # The main thread may close a client that reads nothing at any moment, which leaves no socket here.
-        asked = self.socket
-        try:
-            # Unread input of a command would hide the end of the stream behind it.
-            return asked is None or self._broken(0) or _has_hung_up(asked) or not asked.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except (OSError, ValueError):
-            # ValueError: the socket was closed meanwhile, and has no descriptor.
-            return True
+        """Whether the client has gone."""
+        return has_left(self.socket)
 
     def service(self) -> None:
         """Answer the requests received, and those that follow at once, unless other clients wait for a thread."""
         self.keeps_alive = True
+        if self.queued:
+            self.queued = False
+            # Nobody waits for the answer any more, and nothing was begun.
+            self.connected = self.connected and not has_left(self.socket)
         try:
             while self._answer(self.requests[0]):
                 if self.server.crowded or not (self.requests or self._next_arrives()):
@@ -207,6 +212,8 @@ class Channel(receiving.ReceivingChannel):
             self._linger()
 
     def handle_close(self) -> None:
+        if "cancellation" in vars(self):
+            self.cancellation.cancel()
         # Frees the received part of an incomplete request.
         if self.request is not None:
             self.request.close()
@@ -223,11 +230,3 @@ class Channel(receiving.ReceivingChannel):
                 ended.shutdown(socket.SHUT_WR)
         except OSError:
             self.handle_close()
-
-
-def _has_hung_up(client: socket.socket) -> bool:
-    poll = select.poll()
-    # Only Linux has this event.
-    hung_up = getattr(select, "POLLRDHUP", 0)
-    poll.register(client, hung_up)
-    return any(event & hung_up for _, event in poll.poll(0))

@@ -6,6 +6,7 @@ from typing import Any
 
 from waitress.task import WSGITask
 
+from connmgr.api.account import CANCELLATION
 from connmgr.api.parking import TURNS, Parked
 from connmgr.api.stream_endpoint import HAND_OVER
 from connmgr.api.streaming import ROOM
@@ -36,6 +37,7 @@ class ResumableTask(WSGITask):
             turns.parked = None
             environ["wsgi.input"].seek(0)
         environ[TURNS] = turns
+        environ[CANCELLATION] = self.channel.cancellation  # type: ignore[attr-defined]
         environ[ROOM] = self.channel.drained  # type: ignore[attr-defined]
         if self.channel.is_alone:  # type: ignore[attr-defined]
             environ[HAND_OVER] = self.channel.hand_over  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ class SendingChannel(HTTPChannel):
                 if not self.total_outbufs_len:
                     return True
             left = deadline - time.monotonic()
-            if left <= 0 or self._broken(left):
+            if left <= 0 or self._broken(left, leaving=True):
                 return False
 
     def write_soon(self, data: Any) -> int:
@@ -100,8 +100,11 @@ class SendingChannel(HTTPChannel):
         if self._broken(POLL_SECONDS):
             raise ClientDisconnected
 
-    def _broken(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the socket accepts data; return whether the connection is broken."""
+    def _broken(self, seconds: float, *, leaving: bool = False) -> bool:
+        """Wait up to ``seconds`` until the socket accepts data; return whether the connection is broken.
+
+        With ``leaving``, the end of the client's side counts too, where the system reports it.
+        """
         # The main thread times out a client that reads nothing, and may close the socket at any moment. Polling a
         # descriptor number that was reused is harmless and short.
         polled = self.socket
@@ -109,6 +112,7 @@ class SendingChannel(HTTPChannel):
         if descriptor < 0:
             return True
         poll = select.poll()
-        poll.register(descriptor, select.POLLOUT)
+        ends = getattr(select, "POLLRDHUP", 0) if leaving else 0
+        poll.register(descriptor, select.POLLOUT | ends)
         waited = min(seconds, POLL_SECONDS) * 1000
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(waited))
+        return any(event & (select.POLLERR | select.POLLHUP | ends) for _, event in poll.poll(waited))

@@ -15,6 +15,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from connmgr.daemon.channel import Channel
+from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.threads import Threads
@@ -101,6 +102,7 @@ class Server(TcpWSGIServer):
         self._shut_down = False
         self._next_drop = 0.0
         self.parked_channels = ParkedChannels()
+        self.departures = Departures()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
         super().__init__(
             application,
@@ -169,6 +171,7 @@ class Server(TcpWSGIServer):
     def shut_down(self) -> None:
         """Close every connection and end the idle threads; the others end with the process."""
         self.task_dispatcher.shutdown(timeout=1)
+        self.departures.close()
         with self._waking:
             self._shut_down = True
         wasyncore.close_all(self._sockets)

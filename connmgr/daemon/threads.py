@@ -15,7 +15,8 @@ _log = logging.getLogger(__name__)
 class Threads(ThreadedTaskDispatcher):
     """Serves each task with an idle thread, or with a new one while there are fewer than ``most``.
 
-    Otherwise, and if the system allows no more threads, tasks wait for a thread.
+    Otherwise, and if the system allows no more threads, tasks wait for a thread; those that find all threads taken are
+    marked as ``queued``.
     """
 
     def __init__(self, most: int) -> None:
@@ -28,8 +29,10 @@ class Threads(ThreadedTaskDispatcher):
         with self._adding:
             # A new thread counts as active until it takes a task, so there are never too few.
             idle = len(self.threads) - self.active_count
-            if len(self.queue) >= idle and len(self.threads) < self._most:
-                self.set_thread_count(len(self.threads) + 1)
+            if len(self.queue) >= idle:
+                task.queued = len(self.threads) >= self._most
+                if not task.queued:
+                    self.set_thread_count(len(self.threads) + 1)
             with self.lock:
                 self.queue.append(task)
                 self.queue_cv.notify()

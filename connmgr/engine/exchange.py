@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from connmgr import errors
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.helper import Helper, Helpers, Program
 from connmgr.plugin import Deadline, Transport
 from connmgr.printable import in_one_line
@@ -56,13 +57,14 @@ class Exchange:
         variables: Mapping[str, bytes] | None = None,
         judge: Judge | None = None,
         subject: str = "",
+        cancellation: Cancellation = NEVER,
     ) -> None:
         self._helpers = helpers
         self._judge = judge
         self._asks = judge is not None
         self._refusals = program.refusals
         self._subject = f"{subject}: " if subject else ""
-        self._helper, self.mark = _called(transport, helpers, program, arguments, variables)
+        self._helper, self.mark = _called(transport, helpers, program, arguments, variables, cancellation)
         self._channel = self._helper.channel
         self._seen = bytearray()
         self._complaint = b""
@@ -277,8 +279,13 @@ def _called(
     program: Program,
     arguments: Sequence[str | bytes],
     variables: Mapping[str, bytes] | None,
+    cancellation: Cancellation,
 ) -> tuple[Helper, bytes]:
-    """Return a helper with the call written to it, and the call's mark."""
+    """Return a helper with the call written to it, and the call's mark.
+
+    :raises connmgr.errors.CommandCancelled: it was cancelled before that.
+    """
+    cancellation.require()
     helper = helpers.take()
     if helper is not None:
         try:
@@ -287,6 +294,10 @@ def _called(
             # The helper ended meanwhile; it does not run an incomplete call.
             helpers.end(helper)
     helper = helpers.start(transport, program, OPEN_SECONDS)
+    if cancellation.cancelled:
+        # Starting it may have waited for a server's only channel.
+        helpers.leave(helper)
+        cancellation.require()
     try:
         return helper, helper.call(program, arguments, STALL_SECONDS, variables)
     except (EOFError, OSError) as error:

@@ -7,48 +7,66 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from connmgr.cancellation import NEVER, Cancellation
+
+
+class _Waiter:
+    """A thread that waits; it is ``woken`` when the lock is ``granted`` to it, or its work is cancelled."""
+
+    __slots__ = ("granted", "woken")
+
+    def __init__(self) -> None:
+        self.granted = False
+        self.woken = threading.Event()
+
 
 class FairLock:
     """Admits one thread at a time in the order of the requests, so that queued commands run in their order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[threading.Event] = deque()
+        self._queue: deque[_Waiter] = deque()
         self._taken = False
 
     @contextmanager
-    def take(self, timeout: float) -> Iterator[None]:
-        """Hold the lock for the ``with`` block.
-
-        :raises TimeoutError: it was not granted within ``timeout`` seconds.
-        """
-        self.acquire(timeout)
+    def take(self, timeout: float, cancellation: Cancellation = NEVER) -> Iterator[None]:
+        """Hold the lock for the ``with`` block; raises as :meth:`acquire` does."""
+        self.acquire(timeout, cancellation)
         try:
             yield
         finally:
             self.release()
 
-    def acquire(self, timeout: float) -> None:
-        """Hold the lock until :meth:`release`, or raise TimeoutError as :meth:`take` does."""
-        granted = None
+    def acquire(self, timeout: float, cancellation: Cancellation = NEVER) -> None:
+        """Hold the lock until :meth:`release`.
+
+        :raises TimeoutError: it was not granted within ``timeout`` seconds.
+        :raises connmgr.errors.CommandCancelled: the work was cancelled first; the thread left the queue at once.
+        """
         with self._lock:
-            if self._taken:
-                granted = threading.Event()
-                self._queue.append(granted)
-            self._taken = True
-        if granted is not None and not granted.wait(timeout):
-            with self._lock:
-                if not granted.is_set():
-                    self._queue.remove(granted)
-                    raise TimeoutError
+            if not self._taken:
+                self._taken = True
+                return
+            waiter = _Waiter()
+            self._queue.append(waiter)
+        with cancellation.waking(waiter.woken.set):
+            waiter.woken.wait(timeout)
+        with self._lock:
+            if waiter.granted:
+                return
+            self._queue.remove(waiter)
+        cancellation.require()
+        raise TimeoutError
 
     def release(self) -> None:
         """Pass the lock on to the thread that has waited longest."""
         with self._lock:
-            if self._queue:
-                self._queue.popleft().set()
-            else:
+            if not self._queue:
                 self._taken = False
+                return
+            waiter = self._queue.popleft()
+            waiter.granted = True
+        waiter.woken.set()
 
     @property
     def taken(self) -> bool:

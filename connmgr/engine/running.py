@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
@@ -12,14 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.frame import Command
 from connmgr.engine.joined import Joined, Piece
 from connmgr.engine.marks import MarkedStream
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
 
-CLIENT_POLL_SECONDS = 1.0
-"""Interval of checks whether the client is still there."""
+FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.02, 1.0
+"""When a command that still runs is first looked after, and the interval of further looks.
+
+From the first look on, its client's leaving is reported. Shorter commands, the most, save that. A look also notices a
+token that has become invalid, and a shell that has ended while a background process keeps its streams open.
+"""
 
 KILL_SECONDS = 20.0
 """Longest wait for the end of a killed command's processes; then the session is abandoned."""
@@ -40,11 +46,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a command: seconds, bytes kept of each stream, and whether its client has gone."""
+    """The limits of a command: seconds, bytes kept of each stream, and the end of its client's interest."""
 
     timeout: float
     max_output: int
-    abandoned: Callable[[], bool]
+    cancellation: Cancellation
 
 
 class Holder(Protocol):
@@ -73,10 +79,54 @@ def _always(_: float) -> bool:
     return True
 
 
+class _Killer:
+    """Kills a cancelled command from a thread of its own, by ``kill``.
+
+    The thread that reads the command's output may be blocked in a plugin's ``recv``, which nothing else can end: the
+    output's end does, whatever the plugin.
+    """
+
+    def __init__(self, kill: Callable[[], object]) -> None:
+        self._kill = kill
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether the command was cancelled in time."""
+        return self._thread is not None
+
+    def begin(self) -> None:
+        """Start killing, unless the command has ended."""
+        with self._lock:
+            if self._over.is_set() or self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="kill", daemon=True)
+            # Without a thread the reader itself kills, at its next look.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> None:
+        """Wait for the killing to end: it must not hit the next command of the shell."""
+        with self._lock:
+            self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        interval = KILL_AGAIN_FIRST_SECONDS
+        while not self._over.is_set() and self._kill():
+            # The shell may have begun the command only after the kill.
+            self._over.wait(interval)
+            interval = min(2 * interval, KILL_AGAIN_SECONDS)
+
+
 class Running:
     """A command that a session has begun. One thread at a time reads its :meth:`events` or its :meth:`result`, once.
 
-    The time of its ``limits`` counts from now. Once a second it checks whether its client has left.
+    The time of its ``limits`` counts from now. It is killed as soon as it is cancelled.
     """
 
     def __init__(
@@ -165,34 +215,52 @@ class Running:
             self._session.settle(self)
 
     def _reads(self) -> Iterator[None]:
+        killer = _Killer(lambda: self._session.kill_tree(self.cookie, KILL_SECONDS / 2))
         with self._session.guarded():
-            reason = yield from self._until(self._deadline, self._limits.abandoned)
-            if reason:
+            try:
+                with contextlib.ExitStack() as watching:
+                    reason = yield from self._until(self._deadline, self._limits.cancellation, killer, watching)
+            finally:
+                killer.end()
+            if killer.began and not reason:
+                reason = "abandoned"
+            if reason and not self.ended:
                 yield from self._killed()
             self._session.settle(self)
         if reason:
             raise self._interruption(reason)
 
-    def _until(self, deadline: float, abandoned: Callable[[], bool]) -> Generator[None, None, str]:
-        """Read until the command ends; return None, or ``timeout`` or ``abandoned`` if it was not waited for.
+    def _until(
+        self,
+        deadline: float,
+        cancellation: Cancellation = NEVER,
+        killer: _Killer | None = None,
+        watching: contextlib.ExitStack | None = None,
+    ) -> Generator[None, None, str]:
+        """Read until the command ends; return an empty text, or ``timeout`` or ``abandoned`` if it was not waited for.
 
-        ``deadline`` is a time of ``time.monotonic``. Yields after each read.
+        ``deadline`` is a time of ``time.monotonic``. From the first look on, while ``watching``, a cancellation begins
+        the ``killer``. Yields after each read.
         :raises EOFError: the shell is gone.
         :raises connmgr.engine.marks.UnknownMark: it is in an unknown state.
         """
-        next_look = time.monotonic() + CLIENT_POLL_SECONDS
+        next_look = time.monotonic() + FIRST_LOOK_SECONDS
         while not self.ended:
             now = time.monotonic()
             if now >= deadline:
                 return "timeout"
             if now >= next_look:
-                if abandoned():
+                if cancellation.cancelled:
                     return "abandoned"
-                self._raise_if_ended()
-                next_look = now + CLIENT_POLL_SECONDS
+                if killer is not None and watching is not None:
+                    watching.enter_context(cancellation.waking(killer.begin))
+                    killer = None
+                else:
+                    self._raise_if_ended()
+                next_look = now + LOOK_SECONDS
             if not self._room(min(deadline, next_look) - now):
                 # A reader that has left is not waited for.
-                if abandoned():
+                if cancellation.cancelled:
                     return "abandoned"
                 continue
             now = time.monotonic()
@@ -203,8 +271,8 @@ class Running:
 
     def _await_room(self) -> None:
         """Wait until there is room, the time is over or the client has gone."""
-        while not self._room(CLIENT_POLL_SECONDS):
-            if time.monotonic() >= self._deadline or self._limits.abandoned():
+        while not self._room(LOOK_SECONDS):
+            if time.monotonic() >= self._deadline or self._limits.cancellation.cancelled:
                 self._room = _always
 
     def _drop_without(self, room: Room, _: float) -> bool:
@@ -235,7 +303,7 @@ class Running:
         deadline = time.monotonic() + KILL_SECONDS
         interval = KILL_AGAIN_FIRST_SECONDS
         while self._session.kill_tree(self.cookie, KILL_SECONDS / 2) and (now := time.monotonic()) < deadline:
-            if not (yield from self._until(min(now + interval, deadline), lambda: False)):
+            if not (yield from self._until(min(now + interval, deadline))):
                 return
             # The shell may have begun the command only after the last kill.
             interval = min(2 * interval, KILL_AGAIN_SECONDS)

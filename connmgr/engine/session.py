@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.fair_lock import FairLock
 from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
 from connmgr.engine.helper import Helpers
@@ -20,7 +21,7 @@ from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Res
 from connmgr.engine.script import quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import State
-from connmgr.engine.stdin_pipe import Whole, fed
+from connmgr.engine.stdin_pipe import Input, Whole, fed
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import (
     ChannelRefused,
@@ -148,9 +149,9 @@ class Session:
         """Seconds since the last command ended; 0 while a command runs or files are transferred."""
         return 0.0 if self._command_lock.taken or self._borrowers else time.monotonic() - self.last_used
 
-    def exec(self, command: Command, timeout: float, abandoned: Callable[[], bool] = lambda: False) -> Result:
+    def exec(self, command: Command, timeout: float, cancellation: Cancellation = NEVER) -> Result:
         """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`Running.result`."""
-        with self.begin(command, timeout, abandoned) as running:
+        with self.begin(command, timeout, cancellation) as running:
             return running.result()
 
     @contextlib.contextmanager
@@ -158,22 +159,25 @@ class Session:
         self,
         command: Command,
         timeout: float,
-        abandoned: Callable[[], bool] = lambda: False,
+        cancellation: Cancellation = NEVER,
         *,
         turn_timeout: float | None = None,
     ) -> Iterator[Running]:
         """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
-        It may run for ``timeout`` seconds, as long as ``abandoned``, called about once a second, returns False. If it
-        still runs when the block ends, it is killed.
+        It may run for ``timeout`` seconds, unless it is cancelled; a command that is cancelled before its turn never
+        runs. If it still runs when the block ends, it is killed.
+        :raises CommandCancelled: it was cancelled before anything was sent.
         :raises ShellBusy: earlier commands took ``turn_timeout`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; if the error is ``sent``, it is unknown whether the command ran.
         """
         with (
-            self._turn(timeout if turn_timeout is None else turn_timeout),
+            self._turn(timeout if turn_timeout is None else turn_timeout, cancellation),
             self._input_beside(command) as (prepared, begin_input),
         ):
+            # The last moment: both waiting for the turn and opening a channel for input may have taken long.
+            cancellation.require()
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             self._adopt(command.sent)
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
@@ -188,7 +192,7 @@ class Session:
                         self.give_up(cookie)
                         raise
                 begin_input()
-                limits = Limits(timeout, self._max_output, _abandoned(command, abandoned))
+                limits = Limits(timeout, self._max_output, _until_input_breaks(command, cancellation))
                 running = Running(self, self._channel, prepared, nonce, cookie, limits)
                 try:
                     yield running
@@ -222,9 +226,9 @@ class Session:
             self._restore += dialect.builtin.encode() + b" " + statement
 
     @contextlib.contextmanager
-    def _turn(self, timeout: float) -> Iterator[None]:
+    def _turn(self, timeout: float, cancellation: Cancellation) -> Iterator[None]:
         try:
-            self._command_lock.acquire(timeout)
+            self._command_lock.acquire(timeout, cancellation)
         except TimeoutError:
             raise ShellBusy(
                 "Other commands held this session until the request's time was over; try again, or use another session."
@@ -404,9 +408,25 @@ class Session:
 def _nothing() -> None: ...
 
 
-def _abandoned(command: Command, by_client: Callable[[], bool]) -> Callable[[], bool]:
-    arriving = command.arriving
-    return by_client if arriving is None else lambda: arriving.failed or by_client()
+class _BrokenInput(Cancellation):
+    """Ends with the client of a command, and with input that breaks off."""
+
+    def __init__(self, client: Cancellation, arriving: Input) -> None:
+        super().__init__()
+        self._client, self._arriving = client, arriving
+
+    @property
+    def cancelled(self) -> bool:
+        return self._arriving.failed or self._client.cancelled
+
+    @contextlib.contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        with self._client.waking(wake):
+            yield
+
+
+def _until_input_breaks(command: Command, client: Cancellation) -> Cancellation:
+    return client if command.arriving is None else _BrokenInput(client, command.arriving)
 
 
 def _no_way_for_input(why: OperationError | EOFError) -> ChannelRefused:

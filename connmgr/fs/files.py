@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
 from connmgr.engine.helper import Helpers, Program
 from connmgr.engine.nonce import new_nonce
@@ -52,13 +53,14 @@ _NUMBER = re.compile(rb"[0-9]{1,20}")
 class Place:
     """A session's transport, working directory and helpers.
 
-    If there is a ``gate``, it decides about every file operation.
+    If there is a ``gate``, it decides about every file operation. A cancelled operation begins no further program.
     """
 
     transport: Transport
     directory: bytes
     helpers: Helpers = field(default_factory=Helpers)
     gate: Gate | None = None
+    cancellation: Cancellation = NEVER
 
     def run(self, program: Program, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
         """Run a program of :mod:`connmgr.fs.scripts`; ``judge``, or one for the gate, decides about its questions."""
@@ -68,7 +70,15 @@ class Place:
             program = scripts.held(program)
         subject = " -> ".join(map(self._shown, arguments[: program.paths]))
         words = [self.directory, *arguments]
-        return Exchange(self.transport, self.helpers, program, words, judge=judge, subject=subject)
+        return Exchange(
+            self.transport,
+            self.helpers,
+            program,
+            words,
+            judge=judge,
+            subject=subject,
+            cancellation=self.cancellation,
+        )
 
     def _shown(self, path: str | bytes) -> str:
         """Return a path for a message, with the directory that a relative one begins in."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from connmgr import errors
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, far_name
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.reach import UNREACHABLE
@@ -41,10 +42,13 @@ class Starts:
         with self._lock:
             return frozenset(self._under_way)
 
-    def start(self, job: StoredJob, launch: Launch, spool: Spool) -> tuple[StoredJob, str | None]:
+    def start(
+        self, job: StoredJob, launch: Launch, spool: Spool, cancellation: Cancellation = NEVER
+    ) -> tuple[StoredJob, str | None]:
         """Start ``job`` as ``launch`` in ``spool``, or find the job of its connection with the same key.
 
         Return the job, and a warning about the far side, if any.
+        :raises connmgr.errors.CommandCancelled: it was cancelled before it was stored.
         :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
         :raises connmgr.errors.JobLimit: too many are under way.
         :raises connmgr.errors.ConnmgrError: the far side refused it, and nothing is left there; or the link broke, and
@@ -53,6 +57,7 @@ class Starts:
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         self._require_room(job.connection)
+        cancellation.require()
         if job.key is None:
             # Simultaneously, because the commit waits for a disk and the far side for its processes.
             with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:

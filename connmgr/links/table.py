@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from connmgr.cancellation import NEVER, Cancellation
+from connmgr.engine.fair_lock import FairLock
 from connmgr.errors import ConnectTimeout, ShellBusy, ShellLost
 from connmgr.links.chain import Target
 from connmgr.links.link import Lease, Link, open_link
@@ -25,7 +27,7 @@ class _Place:
     ``openers`` counts the threads that have or await ``opening``, ``changes`` the connection's changes meanwhile.
     """
 
-    opening: threading.Lock = field(default_factory=threading.Lock)
+    opening: FairLock = field(default_factory=FairLock)
     links: list[Link] = field(default_factory=list)
     openers: int = 0
     changes: int = 0
@@ -46,19 +48,27 @@ class LinkTable:
         self._lock = threading.Lock()
         self._places: dict[str, _Place] = {}
 
-    def lease(self, connection: str, access: Access, timeout: float, without: Collection[Link] = ()) -> Lease:
+    def lease(
+        self,
+        connection: str,
+        access: Access,
+        timeout: float,
+        without: Collection[Link] = (),
+        cancellation: Cancellation = NEVER,
+    ) -> Lease:
         """Lease a link of the connection that is not in ``without``; if necessary open one within ``timeout`` seconds.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.OperationError: no link could be opened.
+        :raises connmgr.errors.CommandCancelled: it was cancelled while another thread opened the link.
         :raises ShellBusy: the connection kept changing meanwhile.
         """
         lease = self._shared(connection, access, without)
         if lease is not None:
             return lease
         deadline = Deadline(timeout)
-        with self._opening(connection, deadline) as place:
+        with self._opening(connection, deadline, cancellation) as place:
             while True:
                 lease = self._shared(connection, access, without) or self._opened(connection, place, access, deadline)
                 if lease is not None:
@@ -117,7 +127,7 @@ class LinkTable:
         return None
 
     @contextlib.contextmanager
-    def _opening(self, connection: str, deadline: Deadline) -> Iterator[_Place]:
+    def _opening(self, connection: str, deadline: Deadline, cancellation: Cancellation) -> Iterator[_Place]:
         """Be the only thread that opens a link of ``connection``.
 
         :raises ConnectTimeout: another thread opens one until ``deadline`` is over.
@@ -127,8 +137,10 @@ class LinkTable:
             place.openers += 1
             self._vault.connections.temporary.hold(connection)
         try:
-            if not place.opening.acquire(timeout=deadline.left()):
-                raise ConnectTimeout("The connection is still being opened; try again.")
+            try:
+                place.opening.acquire(deadline.left(), cancellation)
+            except TimeoutError:
+                raise ConnectTimeout("The connection is still being opened; try again.") from None
             try:
                 yield place
             finally:

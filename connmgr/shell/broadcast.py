@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, NoReturn
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.frame import Command
-from connmgr.engine.running import CLIENT_POLL_SECONDS, Result, Running
+from connmgr.engine.running import LOOK_SECONDS, Result, Running
 from connmgr.engine.session import FRAME_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.secrets.principals import Access
@@ -97,35 +98,38 @@ class Broadcast:
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
         self._outcomes = queue.SimpleQueue[list[Outcome]]()
-        self._cancelled = threading.Event()
+        self._cancellation = Cancellation()
         self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
         self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
 
-    def outcomes(self, gone: Callable[[], bool]) -> Iterator[list[Outcome]]:
-        """Yield the outcomes in bursts as they come. If the iteration is abandoned, kill the commands that run.
+    def outcomes(self, cancellation: Cancellation = NEVER) -> Iterator[list[Outcome]]:
+        """Yield the outcomes in bursts as they come.
 
-        ``gone`` is called about once a second while nothing comes.
-        :raises CommandCancelled: it returned True.
+        If the iteration is abandoned or cancelled, kill the commands that run, and begin no more.
+        :raises CommandCancelled: it was cancelled.
         """
         left = len(self._ready) + len(self._others)
         self._driver.start()
         try:
-            while left:
-                ended = self._next(gone)
-                yield ended
-                left -= len(ended)
-                self._room.release(len(ended))
+            with cancellation.waking(lambda: self._outcomes.put([])):
+                while left:
+                    ended = self._next(cancellation)
+                    yield ended
+                    left -= len(ended)
+                    self._room.release(len(ended))
         finally:
-            self._cancelled.set()
+            self._cancellation.cancel()
             # The driver may be waiting for room.
             self._room.release()
             self._driver.join()
 
-    def _next(self, gone: Callable[[], bool]) -> list[Outcome]:
+    def _next(self, cancellation: Cancellation) -> list[Outcome]:
         while True:
             with contextlib.suppress(queue.Empty):
-                return self._outcomes.get(timeout=CLIENT_POLL_SECONDS)
-            if gone():
+                # An empty list only wakes.
+                if ended := self._outcomes.get(timeout=LOOK_SECONDS):
+                    return ended
+            if cancellation.cancelled:
                 raise CommandCancelled("The client disconnected; running commands were killed.")
             if not self._driver.is_alive() and self._outcomes.empty():
                 raise RuntimeError("The driver of a broadcast ended before its work.")
@@ -133,7 +137,7 @@ class Broadcast:
     def _drive(self) -> None:
         with self._pool:
             try:
-                while (self._ready or self._others or self._begun) and not self._cancelled.is_set():
+                while (self._ready or self._others or self._begun) and not self._cancellation.cancelled:
                     self._begin_next()
                     self._read_all()
             finally:
@@ -143,7 +147,7 @@ class Broadcast:
     def _begin_next(self) -> None:
         """Begin on as many connections as allowed; wait for room if there is nothing else to do."""
         while (self._ready or self._others) and self._room.acquire(blocking=not self._begun):
-            if self._cancelled.is_set():
+            if self._cancellation.cancelled:
                 return
             if self._ready and self._small:
                 self._begin(self._ready.popleft())
@@ -156,7 +160,7 @@ class Broadcast:
         try:
             with contextlib.ExitStack() as held:
                 session = held.enter_context(self._shells.using(connection, self._access, order.session))
-                begin = session.begin(order.command, order.timeout, self._cancelled.is_set, turn_timeout=0.0)
+                begin = session.begin(order.command, order.timeout, self._cancellation, turn_timeout=0.0)
                 begun = _Begun(connection, at, held.enter_context(begin), held.pop_all())
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
@@ -195,7 +199,7 @@ class Broadcast:
         """Run the command to its end; if ordered, start the shell first."""
         order = self._order
         place = Place(connection, self._access, order.session, order.start, order.fresh)
-        running_there = begun(self._shells, place, order.command, order.timeout, self._cancelled.is_set)
+        running_there = begun(self._shells, place, order.command, order.timeout, self._cancellation)
         with running_there as (running, restarted):
             if restarted:
                 self._restarted.add(connection)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from connmgr.cancellation import Cancellation
 from connmgr.engine.frame import Command
 from connmgr.engine.running import Running
-from connmgr.errors import CommandCancelled, ConnmgrError, NoShell, ShellLost
+from connmgr.errors import ConnmgrError, NoShell, ShellLost
 from connmgr.secrets.principals import Access
 from connmgr.shell.shells import Shells
 
@@ -41,7 +42,7 @@ def begun(
     place: Place,
     command: Command,
     timeout: float,
-    abandoned: Callable[[], bool],
+    cancellation: Cancellation,
 ) -> Iterator[Begun]:
     """Begin a command; the arguments are those of :meth:`connmgr.engine.session.Session.begin`.
 
@@ -49,27 +50,26 @@ def begun(
     ``restarted``.
 
     :raises NoShell: the shell does not run, and shall not be started; otherwise the errors of starting it.
-    :raises CommandCancelled: it was abandoned while the shell started.
+    :raises connmgr.errors.CommandCancelled: it was cancelled before it began.
     """
     if not (place.start or place.fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
         with (
             shells.using(place.connection, place.access, place.session) as session,
-            session.begin(command, timeout, abandoned) as running,
+            session.begin(command, timeout, cancellation) as running,
         ):
             yield Begun(running, False)
         return
 
     def begin() -> Running:
         session = held.enter_context(shells.using(place.connection, place.access, place.session))
-        return held.enter_context(session.begin(command, timeout, abandoned))
+        return held.enter_context(session.begin(command, timeout, cancellation))
 
     restarted = False
     try:
         with contextlib.ExitStack() as outer, contextlib.ExitStack() as held:
             if place.fresh:
-                place = outer.enter_context(_of_its_own(shells, place))
-                _require_client(abandoned)
+                place = outer.enter_context(_of_its_own(shells, place, cancellation))
             elif place.start:
                 shells.leave_silent(place.connection, place.session)
             try:
@@ -78,8 +78,7 @@ def begun(
                 if not place.start or (isinstance(error, ShellLost) and error.sent):
                     raise
                 held.close()
-                restarted = shells.start(place.connection, place.access, place.session).restarted
-                _require_client(abandoned)
+                restarted = shells.start(place.connection, place.access, place.session, cancellation).restarted
                 running = begin()
             yield Begun(running, restarted)
     except ConnmgrError as error:
@@ -89,16 +88,11 @@ def begun(
 
 
 @contextlib.contextmanager
-def _of_its_own(shells: Shells, place: Place) -> Iterator[Place]:
+def _of_its_own(shells: Shells, place: Place, cancellation: Cancellation) -> Iterator[Place]:
     """Start a shell with a random name, yield its place, and stop it."""
     own = place._replace(session=f"fresh-{secrets.token_hex(8)}", start=False)
-    shells.start(own.connection, own.access, own.session)
+    shells.start(own.connection, own.access, own.session, cancellation)
     try:
         yield own
     finally:
         shells.end(own.connection, own.session)
-
-
-def _require_client(abandoned: Callable[[], bool]) -> None:
-    if abandoned():
-        raise CommandCancelled("The client disconnected before the command began.")

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from pathlib import Path
 
+from connmgr.cancellation import Cancellation
 from connmgr.engine.start import ShellInfo
 from connmgr.errors import Stopping
 from connmgr.links.chain import Target
@@ -41,7 +42,7 @@ class Opener:
         self._orphans.reap()
         self._closed = threading.Event()
 
-    def fill(self, entry: Entry, connection: str, access: Access) -> Shell:
+    def fill(self, entry: Entry, connection: str, access: Access, cancellation: Cancellation) -> Shell:
         """Return the shell of ``entry``, which the caller holds.
 
         If no shell on the connection's current data answers, one is opened over the connection's link.
@@ -56,7 +57,7 @@ class Opener:
                 entry.lost = True
             self.empty(entry)
         shell = entry.shell = self._open(
-            lambda timeout, without: self._links.lease(connection, access, timeout, without)
+            lambda timeout, without: self._links.lease(connection, access, timeout, without, cancellation)
         )
         if shell.lease.link.transport.runs_locally:
             self._orphans.remember(shell.session.pid)

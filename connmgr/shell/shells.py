@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
 from connmgr.errors import NoShell, OperationError, ShellBusy, VaultUnavailable
@@ -63,18 +64,21 @@ class Shells:
         self._describing = threading.Lock()
         self._idle_closer = IdleCloser(self._table, self._opener.empty, idle_timeout)
 
-    def start(self, connection: str, access: Access, session: str | None = None) -> Started:
+    def start(
+        self, connection: str, access: Access, session: str | None = None, cancellation: Cancellation = NEVER
+    ) -> Started:
         """Start the shell, unless it runs and answers.
 
+        :raises connmgr.errors.CommandCancelled: it was cancelled while it waited for another thread.
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.SessionLimit: the connection has the most shells allowed.
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._holding(ShellName(connection, session), make=True) as entry:
+        with self._holding(ShellName(connection, session), cancellation, make=True) as entry:
             running = entry.shell
-            info = self._started(connection, entry, access).session.info
+            info = self._started(connection, entry, access, cancellation).session.info
             started, entry.lost = Started(info, entry.lost), False
             if entry.shell is running:
                 return started
@@ -211,9 +215,9 @@ class Shells:
         self._idle_closer.close(timeout)
 
     @contextlib.contextmanager
-    def _holding(self, name: ShellName, *, make: bool = False) -> Iterator[Entry]:
+    def _holding(self, name: ShellName, cancellation: Cancellation = NEVER, *, make: bool = False) -> Iterator[Entry]:
         """Hold the entry of a shell; afterwards end the shell if its connection was changed meanwhile."""
-        with self._table.holding(name, make=make) as entry:
+        with self._table.holding(name, cancellation=cancellation, make=make) as entry:
             try:
                 yield entry
             finally:
@@ -233,13 +237,13 @@ class Shells:
                 "The change is stored. A shell that is being started or stopped will end afterwards."
             ) from error
 
-    def _started(self, connection: str, entry: Entry, access: Access) -> Shell:
+    def _started(self, connection: str, entry: Entry, access: Access, cancellation: Cancellation) -> Shell:
         """Return the shell of ``entry``, which the caller holds; start one if none runs on the current data."""
         deadline = Deadline(self._start_timeout)
         while True:
             # Later changes of the connection mark the entry as stale.
             self._renew(entry)
-            shell = self._opener.fill(entry, connection, access)
+            shell = self._opener.fill(entry, connection, access, cancellation)
             if not entry.stale:
                 return shell
             if deadline.passed:

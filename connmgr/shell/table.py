@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from connmgr.cancellation import NEVER, Cancellation
+from connmgr.engine.fair_lock import FairLock
 from connmgr.errors import SessionLimit, ShellBusy
 from connmgr.plugin import Deadline
 from connmgr.shell.shell import Shell
@@ -32,7 +34,7 @@ class Entry:
     was started since.
     """
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: FairLock = field(default_factory=FairLock)
     shell: Shell | None = None
     stale: bool = False
     lost: bool = False
@@ -50,11 +52,14 @@ class ShellTable:
         self._entries: dict[str, dict[str | None, Entry]] = {}
 
     @contextlib.contextmanager
-    def holding(self, name: ShellName, timeout: float | None = None, *, make: bool = False) -> Iterator[Entry]:
+    def holding(
+        self, name: ShellName, timeout: float | None = None, cancellation: Cancellation = NEVER, *, make: bool = False
+    ) -> Iterator[Entry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
         If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
         :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
+        :raises connmgr.errors.CommandCancelled: it was cancelled while another thread held the entry.
         :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
         """
         deadline = Deadline(self._timeout if timeout is None else timeout)
@@ -63,8 +68,10 @@ class ShellTable:
             if entry is None:
                 yield Entry()
                 return
-            if not entry.lock.acquire(timeout=deadline.left()):
-                raise ShellBusy("The connection's shell is being started or stopped; try again.")
+            try:
+                entry.lock.acquire(deadline.left(), cancellation)
+            except TimeoutError:
+                raise ShellBusy("The connection's shell is being started or stopped; try again.") from None
             try:
                 # A shell that is started in an entry that was dropped meanwhile would never be found.
                 if self._entry(name) is entry:
@@ -84,7 +91,7 @@ class ShellTable:
         with self._lock:
             entries = self._entries.setdefault(name.connection, {})
             if name.session not in entries and len(entries) >= MAX_SHELLS:
-                left = [one for one, entry in entries.items() if entry.lost and not entry.lock.locked()]
+                left = [one for one, entry in entries.items() if entry.lost and not entry.lock.taken]
                 if not left:
                     raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
                 del entries[left[0]]

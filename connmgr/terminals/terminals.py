@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 
+from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
 from connmgr.links.link import Link
@@ -88,9 +89,10 @@ class Terminals:
         self._opening: Counter[str] = Counter()
         self._closed = self._tidying = False
 
-    def open(self, wanted: Wanted, access: Access) -> Terminal:
+    def open(self, wanted: Wanted, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
         """Open a terminal.
 
+        :raises connmgr.errors.CommandCancelled: it was cancelled before its program started.
         :raises TerminalLimit: a limit is reached.
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -106,7 +108,12 @@ class Terminals:
             program = partial(Program, id, pty, wanted.command, shell, wanted.surroundings)
             printed: list[bytes] = []
             lease, channel = start_over(
-                self._links, connection, access, partial(_start, program, wanted.sent, printed), self._timeout
+                self._links,
+                connection,
+                access,
+                partial(_start, program, wanted.sent, printed),
+                self._timeout,
+                cancellation,
             )
             cleanup.pop_all()
             opened = datetime.now(timezone.utc)

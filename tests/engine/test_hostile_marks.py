@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from connmgr.cancellation import NEVER
 from connmgr.engine.frame import Command
 from connmgr.engine.marks import STATE_BYTES, MarkedStream, UnknownMark
 from connmgr.engine.running import Limits, Running
@@ -169,7 +170,7 @@ def test_a_flood_on_both_streams_is_read_in_linear_time() -> None:
     flood = fill(MARK[:-1])
     # The end of the link is not under test here.
     session: Any = SimpleNamespace(guarded=nullcontext)
-    limits = Limits(timeout=60, max_output=1 << 20, abandoned=lambda: False)
+    limits = Limits(timeout=60, max_output=1 << 20, cancellation=NEVER)
     running = Running(session, Prints(flood, flood), Command(b""), NONCE, "cookie", limits)
     with quickly(), pytest.raises(EOFError):
         running.result()

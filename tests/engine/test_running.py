@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.cancellation import Cancellation
 from connmgr.engine.frame import Command
 from connmgr.engine.joined import PIECE_BYTES
 from connmgr.engine.session import Session
@@ -72,8 +73,11 @@ def test_all_that_was_printed_comes_before_the_timeout_is_told(bash: Session) ->
 
 
 def test_a_command_that_nobody_waits_for_is_cancelled(bash: Session) -> None:
-    with pytest.raises(CommandCancelled), bash.begin(Command(b"sleep 50"), COMMAND_SECONDS, lambda: True) as running:
-        list(running.events())
+    cancellation = Cancellation()
+    with bash.begin(Command(b"sleep 50"), COMMAND_SECONDS, cancellation) as running:
+        cancellation.cancel()
+        with pytest.raises(CommandCancelled):
+            list(running.events())
     assert out(bash, "echo still here") == "still here\n"
 
 
@@ -107,8 +111,11 @@ def test_the_time_goes_on_without_room_and_what_is_left_is_dropped(bash: Session
 
 
 def test_a_reader_that_has_gone_is_not_waited_for(bash: Session) -> None:
-    with pytest.raises(CommandCancelled), bash.begin(Command(b"sleep 50"), COMMAND_SECONDS, lambda: True) as running:
-        list(running.events(lambda _: False))
+    cancellation = Cancellation()
+    with bash.begin(Command(b"sleep 50"), COMMAND_SECONDS, cancellation) as running:
+        cancellation.cancel()
+        with pytest.raises(CommandCancelled):
+            list(running.events(lambda _: False))
 
 
 def test_a_command_left_between_two_pieces_is_killed(bash: Session) -> None:

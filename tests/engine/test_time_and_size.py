@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from connmgr.engine import session
+from connmgr.cancellation import Cancellation
+from connmgr.engine import running, session
 from connmgr.engine.frame import Command
 from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.session import Session
@@ -128,10 +129,72 @@ def test_timeout_spares_the_jobs_of_earlier_commands(posix: Session, tmp_path: P
     job.kill()
 
 
-def test_command_of_a_client_that_left_is_killed(bash: Session) -> None:
+def cancelled_when(there: Path, cancellation: Cancellation) -> threading.Thread:
+    """Cancel as soon as the file ``there`` exists."""
+
+    def wait() -> None:
+        await_text(there)
+        cancellation.cancel()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' HUP INT TERM; "])
+def test_a_cancelled_command_is_killed_without_a_further_look(
+    bash: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    # Only the cancellation itself can end the wait for output.
+    monkeypatch.setattr(running, "LOOK_SECONDS", 10 * DEADLINE_SECONDS)
+    cancellation, begun = Cancellation(), tmp_path / "begun"
+    cancelling = cancelled_when(begun, cancellation)
     with pytest.raises(CommandCancelled):
-        bash.exec(Command(b"sleep 100"), 60, abandoned=lambda: True)
+        bash.exec(Command(f"{trap}echo begun >{begun}; sleep {10 * DEADLINE_SECONDS}".encode()), 3600, cancellation)
+    cancelling.join(DEADLINE_SECONDS)
     assert_usable(bash)
+
+
+def test_a_cancelled_command_is_never_sent(bash: Session, tmp_path: Path) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    for stdin in (b"", bytes(100_000)):
+        with pytest.raises(CommandCancelled):
+            bash.exec(Command(f"cd /; touch {tmp_path}/ran".encode(), stdin=stdin), 60, cancellation)
+    assert run(bash, "pwd").stdout != b"/"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.local("the daemon decides it, whatever the transport is")
+def test_a_cancelled_command_leaves_the_queue_before_its_turn(bash: Session, tmp_path: Path) -> None:
+    gate, ran, begun = tmp_path / "gate", tmp_path / "ran", tmp_path / "begun"
+    command = Command(f"echo begun >{begun}; until [ -e {gate} ]; do sleep 0.01; done".encode())
+    holder = threading.Thread(target=lambda: bash.exec(command, 60))
+    holder.start()
+    await_text(begun)
+    cancellation, errors = Cancellation(), list[type[Exception]]()
+
+    def wait() -> None:
+        try:
+            bash.exec(Command(f"echo ran >>{ran}".encode()), 60, cancellation)
+        except CommandCancelled as error:
+            errors.append(type(error))
+
+    waiting = [threading.Thread(target=wait) for _ in range(10)]
+    for thread in waiting:
+        thread.start()
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while bash.waiting < 10 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    cancellation.cancel()
+    for thread in waiting:
+        thread.join(DEADLINE_SECONDS)
+    # The command ahead still runs.
+    assert (errors, bash.waiting, holder.is_alive()) == ([CommandCancelled] * 10, 0, True)
+    gate.touch()
+    holder.join(DEADLINE_SECONDS)
+    assert_usable(bash)
+    assert not ran.exists()
 
 
 @pytest.mark.local("the daemon decides it, whatever the transport is")
@@ -235,11 +298,11 @@ def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: P
 
 @pytest.mark.local("the daemon decides it, whatever the transport is")
 def test_a_turn_that_does_not_come_in_time(bash: Session, tmp_path: Path) -> None:
-    started, gate = threading.Event(), tmp_path / "gate"
-    command = Command(f"until [ -e {gate} ]; do sleep 0.01; done".encode())
-    holder = threading.Thread(target=lambda: bash.exec(command, 60, abandoned=lambda: started.set() or False))
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    command = Command(f"echo begun >{begun}; until [ -e {gate} ]; do sleep 0.01; done".encode())
+    holder = threading.Thread(target=lambda: bash.exec(command, 60))
     holder.start()
-    assert started.wait(DEADLINE_SECONDS)
+    await_text(begun)
     with pytest.raises(ShellBusy):
         run(bash, "echo hi", timeout=0.1)
     gate.touch()

@@ -16,6 +16,7 @@ import pytest
 from connmgr.daemon import channel, parser, receiving, server
 from connmgr.daemon.parser import Uploads
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
+from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
 
@@ -161,6 +162,48 @@ def test_a_client_s_disconnection_is_noticed_while_its_request_runs(serve: Any) 
         connection.sendall(REQUEST)
         assert entered.wait(ANSWER_SECONDS)
     assert seen.wait(ANSWER_SECONDS)
+
+
+def test_a_request_that_waits_for_a_thread_is_dropped_when_its_client_leaves(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QUICK_THREADS", "KEEP_ALIVE_THREADS"):
+        monkeypatch.setattr(server, name, 0)
+    entered, queued, gate, served = threading.Semaphore(0), threading.Semaphore(0), threading.Event(), list[str]()
+    add_task = Threads.add_task
+
+    def counting(threads: Threads, task: Any) -> None:
+        add_task(threads, task)
+        queued.release()
+
+    monkeypatch.setattr(Threads, "add_task", counting)
+
+    def holding(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        served.append(environ["PATH_INFO"])
+        entered.release()
+        if environ["PATH_INFO"] == "/held":
+            gate.wait(ANSWER_SECONDS)
+        return answer(environ, start_response)
+
+    def sent(path: str) -> socket.socket:
+        connection = connect(address)
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return connection
+
+    address = serve(holding)
+    # The fixture's server has two threads without the others.
+    holders = [sent("/held") for _ in range(2)]
+    for _ in holders:
+        assert entered.acquire(timeout=ANSWER_SECONDS)
+    gone, stays = sent("/gone"), sent("/stays")
+    for _ in (*holders, gone, stays):
+        assert queued.acquire(timeout=ANSWER_SECONDS)
+    gone.close()
+    gate.set()
+    read_answers(stays, 1)
+    assert served == ["/held", "/held", "/stays"]
+    for connection in (*holders, stays):
+        connection.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.cancellation import NEVER
 from connmgr.engine.frame import Command
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
@@ -66,7 +67,7 @@ def far(vault: Vault, shells: Shells, server: Sshd) -> str:
 def run(shells: Shells, connection: str, command: str) -> tuple[str, bool]:
     """Return a command's output, and whether its shell was started again."""
     place = Place(connection, Access(), start=True)
-    with begun(shells, place, Command(command.encode()), DEADLINE_SECONDS, lambda: False) as (running, restarted):
+    with begun(shells, place, Command(command.encode()), DEADLINE_SECONDS, NEVER) as (running, restarted):
         return bytes(running.result().stdout).decode().strip(), restarted
 
 
@@ -116,5 +117,5 @@ def test_a_broadcast_leaves_it_too(
     fall_silent(server, monkeypatch)
     assert shells.admitted(stored, Access()) == [], "a shell whose far side is silent counts as ready"
     work = Broadcast(shells, Access(), Order(Command(b"pwd"), DEADLINE_SECONDS, 1, start=True), [], [far])
-    (outcome,) = (one for some in work.outcomes(lambda: False) for one in some)
+    (outcome,) = (one for some in work.outcomes() for one in some)
     assert outcome.restarted, outcome

@@ -1,0 +1,77 @@
+"""Whether work is still wanted, and how those who wait on its behalf are woken when it no longer is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from connmgr.errors import CommandCancelled
+
+
+class Cancellation:
+    """The end of somebody's interest in a piece of work. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants the work any more."""
+        return self._cancelled
+
+    def require(self) -> None:
+        """Return if the work is still wanted; called just before a step that cannot be undone.
+
+        :raises CommandCancelled: it is not.
+        """
+        if self.cancelled:
+            raise CommandCancelled("The client disconnected before its request was carried out; nothing was done.")
+
+    def cancel(self) -> None:
+        """Note that nobody wants the work, and wake all who wait on its behalf. Calling it again does nothing."""
+        with self._lock:
+            if self._cancelled:
+                return
+            self._cancelled = True
+            callbacks = list(self._callbacks.values())
+        for callback in callbacks:
+            callback()
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call ``wake`` once if the work is cancelled during the ``with`` block, or was before.
+
+        It may be called by any thread, even just after the block, and must not wait.
+        """
+        key = object()
+        with self._lock:
+            is_over = self._cancelled
+            if not is_over:
+                self._callbacks[key] = wake
+        if is_over:
+            wake()
+            yield
+            return
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.pop(key, None)
+
+
+class _Never(Cancellation):
+    """Work that is always wanted; shared by all, so it keeps nothing."""
+
+    def cancel(self) -> None:
+        raise NotImplementedError("others share this object")
+
+    @contextmanager
+    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+        yield
+
+
+NEVER: Cancellation = _Never()
+"""For work that nobody cancels."""
