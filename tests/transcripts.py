@@ -33,6 +33,8 @@ def sit_down(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let :func:`typed` type as the user of ``daemon``."""
     for name, value in CommandLine(daemon).environment.items():
         monkeypatch.setenv(name, value)
+    # All that is typed is one POSIX session's.
+    monkeypatch.delenv("CONNMGR_SESSION")
 
 
 def typed(text: str, directory: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED
+from connmgr.cli.outcome import SHARED, own_or, session_or_none, shell_label
 from connmgr.cli.output import counted, json_option, print_json
 from connmgr.cli.selection import (
     Choice,
@@ -23,11 +24,21 @@ from connmgr.cli.selection import (
 )
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import telling
+from connmgr.posix_session import named
 from connmgr.printable import visible
 
 DEFAULT_JOBS, MAX_JOBS = 16, 128
 
-_session = click.option("--session", metavar="NAME", help="Only the shell of this name.")
+_session = click.option(
+    "--session",
+    metavar="NAME",
+    help="Only the shell of this name, or of this terminal, such as pts/3; - is the connection's own shell.",
+)
+_own_session = click.option(
+    "--session",
+    metavar="NAME",
+    help="The shell of this name; - is the connection's own shell. By default that of this terminal.",
+)
 
 
 @click.command()
@@ -53,34 +64,37 @@ def disconnect(
     without a terminal to ask on, it then needs --yes.
     """
     client, names = _chosen(selectors, choice, None)
-    running = {one.id: len(_shells(client, one.id, session)) for one in names}
+    running = {one.id: _shells(client, one.id, session) for one in names}
     told = telling(names)
     rows = [("end", told[one.id], _count(running[one.id])) for one in names]
-    question = f"End {counted(sum(running.values()), 'shell')} of {counted(len(names), 'connection')}?"
+    question = f"End {counted(sum(map(len, running.values())), 'shell')} of {counted(len(names), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 
         def end(client: Client, id: str) -> str:
-            return f"{counted(running[id], 'shell')} ended" if _stopped(client, id, session) else "no shell runs"
+            ended = _ended(client, id, session, running[id])
+            return f"{_count(running[id])} ended{_which(running[id])}" if ended else "no shell runs"
 
         each(client, names, end, jobs, as_json=as_json)
 
 
 @click.command()
 @selecting
-@_session
+@_own_session
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @json_option
 def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jobs: int, as_json: bool) -> None:
     """Start the shells of connections.
 
-    The next command then need not log in. A shell that runs already stays as it is, with its directory and variables.
-    `connmgr container start` starts stopped containers, `connmgr tunnel open` opens tunnels.
+    The next command of this terminal then need not log in. A shell that runs already stays as it is, with its directory
+    and variables. Stopped containers are started by `connmgr container start`, tunnels by `connmgr tunnel open`.
     """
     client, names = _chosen(selectors, choice, "shell")
 
+    own = own_or(session)
+
     def begin(client: Client, id: str) -> str:
-        runs = any(one.status.state != "lost" for one in _shells(client, id, session, exactly=True))
-        client.shell.ensure(id, session=session)
+        runs = any(one.status.state != "lost" for one in client.shell.list(id) if one.status.session == own)
+        client.shell.ensure(id, session=own)
         return "the shell runs already" if runs else "the shell was started"
 
     each(client, names, begin, jobs, as_json=as_json)
@@ -104,19 +118,23 @@ def restart(
 ) -> None:
     """Restart the shells of connections.
 
-    Their links end too, so that each logs in again. Commands in the shells end with them; directories and
-    variables are those of a new login. If a GLOB, several names or options choose the connections, it shows which, and
-    asks first; without a terminal to ask on, it then needs --yes. `connmgr container restart` restarts containers.
+    The links end too, so that each connection logs in again. Commands in the shells end with them; directories and
+    variables are those of a new login. Of several shells only that of this terminal is started again. If a GLOB, several
+    names or options choose the connections, it shows which, and asks first; without a terminal to ask on, it then needs
+    --yes. Containers are restarted by `connmgr container restart`.
     """
     client, names = _chosen(selectors, choice, "shell")
     told = telling(names)
-    rows = [("restart", told[one.id], _count(len(_shells(client, one.id, session)))) for one in names]
+    rows = [("restart", told[one.id], _count(_shells(client, one.id, session))) for one in names]
     question = f"Restart the shells of {counted(len(names), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 
         def anew(client: Client, id: str) -> str:
-            ended = _stopped(client, id, session)
-            client.shell.start(id, session=session)
+            shells = _shells(client, id, session)
+            ended = _ended(client, id, session, shells)
+            # Of a terminal named by --session its shell, otherwise that of this one.
+            for one in shells if session is not None and shells else [own_or(session)]:
+                client.shell.start(id, session=one)
             return "the shell was started anew" if ended else "the shell was started"
 
         each(client, names, anew, jobs, as_json=as_json)
@@ -159,20 +177,40 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
         raise click.exceptions.Exit(FAILED)
 
 
-def _count(shells: int) -> str:
-    return counted(shells, "shell") if shells else "no shell runs"
+def _count(shells: Sized) -> str:
+    return counted(len(shells), "shell") if shells else "no shell runs"
 
 
-def _shells(client: Client, id: str, session: str | None, *, exactly: bool = False) -> list[Any]:
-    """Return the shells of a connection that ``session`` names, all without it; ``exactly``: the unnamed one."""
-    found = client.shell.list(id)
-    return [one for one in found if session == one.status.session or (session is None and not exactly)]
+def _which(shells: Sequence[str | None]) -> str:
+    return f": {', '.join(map(shell_label, shells))}" if shells else ""
 
 
-def _stopped(client: Client, id: str, session: str | None) -> bool:
+def _shells(client: Client, id: str, session: str | None) -> list[str | None]:
+    """Return the names of a connection's shells that ``session`` means, all without it."""
+    found = [one.status.session for one in client.shell.list(id)]
+    return [one for one in found if session is None or _is(one, session)]
+
+
+def _is(name: str | None, session: str) -> bool:
+    """Whether ``session`` is a shell's name, or that of the terminal or the process that it belongs to."""
+    own = named(name)
+    if own is not None and session in (own.terminal, str(own.pid)):
+        return True
+    return session == (SHARED if name is None else name)
+
+
+def _ended(client: Client, id: str, session: str | None, shells: Sequence[str | None]) -> bool:
+    """End the ``shells`` that ``session`` means, or all, and return whether there was any."""
+    if session is None:
+        return _stopped(client, id, all=True)
+    # A shell that is just being started is not listed.
+    return any([_stopped(client, id, session=one) for one in shells or [session_or_none(session)]])  # noqa: C419 - each
+
+
+def _stopped(client: Client, id: str, **which: Any) -> bool:
     """Stop one shell or all, and return whether there was any."""
     try:
-        client.shell.stop(id, session=session, all=session is None)
+        client.shell.stop(id, **which)
     except ClientError as error:
         if error.code != "no_shell":
             raise

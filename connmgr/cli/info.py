@@ -10,6 +10,7 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.ls import infos_of, used
+from connmgr.cli.outcome import shell_label
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, means_many, require_some, selecting
 from connmgr.cli.status import at_work
@@ -84,7 +85,7 @@ def _login(host: Mapping[str, Any]) -> str:
 
 
 def _label(session: str | None) -> str:
-    return "shell" if session is None else f"shell {session}"
+    return "shell" if session is None else f"shell {shell_label(session)}"
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.orphans import orphans
+from connmgr.cli.outcome import shell_label
 from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table
 from connmgr.client import ClientError
 from connmgr.printable import visible
@@ -91,7 +92,7 @@ def info(name: str, *, as_json: bool) -> None:
         ("name", one.name),
         ("key", one.key),
         ("connection", client.connection.info([one.connection])[0].path),
-        ("session", one.session),
+        ("session", None if one.session is None else shell_label(one.session)),
         ("command", command_text(one.command)),
         ("state", outcome(one)),
         ("begun", ago(one.created)),

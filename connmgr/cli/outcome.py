@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from connmgr.cli.exits import TIMED_OUT
 from connmgr.client import Client, ClientError, RawResult, Stream
+from connmgr.posix_session import current, named
 from connmgr.printable import visible
 
 BUSY_SECONDS = 60.0
@@ -24,12 +25,16 @@ KILLED = "command_timeout"
 
 
 SESSION_VARIABLE = "CONNMGR_SESSION"
+SHARED = "-"
+"""In place of a session's name: the connection's own shell, which has none."""
 
 session_option = click.option(
     "--session",
     metavar="NAME",
     envvar=SESSION_VARIABLE,
-    help="Use the shell of this name, with its own directory and variables. $CONNMGR_SESSION names one too.",
+    help="Use the shell of this name, with its own directory and variables; - is the connection's own shell, which "
+    "clients of the API share. $CONNMGR_SESSION names one too. By default each terminal, and each cron job, has its "
+    "own.",
 )
 
 
@@ -39,15 +44,31 @@ fresh_option = click.option(
 
 
 def session_of(session: str | None, *, fresh: bool) -> str | None:
-    """Return the ``--session`` of the running command; ``--fresh`` outranks that of the environment.
+    """Return the session of the running command's shells: that of ``--session``, or of its terminal.
 
+    None is the connection's own shell, or a new one for ``--fresh``, which outranks the environment.
     :raises click.UsageError: both are given.
     """
     if not fresh:
-        return session
+        return own_or(session)
     if click.get_current_context().get_parameter_source("session") == ParameterSource.COMMANDLINE:
         raise click.UsageError("Give --session or --fresh.")
     return None
+
+
+def own_or(session: str | None) -> str | None:
+    """Return ``session``, by default that of the environment or of the terminal, as the API takes it."""
+    return session_or_none(session or os.environ.get(SESSION_VARIABLE) or current().name)
+
+
+def session_or_none(session: str | None) -> str | None:
+    """Return ``session`` as the API takes it, where the connection's own shell has no name."""
+    return None if session == SHARED else session
+
+
+def shell_label(session: str | None) -> str:
+    """Return words for the shell with this session's name."""
+    return "the shared shell" if session is None else str(named(session) or session)
 
 
 @contextlib.contextmanager

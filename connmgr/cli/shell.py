@@ -23,6 +23,7 @@ from connmgr.cli.outcome import (
     sent_environment,
     session_of,
     session_option,
+    session_or_none,
     tell_restarted,
     write_all,
 )
@@ -87,11 +88,13 @@ def shell(
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not lines
     if attach is not None and not on_terminal:
         raise click.UsageError("--attach needs a terminal.")
-    session = session_of(session, fresh=fresh)
+    given, session = session_or_none(session), session_of(session, fresh=fresh)
     client = connect()
     id = None if connection is None else reach(client, connection)
     if on_terminal:
-        status = _on_terminal(client, id, session, attach, watch=watch, record=record)
+        # Without --session a terminal begins as after a login.
+        begins_in = None if fresh else given
+        status = _on_terminal(client, id, begins_in, attach, watch=watch, record=record)
         if status is not None:
             raise click.exceptions.Exit(status)
     assert id is not None, "or --attach is given, which needs a terminal"  # noqa: S101

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.outcome import shell_label
 from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
 from connmgr.client import Client, DaemonStatus
 from connmgr.client.results import ListedShell
@@ -61,7 +62,7 @@ def _print_shells(client: Client, shells: list[ListedShell]) -> None:
 
 
 def _label(path: str, session: str | None) -> str:
-    return path if session is None else f"{path} [{session}]"
+    return path if session is None else f"{path} [{shell_label(session)}]"
 
 
 def at_work(shell: ListedShell) -> str:

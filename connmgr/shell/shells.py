@@ -13,13 +13,13 @@ from typing import NamedTuple
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
-from connmgr.errors import NoShell, OperationError, ShellBusy, VaultUnavailable
+from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shell.idle import IdleCloser
+from connmgr.shell.idle import IdleCloser, dispensable
 from connmgr.shell.opener import PROBE_SECONDS, Opener
 from connmgr.shell.shell import Shell
 from connmgr.shell.status import ShellStatus, found_inside, state_of, status_of
@@ -76,7 +76,7 @@ class Shells:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._holding(ShellName(connection, session), cancellation, make=True) as entry:
+        with self._made(ShellName(connection, session), cancellation) as entry:
             running = entry.shell
             info = self._started(connection, entry, access, cancellation).session.info
             started, entry.lost = Started(info, entry.lost), False
@@ -222,6 +222,31 @@ class Shells:
                 yield entry
             finally:
                 self._renew(entry)
+
+    @contextlib.contextmanager
+    def _made(self, name: ShellName, cancellation: Cancellation) -> Iterator[Entry]:
+        """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    entry = held.enter_context(self._holding(name, cancellation, make=True))
+                except SessionLimit:
+                    if not self._makes_room(name.connection):
+                        raise
+                else:
+                    break
+            yield entry
+
+    def _makes_room(self, connection: str) -> bool:
+        """End the least needed shell of the command line; return False if there is none to end."""
+        for name in dispensable([(one, shell) for one, _, shell in self._table.taken(connection)]):
+            with contextlib.suppress(ShellBusy), self._table.holding(name, timeout=0.0) as entry:
+                # Another request may have begun to use it.
+                if entry.shell is not None and entry.shell.session.idle_seconds:
+                    self._opener.empty(entry)
+                    self._table.remember_lost(name)
+                    return True
+        return False
 
     def _renew(self, entry: Entry) -> None:
         if entry.stale:

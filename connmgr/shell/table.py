@@ -18,6 +18,10 @@ MAX_SHELLS = 16
 """Most shells of one connection, including those that are being started."""
 
 
+MAX_GAVE_WAY = 1000
+"""Most shells that gave way and are remembered; then the oldest is forgotten."""
+
+
 class ShellName(NamedTuple):
     """A connection and the name of one of its shells; ``session`` is None for the connection's own shell."""
 
@@ -50,6 +54,7 @@ class ShellTable:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._entries: dict[str, dict[str | None, Entry]] = {}
+        self._gave_way: dict[ShellName, None] = {}
 
     @contextlib.contextmanager
     def holding(
@@ -95,7 +100,17 @@ class ShellTable:
                 if not left:
                     raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
                 del entries[left[0]]
-            return entries.setdefault(name.session, Entry())
+            if name.session not in entries:
+                entries[name.session] = Entry(lost=name in self._gave_way)
+                self._gave_way.pop(name, None)
+            return entries[name.session]
+
+    def remember_lost(self, name: ShellName) -> None:
+        """Note that a shell gave way to another one: whoever uses the name next is told that its shell was lost."""
+        with self._lock:
+            self._gave_way[name] = None
+            if len(self._gave_way) > MAX_GAVE_WAY:
+                del self._gave_way[next(iter(self._gave_way))]
 
     def _drop_empty(self, name: ShellName, entry: Entry) -> None:
         with self._lock:

@@ -72,6 +72,8 @@ class CommandLine:
             "PATH": f"{DIRECTORY}:{daemon.environment['PATH']}",
             "CONNMGR_PORT": daemon.url.rpartition(":")[2],
             "TERM": "xterm",
+            # Each run is a POSIX session of its own, while tests mean one person at one terminal.
+            "CONNMGR_SESSION": "-",
         }
 
     def __call__(

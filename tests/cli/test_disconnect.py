@@ -47,7 +47,7 @@ def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tm
         assert "a command runs for" in shown
         listed = connmgr("status", "--json").json["shells"]
         assert sorted(one.get("session", "") for one in listed) == ["", "build"]
-        assert connmgr("disconnect", "local").output == "local machine: 2 shells ended\n"
+        assert connmgr("disconnect", "local").output == "local machine: 2 shells ended: the shared shell, build\n"
         assert process.wait(DEADLINE_SECONDS) == 125
     assert connmgr.daemon.client.shell.list() == []
     assert connmgr("disconnect", "local").output == "local machine: no shell runs\n"
@@ -58,10 +58,10 @@ def test_it_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
     clean_connmgr("exec", "local", "--", "true")
     clean_connmgr("exec", "--session", "build", "local", "--", "true")
     done = clean_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
-    assert done.output == "local machine: 1 shell ended\n"
+    assert done.output == "local machine: 1 shell ended: build\n"
     assert [one.status.session for one in clean_connmgr.daemon.client.shell.list()] == [None]
     assert clean_connmgr("disconnect", "local", environment={"CONNMGR_SESSION": "other"}).output == (
-        "local machine: 1 shell ended\n"
+        "local machine: 1 shell ended: the shared shell\n"
     )
 
 
