@@ -74,6 +74,9 @@ def _exec(connmgr: CommandLine, server: Sshd) -> None:
             subjects = {
                 "ssh -S … true": lambda: subprocess.run(["ssh", *options, "x", "true"], check=True),
                 "connmgr exec … true": lambda: connmgr("exec", "server", "--", "true"),
+                "connmgr exec … true, each in a new POSIX session": lambda: connmgr(
+                    "exec", "server", "--", "true", environment={"CONNMGR_SESSION": ""}
+                ),
                 "ssh … true, no master": lambda: subprocess.run(
                     ["ssh", *options, "-S", "none", "x", "true"], check=True
                 ),

@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import caller
 from connmgr.api.schemas import Members
-from connmgr.engine.frame import Command
+from connmgr.engine.frame import Asker, Command
 from connmgr.engine.stdin_pipe import Input
 from connmgr.fields import List, Nested, Number, Schema, Text
 
@@ -132,7 +132,7 @@ def check_base64(data: Mapping[str, Any], name: str) -> None:
 
 
 def command_of(request: dict[str, Any], arriving: Input | None = None) -> Command:
-    """Return the command of a loaded request, and perhaps of input that is still ``arriving``."""
+    """Return the command of a loaded request, which is that being answered, and perhaps of input still ``arriving``."""
     stdin, cwd = request.get("stdin", ""), request.get("cwd")
     return Command(
         request.get("command", "").encode(),
@@ -142,6 +142,7 @@ def command_of(request: dict[str, Any], arriving: Input | None = None) -> Comman
         environment=request.get("env"),
         sent=sent_by(request),
         argv=words_of(request),
+        asker=_asker(),
     )
 
 
@@ -157,6 +158,14 @@ def sent_by(request: Mapping[str, Any]) -> Mapping[str, str] | None:
             if "/" in value or "%" in value:
                 raise errors.PolicyDenied(f"sendEnv.{name}: A caller bound by rules may not send a value with / or %.")
     return sent
+
+
+def _asker() -> Asker:
+    asking = caller()
+    grant = asking.grant
+    if grant is None:
+        return Asker(asking.name)
+    return Asker(asking.name, tuple(one.id for one in grant.lineage), grant.name)
 
 
 def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
@@ -20,6 +21,7 @@ from connmgr.api.group import Group
 from connmgr.api.schemas import AwaitsApproval, Id
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import (
+    SHOWN_CHARACTERS,
     ListRequest,
     OwnShell,
     Restarted,
@@ -245,13 +247,15 @@ def execute(request: dict[str, Any]) -> flask.Response:
                 "idle": 0.0,
                 "waiting": 1,
                 "runningSince": "2025-01-31T09:15:00.000000Z",
+                "running": {"command": "make -j4 all", "client": "connmgr"},
             }
         ]
     },
 )
 def list_(request: dict[str, Any]) -> dict[str, Any]:
     """Describe the running shells of all connections or of one. No machine is asked."""
-    return {"shells": seen_shells(request.get("connection"))}
+    shells = seen_shells(request.get("connection"))
+    return {"shells": [{**vars(one), "running": _shown_command(one.running)} for one in shells]}
 
 
 @group.endpoint(
@@ -307,5 +311,18 @@ def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:
     """Return the states of all shells that the caller may see, or of those of one connection."""
     shells = services().shells.status(connection)
-    seen = set(services().authorisation.visible(caller(), {one.connection for one in shells}))
+    asking = caller()
+    seen = set(services().authorisation.visible(asking, {one.connection for one in shells}))
     return [one for one in shells if one.connection in seen]
+
+
+def _shown_command(command: Command | None) -> dict[str, Any] | None:
+    """Return what the caller may see of a running command."""
+    if command is None or command.asker is None:
+        return None
+    asker, token = command.asker, caller().token
+    if token is not None and token not in asker.tokens:
+        return None
+    words = command.text or shlex.join(word.decode(errors="replace") for word in command.argv).encode()
+    shown = {"command": words.decode(errors="replace")[:SHOWN_CHARACTERS], "client": asker.client}
+    return shown | ({} if asker.token_name is None else {"token": asker.token_name})

@@ -10,6 +10,9 @@ from connmgr.api.schemas import FilePath, Id, UtcTime
 from connmgr.api.second_vocabulary import Located
 from connmgr.fields import Boolean, Schema, Text
 
+SHOWN_CHARACTERS = 1000
+"""Most characters of a running command that are shown."""
+
 
 class ShellName(Text):
     """The name of a further shell of a connection."""
@@ -132,6 +135,15 @@ class ShellStatus(Schema):
         return {name: value for name, value in data.items() if value is not None}
 
 
+class RunningCommand(Schema):
+    command = fields.String(
+        required=True,
+        metadata={"description": f"Its text, or the words of its argv, up to {SHOWN_CHARACTERS} characters."},
+    )
+    client = fields.String(required=True, metadata={"description": "The client that asked for it, by its own name."})
+    token = fields.String(metadata={"description": "The name of that client's token. Absent: it has none."})
+
+
 class ListedShell(ShellStatus):
     pid = fields.Integer(
         required=True, metadata={"description": "The shell's process id on the machine where it runs."}
@@ -141,6 +153,12 @@ class ListedShell(ShellStatus):
     runningSince = UtcTime(
         attribute="running_since",
         metadata={"description": "When the running command began. Absent: none runs."},
+    )
+    running = fields.Nested(
+        RunningCommand,
+        metadata={
+            "description": "The running command. A token sees those of its own clients, and of tokens that it created."
+        },
     )
 
 

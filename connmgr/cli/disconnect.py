@@ -119,9 +119,9 @@ def restart(
     """Restart the shells of connections.
 
     The links end too, so that each connection logs in again. Commands in the shells end with them; directories and
-    variables are those of a new login. Of several shells only that of this terminal is started again. If a GLOB, several
-    names or options choose the connections, it shows which, and asks first; without a terminal to ask on, it then needs
-    --yes. Containers are restarted by `connmgr container restart`.
+    variables are those of a new login. Of several shells only that of this terminal is started again. If a GLOB,
+    several names or options choose the connections, it shows which, and asks first; without a terminal to ask on, it
+    then needs --yes. `connmgr container restart` restarts containers.
     """
     client, names = _chosen(selectors, choice, "shell")
     told = telling(names)

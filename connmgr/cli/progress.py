@@ -1,4 +1,4 @@
-"""Lines on a terminal while a command waits or transfers; nothing is shown if stderr is no terminal."""
+"""Lines on stderr while a command waits or transfers; without a terminal only that it waits for another's command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from connmgr.client import Client, ClientError, Progress
+from connmgr.client.results import RunningCommand
 from connmgr.printable import visible
 
 QUIET_SECONDS = 1.0
@@ -34,14 +36,29 @@ def hush() -> None:
         end()
 
 
-Ahead = Callable[[float], float | None]
-"""Called with the seconds waited so far; returns for how many seconds the command ahead has run, None without one."""
+GIST_CHARACTERS = 60
+"""Longest part of another's command in a line."""
+
+
+class CommandAhead(NamedTuple):
+    """A command that runs before one's own, for ``seconds``; ``gist`` is its text, as far as one may see it."""
+
+    gist: str
+    seconds: float
+
+    def after(self, seconds: float) -> str:
+        """Return what to say of it ``seconds`` later."""
+        return f"waiting for {self.gist}, running for {self.seconds + seconds:.0f} s in this shell"
+
+
+Ahead = Callable[[float], CommandAhead | None]
+"""Called with the seconds waited so far; returns the command ahead, None without one."""
 
 
 def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
     """Return a function that asks the daemon, by an HTTP connection of its own, for the command that a shell runs."""
 
-    def ask(waited: float) -> float | None:
+    def ask(waited: float) -> CommandAhead | None:
         if client.session_token is None:
             return None
         with contextlib.suppress(ClientError), client.clone(ANSWER_SECONDS) as other:
@@ -49,16 +66,27 @@ def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
                 ran = shell.command_seconds
                 # A command that began before this request is another's; only the daemon's clock tells when it began.
                 if shell.status.session == session and ran is not None and ran > waited and shell.status.waiting:
-                    return ran
+                    return CommandAhead(_gist(shell.running), ran)
         return None
 
     return ask
 
 
+def _gist(running: RunningCommand | None) -> str:
+    if running is None:
+        return "another's command"
+    first, _, more = running.command.strip().partition("\n")
+    shown = visible(first)
+    cut = f"{shown[: GIST_CHARACTERS - 1]}…" if more or len(shown) > GIST_CHARACTERS else shown
+    by = running.client if running.token is None else f"{running.client} with the token {running.token}"
+    return f"`{cut}` of {visible(by)}"
+
+
 class Waiting:
     """A line on stderr that counts the seconds, wiped when the wait is over; a thread writes it.
 
-    If a command is ``ahead``, the line says for how long that command has run.
+    If a command is ``ahead``, the line says which, and for how long it has run. Without a terminal only that is said,
+    once, and stays.
     """
 
     def __init__(self, what: str, ahead: Ahead | None = None) -> None:
@@ -66,7 +94,8 @@ class Waiting:
         self._ahead = ahead
         self._began = time.monotonic()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._count, name="progress", daemon=True)
+        run = self._count if sys.stderr.isatty() else self._tell_once
+        self._thread = threading.Thread(target=run, name="progress", daemon=True)
         self._thread.start()
 
     def over(self) -> None:
@@ -75,29 +104,42 @@ class Waiting:
         self._thread.join()
 
     def _count(self) -> None:
-        shown, ran, looked, pause = False, None, 0.0, LOOK_SECONDS
+        shown, found, looked, pause = False, None, 0.0, LOOK_SECONDS
         # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
             while not self._over.wait(QUIET_SECONDS):
                 waited = time.monotonic() - self._began
                 if self._ahead is not None and waited >= looked + pause:
-                    looked, ran, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
-                sys.stderr.write(f"{WIPE}{self._what}: {_said(waited, None if ran is None else ran + waited - looked)}")
+                    looked, found, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
+                said = f"{waited:.0f} s" if found is None else found.after(waited - looked)
+                sys.stderr.write(f"{WIPE}{self._what}: {said}")
                 sys.stderr.flush()
                 shown = True
             if shown:
                 sys.stderr.write(WIPE)
                 sys.stderr.flush()
 
-
-def _said(waited: float, ran: float | None) -> str:
-    return f"{waited:.0f} s" if ran is None else f"waits for a command that has run for {ran:.0f} s"
+    def _tell_once(self) -> None:
+        pause = LOOK_SECONDS
+        # The reader of stderr may be gone.
+        with contextlib.suppress(OSError, ValueError):
+            while self._ahead is not None and not self._over.wait(pause):
+                found = self._ahead(time.monotonic() - self._began)
+                # The wait may have ended while the daemon was asked.
+                if found is not None and not self._over.is_set():
+                    sys.stderr.write(f"connmgr: {self._what}: {found.after(0)}\n")
+                    sys.stderr.flush()
+                    return
+                pause = min(2 * pause, LONGEST_LOOK_SECONDS)
 
 
 @contextlib.contextmanager
 def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None]]:
-    """Show on a terminal how long ``what`` takes, until the block ends or the yielded function is called."""
-    if not sys.stderr.isatty():
+    """Show how long ``what`` takes, until the block ends or the yielded function is called.
+
+    Without a terminal, say only if it waits for a command that is ``ahead``.
+    """
+    if ahead is None and not sys.stderr.isatty():
         yield lambda: None
         return
     shown = Waiting(what, ahead)

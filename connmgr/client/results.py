@@ -277,14 +277,30 @@ class RunningShell(NamedTuple):
         return cls(**{"session": None, **{name: shell[name] for name in cls._fields if name in shell}})
 
 
+class RunningCommand(NamedTuple):
+    """The command that a shell runs, and who asked for it: a client by its own name, and the name of its token."""
+
+    command: str
+    client: str
+    token: str | None
+
+    @classmethod
+    def read(cls, command: Mapping[str, Any]) -> RunningCommand:
+        return cls(command["command"], command["client"], command.get("token"))
+
+
 class ListedShell(NamedTuple):
-    """A running shell with its process and directory, and since when it and its command run, by the daemon's clock."""
+    """A running shell with its process and directory, and since when it and its command run, by the daemon's clock.
+
+    ``running`` is its command, unless there is none, or this client may not see it.
+    """
 
     status: RunningShell
     pid: int
     directory: str
     since: datetime
     running_since: datetime | None
+    running: RunningCommand | None
 
     @property
     def command_seconds(self) -> float | None:
@@ -302,6 +318,7 @@ class ListedShell(NamedTuple):
             directory=from_path(shell["directory"]),
             since=to_time(shell["since"]),
             running_since=None if running is None else to_time(running),
+            running=RunningCommand.read(shell["running"]) if "running" in shell else None,
         )
 
 

@@ -27,6 +27,15 @@ _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.R
 
 
 @dataclass(frozen=True)
+class Asker:
+    """Who asked for a command: the name of its client, and the ids of its token and of the tokens above."""
+
+    client: str
+    tokens: tuple[str, ...] = ()
+    token_name: str | None = None
+
+
+@dataclass(frozen=True)
 class Command:
     """One command and its options: ``text``, or instead the program and words of ``argv``.
 
@@ -44,6 +53,7 @@ class Command:
     argv: tuple[bytes, ...] = ()
     sent: Mapping[str, str] | None = None
     """Variables of the client's environment, which the session takes over; None if the client sent none."""
+    asker: Asker | None = None
 
     @property
     def source(self) -> bytes | None:

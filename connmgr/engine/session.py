@@ -70,6 +70,7 @@ class Session:
         self._running: str | None = None
         self.running_since: float | None = None
         """When the running command began, in seconds of ``time.time``."""
+        self.running_command: Command | None = None
         self._stopping = threading.Event()
         self._lost = False
         self._entered = supervisor.directory
@@ -181,7 +182,7 @@ class Session:
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             self._adopt(command.sent)
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
-            self._running, self.running_since = cookie, time.time()
+            self._running, self.running_since, self.running_command = cookie, time.time(), command
             try:
                 with self.guarded(sent=False):
                     self._discard_late_output()
@@ -200,7 +201,7 @@ class Session:
                     if self.alive:
                         running.kill()
             finally:
-                self._running = self.running_since = None
+                self._running = self.running_since = self.running_command = None
                 self.last_used = time.monotonic()
 
     def _adopt(self, sent: Mapping[str, str] | None) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from connmgr.engine.frame import Command
 from connmgr.engine.start import ShellInfo
 from connmgr.shell.shell import Shell
 from connmgr.shell.table import ShellName
@@ -21,7 +22,7 @@ class ShellStatus:
     """The state of a running shell, ``idle``, ``busy`` or ``lost``, with times in seconds and queued commands.
 
     ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when its
-    running command began.
+    ``running`` command began.
     """
 
     connection: str
@@ -34,6 +35,7 @@ class ShellStatus:
     idle: float
     waiting: int
     running_since: datetime | None
+    running: Command | None = None
 
 
 def status_of(name: ShellName, shell: Shell) -> ShellStatus:
@@ -44,7 +46,7 @@ def status_of(name: ShellName, shell: Shell) -> ShellStatus:
     except Exception:
         # A plugin may raise any exception, and must not prevent the description of other shells.
         logger.exception("The shell of connection %s cannot be described.", name.connection)
-    idle, running = session.idle_seconds, session.running_since
+    idle, running, command = session.idle_seconds, session.running_since, session.running_command
     return ShellStatus(
         *name,
         state="lost" if not session.alive else "idle" if idle else "busy",
@@ -55,6 +57,7 @@ def status_of(name: ShellName, shell: Shell) -> ShellStatus:
         idle=idle,
         waiting=session.waiting,
         running_since=None if running is None else datetime.fromtimestamp(running, timezone.utc),
+        running=None if running is None else command,
     )
 
 

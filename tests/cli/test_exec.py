@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -236,10 +237,44 @@ def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandL
         assert first.stdout.readline() == b"begun\n"
         terminal = connmgr.on_terminal("exec", "local", "--", "echo done")
         try:
-            terminal.expect(r"local: waits for a command that has run for \d+ s")
+            terminal.expect(r"local: waiting for `echo begun; cat .* of connmgr, running for \d+ s in this shell")
+            piped = subprocess.Popen(
+                [DIRECTORY / "connmgr", "exec", "local", "--", "echo piped"],
+                env=connmgr.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert piped.stderr
+            told = piped.stderr.readline().decode()
         finally:
             gate.write_text("")
         assert finish(terminal)[1].endswith("\r\x1b[Kdone\r\n")
+        assert re.fullmatch(
+            r"connmgr: local: waiting for `echo begun; cat .* of connmgr, running for \d+ s in this shell\n",
+            told,
+        )
+        assert piped.communicate(timeout=DEADLINE_SECONDS) == (b"piped\n", b"")
+
+
+def test_ctrl_c_of_a_waiting_command_leaves_no_trace(connmgr: CommandLine, tmp_path: Path) -> None:
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    os.mkfifo(gate)
+    with subprocess.Popen(
+        [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
+        env=connmgr.environment,
+        stdout=subprocess.PIPE,
+    ) as first:
+        assert first.stdout
+        assert first.stdout.readline() == b"begun\n"
+        terminal = connmgr.on_terminal("exec", "local", "--", f"touch {trace}")
+        try:
+            terminal.expect("in this shell")
+            terminal.sendintr()
+            assert finish(terminal)[0] == 130
+        finally:
+            gate.write_text("")
+    connmgr("exec", "local", "--", "true")
+    assert not trace.exists()
 
 
 def test_a_quick_command_shows_no_progress_and_without_a_terminal_none_does(connmgr: CommandLine) -> None:
