@@ -102,7 +102,7 @@ def test_the_commands_of_one_terminal_share_a_shell_which_people_can_name(clean_
     terminal.sendline(name)
     code, rest = finish(terminal)
     assert code == 0
-    assert re.search(rf"local: 1 shell ended: {label}\r\n", rest), rest
+    assert re.search(rf"local machine: 1 shell ended: {label}\r\n", rest), rest
     assert found.is_over
     assert sessions(connmgr) == []
 

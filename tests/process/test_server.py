@@ -400,13 +400,13 @@ def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_p
 def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() -> None:
     near, far = socket.socketpair()
 
-    class Closed(channel.Channel):
-        def _broken(self, seconds: float) -> bool:
-            near.close()
-            self.socket = None
-            return False
+    class Closed(socket.socket):
+        def fileno(self) -> int:
+            number = super().fileno()
+            self.close()
+            return number
 
-    looked_at = object.__new__(Closed)
-    looked_at.socket = near
+    looked_at = object.__new__(channel.Channel)
+    looked_at.socket = Closed(fileno=near.detach())
     with far:
         assert looked_at.check_client_disconnected()

@@ -316,3 +316,27 @@ def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(clean_dae
     await_true(lambda: not daemon.children(), "shells run that no connection has")
     start(client, "a")
     assert client.shell.exec(LOCAL, "echo on", session="a").stdout == "on"
+
+
+def test_a_running_command_is_shown_to_those_who_may_know_it(daemon: Daemon) -> None:
+    client, scopes = daemon.client, ["shell.any", "connection.read", "token.create"]
+
+    def holding(token: dict[str, Any]) -> Client:
+        return Client(daemon.url, api_key=token["token"], name="tool")
+
+    outer = client.token.create("outer", 600, scopes)
+    with holding(outer) as above, holding(client.token.create("other", 600, scopes)) as beside:
+        inner = above.token.create("inner", 600, ["shell.any", "connection.read"])
+        with holding(inner) as below:
+            start(client, "shown")
+            stream = below.shell.stream(LOCAL, "echo begun; sleep 1000", session="shown")
+            assert next(iter(stream)).stdout == b"begun\n"
+            seen = {
+                one: next(shell for shell in one.shell.list(LOCAL) if shell.status.session == "shown")
+                for one in (client, above, below, beside)
+            }
+            shown = ("echo begun; sleep 1000", "tool", "inner")
+            assert [seen[one].running for one in (client, above, below, beside)] == [shown, shown, shown, None]
+            assert seen[beside].running_since
+            stream.close()
+    client.shell.stop(LOCAL, session="shown")
