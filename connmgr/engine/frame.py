@@ -116,6 +116,7 @@ def build_frame(
     return body + _END + mark + b"\n"
 
 
+ROOT = b"/"
 _STREAMS = b"</dev/null " + _OUTPUT
 
 
@@ -144,14 +145,18 @@ def _single(command: Command) -> bytes | None:
     return command.text.strip(BLANKS) if is_single(command.text) else None
 
 
-def enter_directory(dialect: Dialect, directory: bytes, nonce: str, frame: bytes, command: Command) -> bytes:
+def enter_directory(
+    dialect: Dialect, directory: bytes, nonce: str, frame: bytes, command: Command, *, anew: bool = False
+) -> bytes:
     """Return a line that moves the supervisor into ``directory`` and runs the ``frame`` of ``command`` there, or
     reports that it is gone.
 
-    It uses ``case``, because a command within ``if`` or after ``||`` would ignore ``set -e``.
+    With ``anew``, it is in the former directory of that name, and leaves it for :data:`ROOT` first. The line has
+    ``case``, because a command within ``if`` or after ``||`` would ignore ``set -e``.
     """
-    mark = nonce.encode()
-    enter = dialect.builtin.encode() + b" cd " + dialect.quoted(directory)
+    mark, cd = nonce.encode(), dialect.builtin.encode() + b" cd "
+    # ksh93 (93u+m/1.0.4) ignores a cd to the name of the directory that it is in, whatever the name leads to now.
+    enter = (cd + ROOT + b";" if anew else b"") + cd + dialect.quoted(directory)
     gone = _unread(command) + _LOST + mark + b";" + words.END + b" 1 " + mark
     return enter + b';case "$?" in 0) ' + frame.rstrip(b"\n") + b";;*) " + gone + b";;esac\n"
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.fair_lock import FairLock
-from connmgr.engine.frame import Command, build_frame, build_plain_frame, enter_directory
+from connmgr.engine.frame import ROOT, Command, build_frame, build_plain_frame, enter_directory
 from connmgr.engine.helper import Helpers
 from connmgr.engine.kill import RESUME, kill_supervisor, kill_tree
 from connmgr.engine.marks import MarkedStream, UnknownMark
@@ -364,9 +364,14 @@ class Session:
         frame = self._frame_of(command, nonce, cookie)
         if not self._moved and self._state.directory == self._entered:
             return frame
+        anew = self._state.directory == self._entered
+        if anew:
+            # Where the supervisor stays if it cannot enter the directory.
+            self._entered = ROOT
         # Entering a directory sets OLDPWD, which `cd -` needs.
         previous = self._state.variables.get(b"OLDPWD", b"")
-        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, previous + frame, command)
+        frame = previous + frame
+        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, frame, command, anew=anew)
 
     def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor

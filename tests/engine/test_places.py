@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from connmgr.engine.session import Session
+from connmgr.errors import NoSuchDirectory
 from connmgr.plugin import Channel
 from connmgr_local.transport import LocalTransport
-from tests.engine.shells import ALL, assert_usable, local_session, out, run
+from tests.engine.shells import ALL, assert_usable, local_session, only, out, run
 
-# ksh93 ignores a cd to the directory that it believes to be in.
+# ksh93 itself (93u+m/1.0.4) ignores a cd to the name of the directory that it is in, as it does in a person's terminal.
 FOLLOWING = [case for case in ALL if case.id != "ksh93"]
 
 
@@ -52,6 +53,39 @@ def test_cd_enters_a_directory_that_was_made_anew(any_shell: Session, link: Path
     run(any_shell, f"rmdir {directory}; mkdir {directory}; cd {directory}; touch first")
     run(any_shell, "touch second")
     assert sorted(entry.name for entry in directory.iterdir()) == ["first", "second"]
+
+
+def test_a_session_goes_where_its_command_went_although_the_name_is_the_same(any_shell: Session, link: Path) -> None:
+    directory = link.parent / "old"
+    run(any_shell, f"cd {directory}")
+    run(any_shell, f"cd ..; rmdir {directory}; mkdir {directory}; cd {directory}; touch first")
+    assert place(any_shell) == str(directory)
+    run(any_shell, "touch second")
+    assert sorted(entry.name for entry in directory.iterdir()) == ["first", "second"]
+    run(any_shell, f"cd {link}")
+    run(any_shell, f"cd /; ln -sfn new {link}; cd {link}")
+    assert place(any_shell) == str(link.parent / "new")
+
+
+# zsh keeps the directory before by itself, whatever OLDPWD says.
+@pytest.mark.parametrize("posix", only("sh", "bash", "dash", "ksh93", "mksh", "ash"), indirect=True)
+def test_the_directory_before_is_the_users_although_the_session_took_a_way_around(posix: Session, link: Path) -> None:
+    run(posix, f"cd /usr; cd {link}")
+    run(posix, f"cd /usr; ln -sfn new {link}; cd {link}")
+    assert place(posix) == str(link.parent / "new")
+    assert out(posix, "cd - >/dev/null; pwd") == "/usr\n"
+
+
+def test_a_directory_made_anew_that_is_gone_again_leaves_the_session_where_it_says(
+    any_shell: Session, link: Path
+) -> None:
+    directory = link.parent / "old"
+    run(any_shell, f"cd {directory}")
+    run(any_shell, f"cd ..; rmdir {directory}; mkdir {directory}; cd {directory}")
+    directory.rmdir()
+    with pytest.raises(NoSuchDirectory, match=r"back in /\."):
+        run(any_shell, "true")
+    assert place(any_shell) == "/"
 
 
 def test_a_session_stays_where_it_is_until_it_is_told_to_go(any_shell: Session, link: Path) -> None:
