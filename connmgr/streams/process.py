@@ -143,7 +143,7 @@ class Process:
         self._read()
 
     def _read(self) -> None:
-        for _ in range(READS_AT_ONCE):
+        for count in range(READS_AT_ONCE):
             if self._over or self._paused:
                 return
             try:
@@ -152,7 +152,9 @@ class Process:
                 self._output_is_over()
                 return
             if not (stdout or stderr):
-                self._look_at_end()
+                # After output the news may have been that; the descriptor tells of an end again.
+                if not count:
+                    self._look_at_end()
                 return
             self._receive(stdout, stderr)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from connmgr.terminals.ring import Ring
-from connmgr.terminals.screen import Screen
+from connmgr.terminals.screen import Screen, lines_in
 from connmgr.terminals.skipped import Skipped
 
 BACKLOG_BYTES = 256 << 10
@@ -22,6 +22,9 @@ LOOK_SECONDS = 0.25
 """Longest processor time of a look; a screen that needs more is yielded incomplete."""
 
 _PIECE_BYTES = 4096
+_PIECE_COST = 1 << 22
+"""Most bytes of a piece times the screen's characters: a few bytes may cost as much as drawing all characters."""
+
 _RESIZES = 64
 _SEAM = re.compile(rb"[\n\x1b]")
 
@@ -94,6 +97,9 @@ class Output:
             yield self._screen, offset
 
     def _follow(self, until: float) -> int:
+        screen = self._screen
+        # Where lines that scroll off are searched for again.
+        searched = 0
         while True:
             with self._lock:
                 skipped, self._skipped = self._skipped, None
@@ -101,22 +107,37 @@ class Output:
                 resize = self._resizes[0] if self._resizes else None
                 if resize is not None and resize.offset <= offset:
                     self._resizes.popleft()
-                    piece = b""
+                    searches, data = False, b""
                 else:
-                    most = _PIECE_BYTES if resize is None else min(_PIECE_BYTES, resize.offset - offset)
-                    piece = self._ring.read(offset, most)
-                    self._followed += len(piece)
+                    searches = offset >= searched and not screen.undecoded
+                    piece = min(_PIECE_BYTES, _PIECE_COST // (screen.columns * screen.rows))
+                    most = BACKLOG_BYTES if searches else piece
+                    data = self._ring.read(offset, most if resize is None else min(most, resize.offset - offset))
                     resize = None
+                    if not searches:
+                        self._followed += len(data)
             if skipped is not None:
-                skipped.apply(self._screen)
+                skipped.apply(screen)
             if resize is not None:
-                self._screen.resize(resize.columns, resize.rows)
-            elif not piece:
+                screen.resize(resize.columns, resize.rows)
+            elif not data:
                 return offset
+            elif searches:
+                length = lines_in(data)
+                searched = offset + max(_PIECE_BYTES, length)
+                self._go_on(offset, screen.scroll_past(data[:length]))
+                continue
             else:
-                self._screen.take(piece)
-                if time.thread_time() > until:
-                    return offset + len(piece)
+                screen.take(data)
+                offset += len(data)
+            if time.thread_time() > until:
+                return offset
+
+    def _go_on(self, offset: int, count: int) -> None:
+        """Continue ``count`` bytes after ``offset``, unless output from there on was skipped meanwhile."""
+        with self._lock:
+            if self._followed == offset:
+                self._followed += count
 
     def _skip(self, count: int) -> None:
         """Skip ``count`` bytes, and a few more, up to the beginning of a line or a sequence."""

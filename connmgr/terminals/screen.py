@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from wcwidth import wcwidth
+
 from connmgr.terminals.canvas import TAB_COLUMNS, Canvas, SavedCursor
-from connmgr.terminals.grid import Grid
+from connmgr.terminals.grid import MAX_COMBINED, Grid
 from connmgr.terminals.modes import ALTERNATE, FOLLOWED_MODES, ORIGIN
 from connmgr.terminals.sequences import Parameters, Sequences
 from connmgr.terminals.style import restyled
@@ -19,6 +21,20 @@ MAX_CELLS = 1 << 18
 MAX_TITLE = 256
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+# Lines are text, colours, hyperlinks, and what erases, moves or edits within a line.
+_BEYOND_LINES = re.compile(
+    rb"[\x00-\x06\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+    rb"|\x1b(?!\[[0-9;:]{0,256}[@CDGKPXm]|\]8;[^\x00-\x1f\x7f]{0,2048}(?:\x07|\x1b\\))"
+)
+_STYLE = re.compile(rb"\x1b\[([0-9;:]*)m")
+_RESETS = b"\x1b[m", b"\x1b[0m"
+
+
+def lines_in(data: bytes) -> int:
+    """Return the length of the beginning of ``data`` that consists of lines for :meth:`Screen.scroll_past`."""
+    other = _BEYOND_LINES.search(data)
+    return other.start() if other else len(data)
 
 
 class Face(NamedTuple):
@@ -62,6 +78,30 @@ class Screen(Sequences, Canvas):
     def take(self, data: bytes) -> None:
         """Process output, in pieces of any size."""
         self.feed(self._decoder.decode(data))
+
+    def scroll_past(self, lines: bytes) -> int:
+        """Process the beginning of ``lines`` that is not on the screen any more after all of them; return its length.
+
+        The screen is then in the state that :meth:`take` leads to once the rest of ``lines`` was taken too; until then
+        its characters are older.
+        """
+        if self.undecoded or not self.top <= self.y <= self.bottom:
+            return 0
+        end = len(lines)
+        for _ in range(self.top, self.bottom + 1):
+            end = lines.rfind(b"\n", 0, end)
+            if end < 0:
+                return 0
+        # The column at the return does not matter. From there on, each row of the region is scrolled away if the cursor
+        # is at the last one.
+        end = lines.rfind(b"\r", 0, end)
+        if end < 0 or lines.count(b"\n", 0, end) < self.bottom - self.y:
+            return 0
+        self.y = self.bottom
+        reset = max(lines.rfind(each, 0, end) for each in _RESETS)
+        for style in _STYLE.finditer(lines, max(0, reset), end):
+            self.dispatch(style[1].decode(), "m")
+        return end
 
     def forget_pending(self) -> None:
         """Drop an incomplete sequence: the next output does not continue it."""
@@ -154,7 +194,9 @@ def _count(parameters: Parameters, index: int = 0) -> int:
 
 
 def _repeat(screen: Screen, parameters: Parameters) -> None:
-    screen.put(screen.last * min(_count(parameters), screen.columns * screen.rows))
+    width = wcwidth(screen.last) if screen.last else 0
+    most = screen.columns * screen.rows // width if width > 0 else MAX_COMBINED
+    screen.put(screen.last * min(_count(parameters), most))
 
 
 def _column(screen: Screen, parameters: Parameters) -> None:

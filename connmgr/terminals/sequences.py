@@ -112,11 +112,12 @@ class Sequences(ABC):
             position = end + 1
             if final >= "@":
                 if len(body) < MAX_SEQUENCE:
-                    self._dispatch(body, final)
+                    self.dispatch(body, final)
                 return position
             self.control(final)
 
-    def _dispatch(self, body: str, final: str) -> None:
+    def dispatch(self, body: str, final: str) -> None:
+        """Handle the control sequence of ``body``, its parameters and intermediate characters, and ``final``."""
         numbers = body.rstrip(" !\"#$%&'()*+,-./")
         private = numbers[:1] if numbers[:1] in ("<", "=", ">", "?") else ""
         fields = numbers[len(private) :].split(";")[:MAX_PARAMETERS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from connmgr.terminals.modes import ALTERNATE, FOLLOWED_MODES
 from connmgr.terminals.screen import Screen
@@ -15,10 +16,14 @@ MOST_FOUND = 500
 """Most different findings; a terminal has a tenth as many modes."""
 
 _ESC = b"\x1b"
+_MODES = FOLLOWED_MODES.keys() | ALTERNATE
 _FOUND = re.compile(
     rb"\x1b(?:\[\?(?P<modes>[0-9;]{1,64}[hl])|\[(?P<margins>[0-9;]{0,11})r|(?P<reset>c)|(?P<soft>\[!p)|(?P<keypad>[=>])"
     rb"|\][02](?P<title>;[^\x00-\x1f]{0,512})[\x07\x1b])"
 )
+
+Finding = tuple[bytes, ...]
+"""The groups of the expression above; of the modes there is one."""
 
 
 class Skipped:
@@ -27,7 +32,7 @@ class Skipped:
     def __init__(self) -> None:
         self._tail = b""
         # In the order of their last occurrence.
-        self._found: dict[tuple[bytes, ...], None] = {}
+        self._found: dict[Finding, None] = {}
 
     def scan(self, piece: bytes) -> None:
         """Search the next piece."""
@@ -36,10 +41,11 @@ class Skipped:
         if _ESC not in text:
             return
         for found in reversed(dict.fromkeys(reversed(_FOUND.findall(text)))):
-            self._found.pop(found, None)
-            self._found[found] = None
-            if found[2]:
-                self._found = {found: None}
+            for one in _apart(found):
+                self._found.pop(one, None)
+                self._found[one] = None
+                if one[2]:
+                    self._found = {one: None}
         while len(self._found) > MOST_FOUND:
             del self._found[next(iter(self._found))]
 
@@ -53,9 +59,7 @@ class Skipped:
             elif soft:
                 screen.soft_reset()
             elif modes:
-                for number in modes[:-1].split(b";"):
-                    if number and int(number) in FOLLOWED_MODES.keys() | ALTERNATE:
-                        screen.set_mode(int(number), modes.endswith(b"h"))
+                screen.set_mode(int(modes[:-1]), modes.endswith(b"h"))
             elif keypad:
                 screen.keypad = keypad == b"="
             elif title:
@@ -64,6 +68,16 @@ class Skipped:
                 _set_margins(screen, margins)
         # After much output the cursor is usually at the bottom.
         screen.x, screen.y = 0, screen.bottom
+
+
+def _apart(found: Finding) -> Iterator[Finding]:
+    """Yield a finding for each mode, so that few differ: another alternate screen costs as much as drawing it."""
+    modes = found[0]
+    if not modes:
+        yield found
+    for number in modes[:-1].split(b";"):
+        if number and int(number) in _MODES:
+            yield (b"%d%c" % (int(number), modes[-1]), *found[1:])
 
 
 def _set_margins(screen: Screen, text: bytes) -> None:

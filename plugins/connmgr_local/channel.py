@@ -12,6 +12,7 @@ import subprocess
 import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel, Deadline, Pty
@@ -22,6 +23,12 @@ PIPE_BYTES = 1 << 16
 """The default capacity of a pipe (pipe(7)); a pipe found full is enlarged."""
 
 WIDE_PIPE_BYTES = 1 << 20
+TERMINAL_READ_BYTES = 1 << 14
+"""Most bytes of one read of a terminal; Linux gives 4 KiB at once."""
+
+TERMINAL_BYTES = 1 << 16
+"""Bytes that a terminal's reads are joined to."""
+
 REAP_SECONDS = 2.0
 
 
@@ -70,10 +77,16 @@ class LocalChannel(Channel):
         with self._reading:
             if self._closing.is_set() or not self._open_streams:
                 raise EOFError
+            if self.merged and timeout <= 0:
+                stdout = self._read_terminal()
+                if not (stdout or self._open_streams):
+                    raise EOFError
+                return stdout, b""
             ready = {descriptor for descriptor, _ in self._reader.poll(max(0.0, timeout) * 1000)}
             if self._wake in ready:
                 raise EOFError
-            stdout = self._read(self._stdout) if self._stdout in ready else b""
+            read = self._read_terminal if self.merged else partial(self._read, self._stdout)
+            stdout = read() if self._stdout in ready else b""
             stderr = self._read(self._stderr) if self._stderr in ready else b""
             if ready and not self._open_streams and not (stdout or stderr):
                 raise EOFError
@@ -138,18 +151,37 @@ class LocalChannel(Channel):
         self._on_close(self)
 
     def _read(self, descriptor: int) -> bytes:
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except OSError:  # EIO: the last process has closed the terminal
-            data = b""
+        data = os.read(descriptor, READ_BYTES)
         if not data:
-            self._reader.unregister(descriptor)
-            self._open_streams.discard(descriptor)
-            if self._news is not None:
-                self._news.forget(descriptor)
+            self._is_over(descriptor)
         if len(data) >= PIPE_BYTES:
             self._widen(descriptor)
         return data
+
+    def _read_terminal(self) -> bytes:
+        """Return what the terminal has. While it is read, the kernel moves on what its program has written."""
+        pieces: list[bytes] = []
+        size = 0
+        with contextlib.suppress(BlockingIOError):
+            while size < TERMINAL_BYTES:
+                try:
+                    data = os.read(self._stdout, TERMINAL_READ_BYTES)
+                except BlockingIOError:
+                    raise
+                except OSError:  # EIO: the last process has closed the terminal
+                    data = b""
+                if not data:
+                    self._is_over(self._stdout)
+                    break
+                pieces.append(data)
+                size += len(data)
+        return b"".join(pieces)
+
+    def _is_over(self, descriptor: int) -> None:
+        self._reader.unregister(descriptor)
+        self._open_streams.discard(descriptor)
+        if self._news is not None:
+            self._news.forget(descriptor)
 
     def _widen(self, descriptor: int) -> None:
         """Enlarge the pipe of a busy stream, so that the processes switch less often."""

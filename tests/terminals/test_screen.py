@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from connmgr.terminals.drawing import drawn
-from connmgr.terminals.screen import MAX_TITLE, Screen
+from connmgr.terminals.output import Output
+from connmgr.terminals.screen import MAX_TITLE, Screen, lines_in
 from connmgr.terminals.sequences import MAX_SEQUENCE, MAX_STRING
 from connmgr.terminals.style import Style
 
@@ -58,6 +59,25 @@ OUTPUT = st.one_of(
 OUTPUTS = st.lists(OUTPUT, max_size=40).map(lambda parts: "".join(parts).encode("utf-8", "surrogatepass"))
 SIZE = st.tuples(st.integers(1, 30), st.integers(1, 12))
 
+LINE = st.lists(
+    st.one_of(
+        st.text("abc 中ü\u0301\u0085\t\b", max_size=40).map(str.encode),
+        st.builds("\x1b[{}m".format, COLOUR).map(str.encode),
+        st.builds("\x1b[{}{}".format, NUMBERS, st.sampled_from("@CDGKPXm")).map(str.encode),
+        st.sampled_from(
+            [b"\r", b"\n", b"\xe4", b"\x1b]8;;http://host\x1b\\", b"\x1b]8;;\x07", b"\x1b[0;1m", b"\x1b[;3m"]
+        ),
+    ),
+    max_size=5,
+).map(b"".join)
+LINES = st.builds(
+    lambda lines, times, more: b"\r\n".join(lines * times) + b"\r\ny" * more,
+    st.lists(LINE, min_size=1, max_size=5),
+    st.integers(1, 5),
+    st.integers(0, 15),
+)
+"""Lines that scroll what was before off the screen."""
+
 
 def state(screen: Screen) -> dict[str, object]:
     """The whole state that determines what a screen shows, now and after more output."""
@@ -83,6 +103,46 @@ def test_output_in_pieces_leads_to_the_same_state(output: bytes, size: tuple[int
     for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True):
         pieces.take(output[start:end])
     assert state(pieces) == state(whole)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(LINES, OUTPUTS, OUTPUT.map(str.encode)), max_size=6), SIZE, st.lists(SIZE, max_size=2))
+@example([b"one\r\ntwo\r\n\x1b[2;3r\x1b[H", b"\x1b[44mx\r\n" * 20, b"\x1b[3b"], (10, 5), [])
+@example([b"\x1b[31m\x1b[0;@\r\n" + b"y\r\n" * 9], (10, 5), [])
+@example([b"\x1b[31;44ma\r\n" + b"y\r\n" * 20], (10, 5), [])
+@example([b"\x1b[31ma\x1b[0;1mb\x1b[4mc\r\n" + b"y\r\n" * 20], (10, 5), [])
+@example([b"a\r\nb\r\nc\r\nd\x1b[H", b"y\r\n" * 6], (10, 5), [])
+@example([b"a\r\nb\x1b[2;3r\x1b[5H", b"y\r\n" * 9], (10, 5), [])
+@example([b"y\r\n" * 9 + b"\x1b[2Hx\x1b7" + b"y\r\n" * 9], (10, 5), [])
+@example([b"\x1b[?1049h\x1b]2;a\r\n", b"y\r\n" * 9], (10, 5), [])
+@example([b"\x1b(0", b"\x1b[31mlqk\r\n" * 20, b"\x1b[3"], (10, 5), [(4, 3)])
+def test_a_look_at_lines_that_scroll_off_leads_to_the_state_of_all_output(
+    parts: list[bytes], size: tuple[int, int], resizes: list[tuple[int, int]]
+) -> None:
+    output, whole = Output(*size), Screen(*size)
+    for part in parts:
+        output.append(part)
+        whole.take(part)
+        with output.look(60):
+            # The next part begins with a search for lines.
+            pass
+    for columns, rows in resizes:
+        output.resize(columns, rows)
+        whole.resize(columns, rows)
+        for part in [*parts[:1], b"-"]:
+            output.append(part)
+            whole.take(part)
+    with output.look(60) as (screen, offset):
+        assert offset == output.end
+        assert state(screen) == state(whole)
+
+
+def test_lines_that_scroll_off_cost_nothing() -> None:
+    screen = Screen(80, 24)
+    line = b"\x1b[32mso many\x1b[0m words of a log, \xc3\xa4\r\n"
+    assert lines_in(line * 5000) == 5000 * len(line)
+    assert screen.scroll_past(line * 5000) >= (5000 - 25) * len(line)
+    assert screen.scroll_past(line * 20) == 0, "lines that stay on the screen were left out"
 
 
 @settings(max_examples=400, deadline=None)
@@ -193,3 +253,24 @@ def test_hostile_output_neither_grows_nor_stalls(name: str) -> None:
     assert grown < 2_000_000
     assert taken < 1.5, f"16 KiB took {taken:.1f} s"
     assert len(drawn(screen)) < 60 * 200 * 40
+
+
+HOSTILE_OUTPUT = HOSTILE | {
+    "wide repeat": "中\x1b[999999b".encode() * 2_000,
+    "repeated marks": "e\u0301\x1b[999999b".encode() * 2_000,
+    "many alternate screens": b"".join(b"\x1b[?1049;%dh\x1b[?%d;1049l" % (each, each) for each in range(5000, 25_000)),
+}
+
+
+@pytest.mark.parametrize("size", [(4096, 64), (64, 4096)])
+@pytest.mark.parametrize("name", HOSTILE_OUTPUT)
+def test_a_look_at_the_largest_screens_takes_no_longer(name: str, size: tuple[int, int]) -> None:
+    output = Output(*size)
+    for _ in range(1 + (256 << 10) // len(HOSTILE_OUTPUT[name])):
+        output.append(HOSTILE_OUTPUT[name])
+    began = time.thread_time()
+    with output.look() as (screen, _):
+        drawn(screen)
+    taken = time.thread_time() - began
+    # 0.25 s are the limit of a look, and one sequence may take another 0.1 s.
+    assert taken < 1, f"a look took {taken:.1f} s"
