@@ -17,8 +17,10 @@ MOST_FOUND = 500
 
 _ESC = b"\x1b"
 _MODES = FOLLOWED_MODES.keys() | ALTERNATE
+# Colours, by far the most frequent sequences, are ruled out first.
 _FOUND = re.compile(
-    rb"\x1b(?:\[\?(?P<modes>[0-9;]{1,64}[hl])|\[(?P<margins>[0-9;]{0,11})r|(?P<reset>c)|(?P<soft>\[!p)|(?P<keypad>[=>])"
+    rb"\x1b(?!\[[0-9;]{0,64}m)"
+    rb"(?:\[\?(?P<modes>[0-9;]{1,64}[hl])|\[(?P<margins>[0-9;]{0,11})r|(?P<reset>c)|(?P<soft>\[!p)|(?P<keypad>[=>])"
     rb"|\][02](?P<title>;[^\x00-\x1f]{0,512})[\x07\x1b])"
 )
 
