@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from connmgr import paths
 from connmgr.cli.address import reach
@@ -88,6 +89,12 @@ def shell(
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not lines
     if attach is not None and not on_terminal:
         raise click.UsageError("--attach needs a terminal.")
+    source = click.get_current_context().get_parameter_source
+    for option in ("session", "fresh", "record"):
+        if attach is not None and source(option) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{option} is for a new terminal; --attach returns to a running one.")
+    if record and not on_terminal:
+        raise click.UsageError("--record needs a terminal; lines are not recorded.")
     given, session = session_or_none(session), session_of(session, fresh=fresh)
     client = connect()
     id = None if connection is None else reach(client, connection)
@@ -118,7 +125,8 @@ def _on_terminal(
     try:
         terminal = shell.open_terminal(client, id, session, sent_environment(client, id), record=record)
     except ClientError as error:
-        if error.code != NO_TERMINALS:
+        # Lines are not recorded.
+        if error.code != NO_TERMINALS or record:
             raise
         click.echo(f"connmgr shell: {visible(error.message)} Lines are run one by one.", err=True)
         return None

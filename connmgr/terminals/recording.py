@@ -110,6 +110,8 @@ class Recording:
 
     def close(self) -> None:
         """End the recording. Calling it again does nothing."""
+        if self.cut is None and (rest := self._decoder.decode(b"", final=True)):
+            self._event("o", rest)
         if not self._file.closed:
             self._guarded(self._file.close)
 

@@ -234,14 +234,16 @@ class Terminal:
             if viewer is not by:
                 viewer.tell_size(columns, rows)
 
-    def _printed(self, stdout: bytes, _: bytes) -> None:
-        self.output.append(stdout)
+    def _printed(self, stdout: bytes, stderr: bytes) -> None:
+        # A server may send messages of its own apart, although the process has a terminal (RFC 4254, section 5.2).
+        printed = stdout + stderr
+        self.output.append(printed)
         if self.recording:
-            self._record(self.recording, stdout)
+            self._record(self.recording, printed)
         for viewer in list(self._viewers):
             viewer.show()
         if self._leader is None:
-            answers(stdout, self.output, self._streams.loop, self._answer)
+            answers(printed, self.output, self._streams.loop, self._answer)
         else:
             self._keep_pace()
         self._tell()

@@ -6,7 +6,9 @@ import json
 import os
 import threading
 import time
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +17,16 @@ from hypothesis import strategies as st
 from connmgr.api.auth import Caller
 from connmgr.api.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
 from connmgr.errors import InvalidToken, RecordingFailed
+from connmgr.links.link import Lease
+from connmgr.plugin import Channel
 from connmgr.secrets.principals import Access
+from connmgr.streams.streams import Streams
 from connmgr.terminals.output import BACKLOG_BYTES, Output
 from connmgr.terminals.recording import DAY_SECONDS, Recordings
 from connmgr.terminals.ring import Ring
 from connmgr.terminals.screen import Screen
+from connmgr.terminals.terminal import Origin, Terminal
+from tests.deadlines import DEADLINE_SECONDS
 
 SETS_MODES = b"\x1b[?1049h\x1b[?1h\x1b[?1006;1000h\x1b[?2004h\x1b=\x1b[?25l\x1b]2;a title\x07\x1b[5;9r"
 
@@ -143,6 +150,50 @@ def test_a_recording_ends_at_its_limit(tmp_path: Path) -> None:
     content = (tmp_path / "recordings" / "one.cast").read_bytes()
     assert 1900 < len(content) <= 2000
     assert all(json.loads(line) for line in content.decode().splitlines())
+
+
+def test_a_recording_has_what_a_program_printed_last(tmp_path: Path) -> None:
+    recording = Recordings(tmp_path, limit=2000, days=0).begin("one", 80, 24, "xterm")
+    recording.output(b"a\xc3")
+    recording.close()
+    recording.close()
+    lines = (tmp_path / "one.cast").read_text().splitlines()
+    assert [json.loads(line)[2] for line in lines[1:]] == ["a", "\N{REPLACEMENT CHARACTER}"]
+
+
+class _Apart(Channel):
+    """A program on a terminal whose server sends messages of its own on the stream of standard error."""
+
+    merged = True
+
+    def __init__(self) -> None:
+        self._rest = [(b"out ", b"err")]
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        if not self._rest:
+            raise EOFError
+        return self._rest.pop()
+
+    def exit_status(self, timeout: float) -> int:
+        return 0
+
+    def sendall(self, data: bytes, timeout: float) -> None: ...
+    def shutdown_write(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_what_a_server_sends_apart_is_output_too(tmp_path: Path) -> None:
+    streams, output = Streams(), Output(80, 24)
+    recording = Recordings(tmp_path, limit=2000, days=0).begin("one", 80, 24, "xterm")
+    origin = Origin("one", "connection", None, None, "xterm", datetime.now(timezone.utc))
+    lease = cast(Lease, None)
+    try:
+        terminal = Terminal(streams, origin, output, lease, _Apart(), b"early ", recording, lambda: None)
+        assert terminal.wait(DEADLINE_SECONDS)
+    finally:
+        streams.close(DEADLINE_SECONDS)
+    assert output.read(0, 100) == (0, b"early out err")
+    assert "out err" in (tmp_path / "one.cast").read_text()
 
 
 def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ from connmgr.client import Client, ClientError
 from connmgr.client.names import with_beginning
 from connmgr.printable import visible
 
+INCOMPLETE = {
+    "cut": "the recording has ended at `max-recording`; later output is not in it.",
+    "failed": "the recording could not be written to its end; the daemon's log has the reason.",
+}
+"""What is said of a recording in these states."""
+
 
 def open_terminal(client: Client, connection: str, session: str | None, sent: dict[str, str], *, record: bool) -> str:
     """Open a terminal of this one's size on a connection, with the variables ``sent``, and return its uuid."""
@@ -84,14 +90,23 @@ def attach(client: Client, terminal: str, *, watch: bool) -> int:
     except ClientError as error:
         error.message = f"{error.message}{_whether_it_goes_on(client, terminal, back)}"
         raise
-    if status is not None:
-        return status & 0xFF
-    if left.closes:
+    if status is None and left.closes:
         with _unless_over():
             client.terminal.close(terminal)
-    elif not watch:
+    elif status is None and not watch:
         _tell(f"detached; {back}.")
-    return 0
+    if not watch:
+        _tell_of_recording(client, terminal)
+    return 0 if status is None else status & 0xFF
+
+
+def _tell_of_recording(client: Client, terminal: str) -> None:
+    """Tell whether a recording of the terminal lacks some of its output."""
+    # A daemon that stops meanwhile changes neither the exit code nor what was recorded.
+    with contextlib.suppress(ClientError):
+        for one in client.terminal.query():
+            if one["terminal"] == terminal and one["recording"] in INCOMPLETE:
+                _tell(INCOMPLETE[one["recording"]])
 
 
 class _Left:

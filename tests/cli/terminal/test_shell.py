@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from tests.cli.conftest import StartSshd
-from tests.cli.program import CommandLine
+from tests.cli.program import CommandLine, finish
 from tests.cli.terminal.conftest import Sit, sitting
+from tests.conftest import StartDaemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
@@ -262,6 +263,22 @@ def test_without_a_terminal_there_is_nothing_to_attach(clean_connmgr: CommandLin
     assert "--attach needs a terminal" in clean_connmgr("shell", "--attach", code=2).errors
     assert "--watch goes with --attach" in clean_connmgr("shell", "local", "--watch", code=2).errors
     assert "Missing argument" in clean_connmgr("shell", code=2).errors
+
+
+def test_a_recording_that_cannot_be_made_is_refused(clean_connmgr: CommandLine) -> None:
+    assert "--record needs a terminal" in clean_connmgr("shell", "local", "--record", code=2, stdin="pwd\n").errors
+    for option in (["--record"], ["--fresh"], ["--session", "one"]):
+        terminal = clean_connmgr.on_terminal("shell", "--attach", "local", *option)
+        terminal.expect_exact(f"{option[0]} is for a new terminal")
+        assert finish(terminal)[0] == 2
+
+
+def test_who_records_is_told_that_the_recording_ended_early(start_daemon: StartDaemon) -> None:
+    connmgr = CommandLine(start_daemon("--max-recording", "1024"))
+    terminal = connmgr.on_terminal("shell", "--record", "local")
+    terminal.sendline("echo rea''dy; seq 1000; exit 3")
+    terminal.expect_exact("the recording has ended at `max-recording`")
+    assert finish(terminal)[0] == 3
 
 
 def test_ssh_on_a_terminal_ends_with_its_program_and_as_ssh_does(sit: Sit, tmp_path: Path) -> None:
