@@ -22,11 +22,15 @@ MAX_TITLE = 256
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
-# Lines are text, colours, hyperlinks, and what erases, moves or edits within a line.
-_BEYOND_LINES = re.compile(
-    rb"[\x00-\x06\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
-    rb"|\x1b(?!\[[0-9;:]{0,256}[@CDGKPXm]|\]8;[^\x00-\x1f\x7f]{0,2048}(?:\x07|\x1b\\))"
+# What lasts whatever is drawn: charsets, the keypad, the cursor's look, modes that do not move the cursor, and strings.
+_SETTING = (
+    rb"[()][0-9A-Za-z]|[=>]|\[[0-6]? q"
+    rb"|\[\?(?:1|5|7|9|12|25|66|100[0-7]|1015|1016|2004|2026)[hl]"
+    rb"|\][^\x00-\x1f\x7f]{0,2048}(?:\x07|\x1b\\)"
 )
+# Lines are text, controls of one character, colours, settings, and what erases, moves or edits within a line.
+_BEYOND_LINES = re.compile(rb"\x1b(?!\[[0-9;:]{0,256}[@CDGKPXm]|\\|" + _SETTING + rb")")
+_SETTINGS = re.compile(rb"[\x0e\x0f]|\x1b(?!\]8;)(?:" + _SETTING + rb")")
 _STYLE = re.compile(rb"\x1b\[([0-9;:]*)m")
 _RESETS = b"\x1b[m", b"\x1b[0m"
 
@@ -98,6 +102,10 @@ class Screen(Sequences, Canvas):
         if end < 0 or lines.count(b"\n", 0, end) < self.bottom - self.y:
             return 0
         self.y = self.bottom
+        settings = [found[0] for found in _SETTINGS.finditer(lines, 0, end)]
+        # The last of each, in order.
+        for setting in reversed(dict.fromkeys(reversed(settings))):
+            self.feed(setting.decode(errors="replace"))
         reset = max(lines.rfind(each, 0, end) for each in _RESETS)
         for style in _STYLE.finditer(lines, max(0, reset), end):
             self.dispatch(style[1].decode(), "m")
