@@ -29,7 +29,7 @@ from connmgr.cli.outcome import (
 )
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
-from connmgr.cli.selection import Choice, choosing, chosen, jobs_option, require_some
+from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option, require_some
 from connmgr.client import Client, ClientError
 from connmgr.client.names import named
 from connmgr.errors import ConnmgrError
@@ -168,6 +168,7 @@ class _WithCommand(ExecCommand):
 )
 @session_option
 @fresh_option
+@brief_option
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -209,6 +210,7 @@ def exec(
     store: bool,
     detach: bool,
     dry_run: bool,
+    brief: bool,
     as_json: bool,
     **of_job: Any,
 ) -> None:
@@ -233,15 +235,17 @@ def exec(
     shell has ended.
 
     With --all it runs on all connections that match one of the GLOBs in place of CONNECTION, and -- must precede the
-    command. Each connection gets one line when it finishes; then comes a summary. The exit code is 1 if any failed.
-    With --json there is one object, or with --all one per line, with the whole output, when the command has ended.
-    --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit go with
-    --all.
+    command. When all have ended, each output is printed once, below the names of the connections that share it; then
+    come failures and a summary. With --brief each connection gets one line when it finishes. The exit code is 1 if any
+    failed. With --json there is one object, or with --all one per line, with the whole output, when the command has
+    ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit
+    go with --all.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     See `connmgr job`.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
+    check_brief(brief=brief, everywhere=everywhere, as_json=as_json)
     _check_what(script, saved, as_argv=as_argv, detach=detach, dry_run=dry_run)
     own = "--script -" if script == STDIN else "--failed -" if choice.reads_stdin else None
     if reads and (no_input or own):
@@ -265,8 +269,8 @@ def exec(
         from connmgr.cli.fan_out import run_everywhere
 
         options["send_env"] = sent_environment(client)
-        everyone = chosen(client, targets, choice, usage="shell")
-        run_everywhere(client, everyone, options, jobs, script=local, as_json=as_json)
+        selected = chosen(client, targets, choice, usage="shell")
+        run_everywhere(client, selected, options, jobs, script=local, as_json=as_json, brief=brief)
         return
     connection = targets[0]
     id = reach(client, connection, store=store)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from connmgr.cli.exits import FAILED
-from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, tell_restarted
+from connmgr.cli.gathered import OK, Gathered
+from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, printed_until, tell_restarted
 from connmgr.cli.output import counted, print_json
+from connmgr.cli.progress import counting
 from connmgr.cli.selection import Chosen
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 from connmgr.client.lending import REFUSED
@@ -36,31 +38,76 @@ def run_everywhere(
     *,
     script: Script | None = None,
     as_json: bool,
+    brief: bool,
 ) -> None:
     """Run the command of ``options``, or a script, on the chosen connections, ``jobs`` at a time.
 
+    Each outcome is printed as it comes, as JSON or ``brief`` in a line. Otherwise whole outputs are printed at the end,
+    equal ones together.
     :raises click.exceptions.Exit: with 1, the command failed on some.
     """
-    connections = {one.id: one for one in chosen.names}
-    told = {id: visible(name) for id, name in telling(chosen.names).items()}
+    names = telling(chosen.names)
     start = time.monotonic()
-    width = max(map(len, told.values()), default=0)
-    verdicts = []
     if script is None:
-        outcomes = _outcomes(client, list(connections), {**options, "parallel": jobs})
+        outcomes = _outcomes(client, list(names), {**options, "parallel": jobs})
     else:
         from connmgr.cli.script import outcomes as outcomes_of
 
-        outcomes = outcomes_of(client, script, list(connections), options, jobs)
+        outcomes = outcomes_of(client, script, list(names), options, jobs)
+    if as_json or brief:
+        verdicts = list(_in_lines(outcomes, chosen, names, as_json=as_json))
+    else:
+        verdicts = _together(outcomes, names)
+    _sum_up(verdicts, chosen.of, time.monotonic() - start)
+
+
+def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, str], *, as_json: bool) -> Iterator[str]:
+    """Print a line for each outcome as it comes, and yield its verdict."""
+    connections = {one.id: one for one in chosen.names}
+    told = {id: visible(name) for id, name in names.items()}
+    width = max(map(len, told.values()), default=0)
     for outcome in outcomes:
-        verdicts.append(_verdict(outcome))
         if as_json:
             print_json(_object(outcome, connections[outcome.connection]), indent=None)
         else:
             click.echo(_line(outcome, told[outcome.connection].ljust(width)))
             if is_new(outcome.result):
                 tell_restarted(told[outcome.connection])
-    _sum_up(verdicts, chosen.of, time.monotonic() - start)
+        yield _verdict(outcome)
+
+
+def _together(outcomes: Iterable[RawOutcome], names: dict[str, str]) -> list[str]:
+    """Print all outcomes at the end, equal ones once, and return their verdicts."""
+    left = dict(names)
+    verdicts = list[str]()
+    with Gathered(list(names.values())) as gathered:
+        try:
+            with counting(list(left.values())) as tell:
+                for outcome in outcomes:
+                    name = left.pop(outcome.connection)
+                    verdicts.append(_verdict(outcome))
+                    _gather(gathered, name, outcome)
+                    tell(list(left.values()), sum(one != OK for one in verdicts))
+        except KeyboardInterrupt:
+            # What has ended has ended: its output is all that is left of it.
+            for name in left.values():
+                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
+            raise
+        finally:
+            gathered.show()
+    return verdicts
+
+
+def _gather(gathered: Gathered, name: str, outcome: RawOutcome) -> None:
+    if is_new(outcome.result):
+        tell_restarted(name)
+    error = outcome.result if isinstance(outcome.result, ClientError) else None
+    result = printed_until(outcome.result) if isinstance(outcome.result, ClientError) else outcome.result
+    messages = [error.message] if error is not None else []
+    if result is not None and result.truncated:
+        messages.append("output beyond the daemon's max-output is missing")
+    stdout, stderr = (b"", b"") if result is None else (result.stdout, result.stderr)
+    gathered.add(name, _verdict(outcome), stdout, stderr, " ".join(messages))
 
 
 def _outcomes(client: Client, ids: list[str], options: dict[str, Any], *, lends: bool = True) -> Iterator[RawOutcome]:
@@ -109,7 +156,7 @@ def _verdict(outcome: RawOutcome) -> str:
     """Return ``ok``, ``exit 3``, or the code of an error."""
     if isinstance(outcome.result, ClientError):
         return outcome.result.code
-    return f"exit {outcome.result.exit_code}" if outcome.result.exit_code else "ok"
+    return f"exit {outcome.result.exit_code}" if outcome.result.exit_code else OK
 
 
 def _line(outcome: RawOutcome, name: str) -> str:
@@ -138,7 +185,7 @@ def _object(outcome: RawOutcome, connection: Name) -> dict[str, Any]:
 
 def _sum_up(verdicts: list[str], of: int, seconds: float) -> None:
     counts = Counter(verdicts)
-    failed = len(verdicts) - counts.pop("ok", 0)
+    failed = len(verdicts) - counts.pop(OK, 0)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
     ran = counted(of, "connection") if len(verdicts) == of else f"{len(verdicts)} of {counted(of, 'connection')}"
     click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
 
 ANSWER_SECONDS = 2.0
 """Limit for the daemon's answer to such a question."""
+
+NAMED = 3
+"""Names in the line about many connections; more would not fit."""
 
 WIPE = "\r\x1b[K"
 _SHOWN = "connmgr.progress"
@@ -98,6 +101,10 @@ class Waiting:
         self._thread = threading.Thread(target=run, name="progress", daemon=True)
         self._thread.start()
 
+    def say(self, what: str) -> None:
+        """Count the seconds of ``what`` from now on."""
+        self._what = visible(what)
+
     def over(self) -> None:
         """Wipe the line for good."""
         self._over.set()
@@ -146,6 +153,29 @@ def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None
     click.get_current_context().meta[_SHOWN] = shown.over
     try:
         yield shown.over
+    finally:
+        shown.over()
+
+
+Counted = Callable[[Sequence[str], int], None]
+"""Called with the names of the connections that are not done, and with the number of those that failed."""
+
+
+@contextlib.contextmanager
+def counting(names: Sequence[str]) -> Iterator[Counted]:
+    """Show on a terminal how many of ``names`` are done, and a few that are not; the yielded function updates it."""
+
+    def text(left: Sequence[str], failed: int) -> str:
+        some = f", waiting for {', '.join(left[:NAMED])}{', …' * (len(left) > NAMED)}" if left else ""
+        return f"{len(names) - len(left)} of {len(names)} done{f', {failed} failed' if failed else ''}{some}"
+
+    if not sys.stderr.isatty():
+        yield lambda left, failed: None
+        return
+    shown = Waiting(text(names, 0))
+    click.get_current_context().meta[_SHOWN] = shown.over
+    try:
+        yield lambda left, failed: shown.say(text(left, failed))
     finally:
         shown.over()
 

@@ -150,6 +150,19 @@ def jobs_option(default: int, most: int) -> Callable[[Command], Command]:
     )
 
 
+brief_option = click.option(
+    "--brief", is_flag=True, help="With --all: one line for each connection, as soon as it is done."
+)
+
+
+def check_brief(*, brief: bool, everywhere: bool, as_json: bool) -> None:
+    """Raise UsageError if ``--brief`` stands without ``--all`` or beside ``--json``."""
+    if brief and not everywhere:
+        raise click.UsageError("--brief goes with --all.")
+    if brief and as_json:
+        raise click.UsageError("Give --brief or --json.")
+
+
 class Chosen(NamedTuple):
     """The chosen connections, in the order of `connmgr ls`; ``of`` also counts those beyond the limit."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from connmgr.cli.gathered import Gathered, folded
+from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
 
@@ -44,6 +47,7 @@ def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     command = (
         "exec",
         "--all",
+        "--brief",
         "**host*",
         "-j",
         "20",
@@ -75,12 +79,95 @@ def test_a_command_that_fails_somewhere_exits_with_1(clean_connmgr: CommandLine)
     for name, shell in (("one", "bash"), ("two", "sh")):
         clean_connmgr("add", "local", name, f"shell={shell}")
     done = clean_connmgr(
-        "exec", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1
+        "exec", "--brief", "--all", "{one,two}", "--", 'test -n "$BASH_VERSION" || exit 3; echo a; echo b', code=1
     )
     lines = {line.split()[0]: line for line in done.output.splitlines()}
     assert re.fullmatch(r"one  ok       +[\d.]+ s  a  \(\+1 line\)", lines["one"]), lines
     assert re.fullmatch(r"two  exit 3   +[\d.]+ s", lines["two"]), lines
     assert done.errors.endswith(" s: 1 ok, 1 exit 3\n")
+
+
+def _shells(connmgr: CommandLine, names: Sequence[str], **data: object) -> None:
+    """Add local shells with the variable N, their number."""
+    for number, name in enumerate(names):
+        commands = [f"N={number}; export N"]
+        more = {"type": "shellEnvironment", "host": _local(connmgr), "commands": commands, **data}
+        connmgr.daemon.client.connection.add(name, more)
+
+
+def test_equal_outputs_are_printed_once_below_the_names_that_share_them(
+    clean_connmgr: CommandLine, closed_port: int
+) -> None:
+    _shells(clean_connmgr, ["web1", "web2", "web3", "db"])
+    far = {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "x"}
+    clean_connmgr.daemon.client.connection.add("down", far)
+    command = 'printf "one\\ntwo\\n"; [ $N -lt 3 ] || { printf "why not" >&2; exit 4; }'
+    done = clean_connmgr("exec", "--all", "**/web?", "**/db", "down", "--", command, code=1)
+    rule = "-" * 15
+    lines = done.output.splitlines()
+    assert lines[:5] == [rule, "local machine/web[1-3] (3)", rule, "one", "two"], done.output
+    assert lines[5:-1] == [rule, "local machine/db (1): exit 4", rule, "one", "two", f"{rule} stderr", "why not"]
+    assert lines[-1].startswith(f"down: host_refused: 127.0.0.1:{closed_port} refused"), lines[-1]
+    assert re.fullmatch(r"5 connections in [\d.]+ s: 3 ok, 1 exit 4, 1 host_refused\n", done.errors), done.errors
+
+
+def test_output_that_is_the_same_on_both_streams_is_not_the_same(clean_connmgr: CommandLine) -> None:
+    _shells(clean_connmgr, ["a0", "a1"])
+    done = clean_connmgr("exec", "--all", "**/a?", "--", "[ $N = 0 ] && echo x || echo x >&2")
+    assert done.output.count("(1)") == 2, done.output
+
+
+def test_what_a_command_prints_arrives_byte_by_byte(clean_connmgr: CommandLine) -> None:
+    _shells(clean_connmgr, ["a0", "a1", "a2"])
+    # More than is kept in memory, from all three.
+    command = r"printf '\377\000\033[2J\r'; head -c 600000 /dev/zero | tr '\000' '\376'; echo; [ $N = 0 ] || echo $N"
+    done = clean_connmgr("exec", "--all", "**/a?", "--", command)
+    content = b"\xff\0\x1b[2J\r" + b"\xfe" * 600_000 + b"\n"
+    assert done.stdout.count(content) == 3
+    assert done.stdout.count(content + b"1\n") == 1
+
+
+def test_a_command_killed_at_its_timeout_shows_what_it_printed(clean_connmgr: CommandLine) -> None:
+    _shells(clean_connmgr, ["a0", "a1"])
+    command = "echo began; [ $N = 0 ] || sleep 100"
+    done = clean_connmgr("exec", "--all", "--timeout", "1", "**/a?", "--", command, code=1)
+    assert done.output.count("began") == 2
+    assert "a1 (1): command_timeout: The command ran longer than 1 s" in done.output
+
+
+def test_brief_goes_with_all_and_without_json(connmgr: CommandLine) -> None:
+    assert "--brief goes with --all" in connmgr("exec", "local", "--brief", "--", "true", code=125).errors
+    both = connmgr("exec", "--all", "local*", "--brief", "--json", "--", "true", code=125)
+    assert "Give --brief or --json" in both.errors
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["web1"], "web1"),
+        (["web1", "web2"], "web1, web2"),
+        (["web1", "web2", "web3", "web7", "web9", "web10"], "web[1-3,7,9-10]"),
+        (["n08", "n09", "n10", "db", "n11"], "n[08-11], db"),
+        (["n8", "n09", "n10"], "n8, n09, n10"),
+        (["rack1/a", "rack2/a", "rack3/a", "rack3/b"], "rack[1-3]/a, rack3/b"),
+        (["local machine", "9" * 30], f"local machine, {'9' * 30}"),
+    ],
+)
+def test_numbered_names_are_folded(names: list[str], text: str) -> None:
+    assert folded(names) == text
+
+
+@pytest.mark.parametrize("text", ["a\rb\n", "a\r\n", "\x1b[2J", "é"])
+def test_control_characters_are_visible_on_a_terminal(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("connmgr.cli.gathered.PIECE_BYTES", 1)
+    with Gathered(["a"]) as gathered:
+        gathered.add("a", "ok", text.encode())
+        gathered.show()
+    shown = capsysbinary.readouterr().out.decode().partition("(1)")[2].split("\n", 2)[2]
+    assert shown.rstrip("\n") == visible(text, lines=True).rstrip("\n")
 
 
 def test_only_what_failed_is_run_again(clean_connmgr: CommandLine, tmp_path: Path, closed_port: int) -> None:
