@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,10 @@ from connmgr.api.account import Account, account, caller, cancellation
 from connmgr.api.answer import as_lines
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
+from connmgr.api.elevate import MEMBER, each_elevated
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
-from connmgr.api.schemas import AwaitsApproval, Filter, Id, Ids
+from connmgr.api.schemas import ELEVATE, AwaitsApproval, Elevate, Filter, Id, Ids
 from connmgr.api.services import services
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
@@ -25,6 +26,7 @@ from connmgr.fields import Boolean, Integer, Schema
 from connmgr.rights.action import Action
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
+from connmgr.vault.elevated import base_of
 
 MAX_CONNECTIONS = 1000
 MAX_PARALLEL = 128
@@ -48,6 +50,7 @@ class BroadcastRequest(CommandFields, OwnShell, AwaitsApproval):
     )
     categoryFilter = Filter(metadata={"description": "A filter for the path of the category."})
     typeFilter = Filter(metadata={"description": "A filter for the type."})
+    elevate = Elevate(metadata={"description": ELEVATE})
     parallel = Integer(
         load_default=32,
         validate=validate.Range(min=1, max=MAX_PARALLEL),
@@ -108,10 +111,19 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
         ids = services().authorisation.visible(caller(), vault.query(*(request.get(name, "*") for name in FILTERS)))
     if len(ids) > MAX_CONNECTIONS:
         raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
+    bases = ids
+    if MEMBER in request:
+        named = each_elevated(ids, request[MEMBER])
+        request, ids = (
+            {name: value for name, value in request.items() if name != MEMBER} | {"named": named},
+            list(named),
+        )
     stored = vault.each(ids)
     if "connections" not in request:
+        # An elevated connection has the type of a shell, whatever it runs over.
+        kinds = vault.each(bases) if "named" in request else stored
         with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
-        ids = [id for id in ids if not isinstance(one := stored.get(id), Connection) or one.type in with_shells]
+        ids = [id for id in ids if not isinstance(one := kinds.get(base_of(id)), Connection) or one.type in with_shells]
     return {**with_words(request), "connections": ids, "stored": stored}
 
 
@@ -151,18 +163,27 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     others = [one.id for one in sound if one.id not in ready]
     work = Broadcast(found.shells, caller().access, order, ready, others)
     forwards = partial(found.shells.forward_agent, ids, order.session)
-    lines = _Lines(account(), stored, request["encoding"], forwards)
+    lines = _Lines(account(), stored, request["encoding"], request.get("named", {}), forwards)
     return as_lines(lines.all(ids, work.outcomes(cancellation())))
 
 
 class _Lines:
     """The lines of an answer; the counts are recorded in the request's account."""
 
-    def __init__(self, known: Account, stored: Stored, encoding: str, forwards: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        known: Account,
+        stored: Stored,
+        encoding: str,
+        named: Mapping[str, str],
+        forwards: Callable[[], bool],
+    ) -> None:
         self._forwards = forwards
         self._known = known
         self._stored = stored
         self._encoding = encoding
+        # The ids by which the request named its connections, where they are others.
+        self._named = named
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
 
     def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
@@ -201,7 +222,8 @@ class _Lines:
             shown = {"error": self._error(result)}
         self._counts["connections"] += 1
         self._counts["errors" if "error" in shown else "failed" if shown["exitCode"] else "succeeded"] += 1
-        return {"connection": outcome.connection, "name": name, **shown, "ms": round(outcome.seconds * 1000, 3)}
+        id = self._named.get(outcome.connection, outcome.connection)
+        return {"connection": id, "name": name, **shown, "ms": round(outcome.seconds * 1000, 3)}
 
     def _shown(self, result: Result, *, restarted: bool) -> dict[str, Any]:
         texts = {

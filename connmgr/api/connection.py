@@ -14,6 +14,8 @@ from connmgr.api.connection_info import described, dialled_hosts, in_categories,
 from connmgr.api.connection_schemas import (
     ConnectionAddRequest,
     ConnectionAddResponse,
+    ConnectionElevateRequest,
+    ConnectionElevateResponse,
     ConnectionEnvironmentRequest,
     ConnectionEnvironmentResponse,
     ConnectionInfoRequest,
@@ -28,6 +30,7 @@ from connmgr.api.connection_schemas import (
     ConnectionUpdateRequest,
     TypesResponse,
 )
+from connmgr.api.elevate import Wanted, each_elevated
 from connmgr.api.group import Group
 from connmgr.api.inside import Inside, look_inside
 from connmgr.api.removal import end_what_runs, see_off
@@ -187,6 +190,33 @@ def add(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @group.endpoint(
+    "/elevate",
+    ConnectionElevateRequest,
+    ConnectionElevateResponse,
+    action="connection.elevate",
+    about=("connection", "user"),
+    raises=[errors.UnknownConnection, errors.IntegrityError],
+    example={"connection": EXAMPLE, "user": "root"},
+    answer={"connection": f"{EXAMPLE}+owner+root"},
+)
+def elevate(request: dict[str, Any]) -> dict[str, str]:
+    """Return the id of a connection that runs as another user, by sudo over a connection.
+
+    Nothing is stored and no machine is asked. The elevated connection has shells, jobs and files of its own. It belongs
+    to its caller: the owner's are not those of a token. Other requests take `elevate` in place of its id.
+    """
+    grant = caller().grant
+    wanted = Wanted(request["user"], caller().token, gives=True, password=request.get("password"))
+    [id] = each_elevated([request["connection"]], replace(wanted, password=None))
+    if grant is not None:
+        services().authorisation.sight.require(grant, [id])
+    # It exists, and the connection below it can be elevated.
+    services().vault.connections.get(id)
+    each_elevated([request["connection"]], wanted)
+    return {"connection": id}
+
+
+@group.endpoint(
     "/update",
     ConnectionUpdateRequest,
     action=UPDATE,
@@ -211,6 +241,10 @@ def update(request: dict[str, Any]) -> None:
         _validate(data, None if "data" in request else stored.way)
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
+        password = connections.sudo_passwords.stored(id, stored.category)
+        if password is not None:
+            # It may go to another host from now on.
+            services().vault.principals.permit([password.sealed], caller().access)
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     moved = connections.update(id, **changes)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.schemas import Filter, Id, Ids, Members, UtcTime
+from connmgr.api.schemas import Filter, Id, Ids, Members, UserName, UtcTime
 from connmgr.api.second_vocabulary import Located
 from connmgr.fields import Boolean, Integer, Length, Schema, Text
 
@@ -226,6 +226,25 @@ class ConnectionAddRequest(Schema):
 class ConnectionAddResponse(Schema):
     connection = Id(required=True, metadata={"description": "The uuid of the new connection, or of an equivalent one."})
     added = Boolean(required=True, metadata={"description": "False if an equivalent connection existed."})
+
+
+class ConnectionElevateRequest(Schema):
+    connection = Id(required=True, metadata={"description": "The connection to run over."})
+    user = UserName(load_default="root", metadata={"description": "The user to run as. Without it: `root`."})
+    password = Text(
+        metadata={
+            "format": "password",
+            "description": "What sudo asks for; kept in memory while the elevated connection has a link, and for a "
+            "minute more. Without it: the one stored for the connection or a category above it.",
+        }
+    )
+
+
+class ConnectionElevateResponse(Schema):
+    connection = fields.String(
+        required=True,
+        metadata={"description": "The id of the elevated connection: not a uuid, and accepted wherever one is."},
+    )
 
 
 class ConnectionUpdateRequest(Schema):

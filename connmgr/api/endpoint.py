@@ -15,6 +15,7 @@ from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import read
+from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
@@ -104,6 +105,7 @@ class Endpoint:
         self, found: Services, known: Account, request: Any, respond: Callable[[Any], flask.Response]
     ) -> flask.Response:
         """Authorise the loaded ``request``, call the view, and return the response by ``respond``."""
+        request = elevated(request, known.caller.token if known.caller else None)
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}

@@ -7,7 +7,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate, validates_schema
 
-from connmgr.api.schemas import AwaitsApproval, FilePath, Id, UtcTime
+from connmgr.api.schemas import AwaitsApproval, Elevate, FilePath, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Schema, Text
 
@@ -81,7 +81,14 @@ class QueryPath(FilePath):
         self.metadata = {name: value for name, value in self.metadata.items() if name != "oneOf"} | {"type": "string"}
 
 
-class ExtractRequest(ShellNamed):
+class QueryShellNamed(ShellNamed):
+    elevate = Elevate(
+        in_query=True,
+        metadata={"description": "The user to run as, by sudo; otherwise as in `/shell/exec`."},
+    )
+
+
+class ExtractRequest(QueryShellNamed):
     path = QueryPath(required=True, metadata={"description": "The directory; otherwise as in `/fs/list`."})
     exact = Boolean(
         load_default=False,
@@ -107,7 +114,7 @@ class Moment(Text):
         return moment
 
 
-class UploadRequest(ShellNamed):
+class UploadRequest(QueryShellNamed):
     path = QueryPath(required=True, metadata={"description": "The file; otherwise as in `/fs/write`."})
     mode = Mode(metadata={"description": "The permissions of a new file, in octal. An existing file keeps its own."})
     modified = Moment(metadata={"description": "The time of the file's last change. By default it is now."})

@@ -32,6 +32,8 @@ def end_what_runs(connections: Iterable[str]) -> None:
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
     ended = list(connections)
+    # Nobody names the elevated ones over them.
+    ended += services().vault.connections.sudo_passwords.over(set(ended))
     services().terminals.forget(ended)
     services().streams.forget(ended)
     services().tunnels.forget(ended, caller().token)

@@ -14,8 +14,11 @@ from marshmallow import ValidationError, fields
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Number, Range, Schema, Text
 from connmgr.vault import glob
+from connmgr.vault.elevated import MAX_USER
 
-MAX_ID = 100
+MAX_ID = 160
+"""Longest id: that of an elevated connection has two uuids and a user."""
+
 MAX_PATH = 8192
 MAX_APPROVAL_WAIT = 60
 """Longest wait of a request for its approval, in seconds."""
@@ -80,6 +83,48 @@ class Members(fields.Dict):
                 raise
             parts: dict[Any, dict[str, Any]] = error.messages
             raise ValidationError({name: list(wrong.values()) for name, wrong in parts.items()}) from None
+
+
+class UserName(Text):
+    """The name of a user of a far side, or ``#`` and a number."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"minLength": 1, "maxLength": MAX_USER, **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        name = super()._deserialize(value, attr, data, **kwargs)
+        if not 1 <= len(name) <= MAX_USER or name.startswith("-") or not name.isprintable() or " " in name:
+            raise ValidationError("Not the name of a user.")
+        return name
+
+
+class Elevate(fields.Field[dict[str, Any]]):
+    """A wish to run as another user by sudo: ``{"user": …, "password": …}``; in a query only the user's name."""
+
+    def __init__(self, *, in_query: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        user = {"type": "string", "minLength": 1, "maxLength": MAX_USER, "default": "root"}
+        members = {"user": user, "password": {"type": "string", "format": "password", "writeOnly": True}}
+        described: dict[str, Any] = {"type": "object", "properties": members, "additionalProperties": False}
+        self.metadata = {**({"type": "string"} if in_query else described), **self.metadata}
+        self._in_query = in_query
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+        members = {"user": value} if self._in_query else value
+        if not isinstance(members, Mapping) or not members.keys() <= {"user", "password"}:
+            raise ValidationError('Not of the form {"user": "root"}.')
+        wanted = {"user": UserName().deserialize(members.get("user", "root"))}
+        if "password" in members:
+            wanted["password"] = Text().deserialize(members["password"])
+        return wanted
+
+
+ELEVATE = (
+    "Run as another user: by sudo over the connection, in an elevated shell of its own. `user` is `root` if omitted. "
+    "Without `password`, sudo gets the one stored for the connection or a category above it (`/secret/sudo`). A "
+    "`password` given here is kept in memory while the elevated connection has a link."
+)
 
 
 class AwaitsApproval(Schema):

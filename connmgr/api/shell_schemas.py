@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, post_dump, validate, validates_schema
 
-from connmgr.api.schemas import FilePath, Id, UtcTime
+from connmgr.api.schemas import ELEVATE, Elevate, FilePath, Id, UtcTime
 from connmgr.api.second_vocabulary import Located
 from connmgr.fields import Boolean, Schema, Text
 
@@ -33,6 +33,7 @@ class ShellNamed(Located):
             "description": "The name of a further shell of the connection. Without it: the connection's own shell."
         }
     )
+    elevate = Elevate(metadata={"description": ELEVATE})
 
 
 class Restarted(fields.Boolean):

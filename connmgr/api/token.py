@@ -11,6 +11,7 @@ from marshmallow import ValidationError, fields
 from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.body import load
+from connmgr.api.elevate import elevated
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id, UtcTime
@@ -371,7 +372,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(endpoint, Endpoint) or endpoint.public or endpoint.request is None:
         raise errors.NotFound("There is no such endpoint that takes a request.")
     grant = services().grants.get(request["id"], caller().grant) if "id" in request else caller().grant
-    asked = load(endpoint.request, request["request"])
+    asked = elevated(load(endpoint.request, request["request"]), grant.id if grant else None, gives=False)
     if endpoint.selects is not None:
         asked = endpoint.selects(asked)
     if grant is None:

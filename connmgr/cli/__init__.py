@@ -53,6 +53,7 @@ SECTIONS = {
         "vault": "vault",
         "encrypt": "secret",
         "decrypt": "secret",
+        "sudo-password": "secret",
         "token": "token",
         "approve": "approve",
         "audit": "audit",

@@ -14,6 +14,7 @@ from connmgr import paths
 from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.login import remedies
+from connmgr.cli.sudo import Sudoer
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
@@ -57,7 +58,8 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     context.call_on_close(client.close)
     if kept:
         context.call_on_close(lambda: None if client.session_token == kept else session.forget())
-    client.remedy(remedies(client, Doorkeeper(client)))
+    sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))
+    client.remedy(lambda error, body: remedy(error, body) or sudoer.admits(error, body))
     if user is not None:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client

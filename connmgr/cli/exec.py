@@ -30,6 +30,7 @@ from connmgr.cli.outcome import (
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option, require_some
+from connmgr.cli.sudo import spelled_out, sudo_option
 from connmgr.client import Client, ClientError
 from connmgr.client.names import named
 from connmgr.errors import ConnmgrError
@@ -97,6 +98,8 @@ class _WithCommand(ExecCommand):
         """Return connmgr's own words, and those of the command."""
         marked = args.index("--") if "--" in args else None
         own, marked_command = (args, None) if marked is None else (args[:marked], args[marked + 1 :])
+        # Word by word, so that words of the command can be taken from ``args`` as they were typed.
+        own = spelled_out(own)
         options, after = self._parsed(ctx, own, interspersed=False)
         if not after or options.get("everywhere"):
             return own, marked_command
@@ -168,6 +171,7 @@ class _WithCommand(ExecCommand):
 )
 @session_option
 @fresh_option
+@sudo_option
 @brief_option
 @click.option(
     "--dry-run",
@@ -207,6 +211,7 @@ def exec(
     saved: str | None,
     session: str | None,
     fresh: bool,
+    sudo: str | None,
     store: bool,
     detach: bool,
     dry_run: bool,
@@ -241,6 +246,9 @@ def exec(
     ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit
     go with --all.
 
+    With --sudo it runs as root or another user, in a shell of its own, which stays too. Nothing needs to be stored
+    but the password, and that only if nobody is there to be asked; a token needs the scope elevate.
+
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
     See `connmgr job`.
     """
@@ -258,6 +266,8 @@ def exec(
     options |= {"timeout": timeout, "cwd": cwd, "env": _assigned(env, "--env"), "session": session}
     if fresh and not detach:
         options["fresh"] = True
+    if sudo is not None:
+        options["elevate"] = {"user": sudo}
     # It may read a passphrase from standard input, before anything else does.
     client = connect()
     _refuse_connections(client, targets, click.get_current_context().meta.get(_BEFORE_MARK, ()))
@@ -274,6 +284,10 @@ def exec(
         return
     connection = targets[0]
     id = reach(client, connection, store=store)
+    if sudo is not None and not dry_run:
+        # With an id of its own, it is like any other connection from here on.
+        del options["elevate"]
+        id = client.connection.elevate(id, sudo)
     if dry_run:
         from connmgr.cli.foretold import foretell
 
@@ -290,15 +304,20 @@ def exec(
         return
     if reads or (not no_input and standard_input.is_there()):
         options["stdin"] = standard_input.StandardInput()
+    raise click.exceptions.Exit(_attend(client, id, connection, options, local, as_json=as_json))
+
+
+def _attend(client: Client, id: str, name: str, options: dict[str, Any], local: Script | None, *, as_json: bool) -> int:
+    """Run a command, or a ``local`` script, on one connection to its end, and return its exit code."""
+    ahead = None if options.get("fresh") else ahead_in(client, id, options["session"])
     with ExitStack() as placed:
         if local is not None:
             if options.pop("fresh", False):
                 options["session"] = placed.enter_context(own_session(client, id))
-            ensure_shell(client, id, options["session"], connection)
+            ensure_shell(client, id, options["session"], name)
             options["argv"] = placed.enter_context(local.placed(client, id, options["session"]))
-        with waiting(connection, None if fresh else ahead_in(client, id, session)) as over:
-            code = _run(client, id, connection, options, over, as_json=as_json)
-    raise click.exceptions.Exit(code)
+        with waiting(name, ahead) as over:
+            return _run(client, id, name, options, over, as_json=as_json)
 
 
 def _refuse_connections(client: Client, targets: Sequence[str], words: Sequence[str]) -> None:

@@ -89,6 +89,8 @@ def _advised(error: ClientError) -> str:
         return f"{error.message}\n`connmgr serve` starts a daemon; `connmgr service install` has the system start it."
     if error.code in ("secret_locked", "vault_locked"):
         return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
+    if error.details.get("passwordRequired") and "elevation" in error.details:
+        return f"{error.message}\n`connmgr sudo-password CONNECTION` stores it; on a terminal it is asked for."
     if error.code == "shell_lost":
         return f"{error.message}\nThe next command starts a new shell, whose directory and variables are new."
     if error.code == "auth_failed" and "name" in error.details:

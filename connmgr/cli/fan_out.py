@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from connmgr.cli.exits import FAILED
-from connmgr.cli.gathered import OK, Gathered
+from connmgr.cli.gathered import OK, Gathered, sum_up, together
 from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, printed_until, tell_restarted
 from connmgr.cli.output import counted, print_json
-from connmgr.cli.progress import counting
 from connmgr.cli.selection import Chosen
+from connmgr.cli.sudo import ask_for_all, lacking
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
@@ -49,7 +48,7 @@ def run_everywhere(
     names = telling(chosen.names)
     start = time.monotonic()
     if script is None:
-        outcomes = _outcomes(client, list(names), {**options, "parallel": jobs})
+        outcomes = _with_passwords(client, names, {**options, "parallel": jobs})
     else:
         from connmgr.cli.script import outcomes as outcomes_of
 
@@ -57,8 +56,8 @@ def run_everywhere(
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, names, as_json=as_json))
     else:
-        verdicts = _together(outcomes, names)
-    _sum_up(verdicts, chosen.of, time.monotonic() - start)
+        verdicts = together(((one.connection, _verdict(one), partial(_gather, one)) for one in outcomes), names)
+    sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 
 def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, str], *, as_json: bool) -> Iterator[str]:
@@ -76,29 +75,7 @@ def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, s
         yield _verdict(outcome)
 
 
-def _together(outcomes: Iterable[RawOutcome], names: dict[str, str]) -> list[str]:
-    """Print all outcomes at the end, equal ones once, and return their verdicts."""
-    left = dict(names)
-    verdicts = list[str]()
-    with Gathered(list(names.values())) as gathered:
-        try:
-            with counting(list(left.values())) as tell:
-                for outcome in outcomes:
-                    name = left.pop(outcome.connection)
-                    verdicts.append(_verdict(outcome))
-                    _gather(gathered, name, outcome)
-                    tell(list(left.values()), sum(one != OK for one in verdicts))
-        except KeyboardInterrupt:
-            # What has ended has ended: its output is all that is left of it.
-            for name in left.values():
-                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
-            raise
-        finally:
-            gathered.show()
-    return verdicts
-
-
-def _gather(gathered: Gathered, name: str, outcome: RawOutcome) -> None:
+def _gather(outcome: RawOutcome, gathered: Gathered, name: str) -> None:
     if is_new(outcome.result):
         tell_restarted(name)
     error = outcome.result if isinstance(outcome.result, ClientError) else None
@@ -108,6 +85,27 @@ def _gather(gathered: Gathered, name: str, outcome: RawOutcome) -> None:
         messages.append("output beyond the daemon's max-output is missing")
     stdout, stderr = (b"", b"") if result is None else (result.stdout, result.stderr)
     gathered.add(name, _verdict(outcome), stdout, stderr, " ".join(messages))
+
+
+def _with_passwords(client: Client, names: dict[str, str], options: dict[str, Any]) -> Iterator[RawOutcome]:
+    """Yield the outcome on each connection; where sudo lacks a password, ask for one and try again.
+
+    That is safe, because the command has not begun there.
+    """
+    lacks: list[RawOutcome] = []
+    for outcome in _outcomes(client, list(names), options):
+        if lacking(outcome.result) is None:
+            yield outcome
+        else:
+            lacks.append(outcome)
+    if not lacks:
+        return
+    password = ask_for_all([names[one.connection] for one in lacks], options["elevate"]["user"])
+    if password is None:
+        yield from lacks
+        return
+    given = {**options["elevate"], "password": password}
+    yield from _outcomes(client, [one.connection for one in lacks], {**options, "elevate": given})
 
 
 def _outcomes(client: Client, ids: list[str], options: dict[str, Any], *, lends: bool = True) -> Iterator[RawOutcome]:
@@ -181,13 +179,3 @@ def _gist(outcome: RawOutcome) -> str:
 def _object(outcome: RawOutcome, connection: Name) -> dict[str, Any]:
     head = {"connection": connection.id, "name": qualified(connection), "seconds": round(outcome.seconds, 3)}
     return {**head, **as_object(outcome.result)}
-
-
-def _sum_up(verdicts: list[str], of: int, seconds: float) -> None:
-    counts = Counter(verdicts)
-    failed = len(verdicts) - counts.pop(OK, 0)
-    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    ran = counted(of, "connection") if len(verdicts) == of else f"{len(verdicts)} of {counted(of, 'connection')}"
-    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
-    if failed:
-        raise click.exceptions.Exit(FAILED)

@@ -7,12 +7,16 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import click
 
+from connmgr.cli.exits import FAILED
+from connmgr.cli.output import counted
+from connmgr.cli.progress import counting
 from connmgr.printable import visible
 
 OK = "ok"
@@ -103,6 +107,46 @@ class Gathered:
         while size > 0 and (piece := self._spool.read(min(size, PIECE_BYTES))):
             size -= len(piece)
             yield piece
+
+
+Ended = tuple[str, str, Callable[[Gathered, str], None]]
+"""The uuid of a connection that is done, its verdict, and a function that adds its outcome under a name."""
+
+
+def together(ended: Iterable[Ended], names: Mapping[str, str]) -> list[str]:
+    """Print the outcomes of work on the connections ``names`` when all have ended, and return their verdicts."""
+    left = dict(names)
+    verdicts = list[str]()
+    with Gathered(list(names.values())) as gathered:
+        try:
+            with counting(list(left.values())) as tell:
+                for id, verdict, gather in ended:
+                    name = left.pop(id)
+                    verdicts.append(verdict)
+                    gather(gathered, name)
+                    tell(list(left.values()), sum(one != OK for one in verdicts))
+        except KeyboardInterrupt:
+            # What has ended has ended: its output is all that is left of it.
+            for name in left.values():
+                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
+            raise
+        finally:
+            gathered.show()
+    return verdicts
+
+
+def sum_up(verdicts: Sequence[str], of: int, seconds: float) -> None:
+    """Print on stderr how work on ``of`` connections has ended.
+
+    :raises click.exceptions.Exit: with 1, it failed on some.
+    """
+    counts = Counter(verdicts)
+    failed = len(verdicts) - counts.pop(OK, 0)
+    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    ran = counted(of, "connection") if len(verdicts) == of else f"{len(verdicts)} of {counted(of, 'connection')}"
+    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
+    if failed:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _rank(group: _Group) -> int:

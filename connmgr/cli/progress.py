@@ -170,7 +170,7 @@ def counting(names: Sequence[str]) -> Iterator[Counted]:
         return f"{len(names) - len(left)} of {len(names)} done{f', {failed} failed' if failed else ''}{some}"
 
     if not sys.stderr.isatty():
-        yield lambda left, failed: None
+        yield lambda _left, _failed: None
         return
     shown = Waiting(text(names, 0))
     click.get_current_context().meta[_SHOWN] = shown.over

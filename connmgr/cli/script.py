@@ -99,6 +99,8 @@ def _outcome(client: Client, script: Script, id: str, options: dict[str, Any]) -
 
 
 def _result(client: Client, script: Script, id: str, options: dict[str, Any]) -> RawResult:
+    if elevate := options.pop("elevate", None):
+        id = client.connection.elevate(id, elevate["user"])
     if options.pop("fresh", False):
         with own_session(client, id) as session:
             return _result(client, script, id, {**options, "session": session})

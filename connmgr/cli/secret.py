@@ -1,4 +1,4 @@
-"""``connmgr encrypt`` and ``connmgr decrypt``: values that only their principals can read."""
+"""``connmgr encrypt``, ``decrypt`` and ``sudo-password``: values that only their principals can read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 import click
 
 from connmgr.cli.daemon import connect
+from connmgr.cli.exits import Failure
+from connmgr.cli.names import ConnectionName, find_category
+from connmgr.client import Client
+from connmgr.client.names import qualified
+from connmgr.printable import visible
 
 
 @click.command()
@@ -41,3 +46,49 @@ def decrypt() -> None:
     if not isinstance(encrypted, dict):
         raise click.UsageError("Standard input is not the encrypted form of a value.")
     click.echo(connect().secret.decrypt(encrypted))
+
+
+@click.command(name="sudo-password")
+@click.argument("name", metavar="[CONNECTION]", type=ConnectionName(), required=False)
+@click.option("--category", metavar="PATH", help="For all connections in this category and below it, in place of one.")
+@click.option("--remove", is_flag=True, help="Remove the stored password.")
+@click.option("--show", is_flag=True, help="Print which stored password --sudo would use: for what it is stored.")
+def sudo_password(name: str | None, category: str | None, *, remove: bool, show: bool) -> None:
+    """Store the password that sudo asks for when a command has --sudo.
+
+    The password of a connection outranks that of its category, and the nearest category upwards comes first. It is
+    asked for on the terminal; other standard input is the password, without a final newline. No command prints it.
+    """
+    if (name is None) == (category is None):
+        raise click.UsageError("Give CONNECTION or --category.")
+    if remove and show:
+        raise click.UsageError("Give --remove or --show.")
+    client = connect()
+    of = (
+        {"connection": client.connection.find(name)}
+        if name is not None
+        else {"category": find_category(client, category or "")}
+    )
+    if show:
+        click.echo(_source(client, client.secret.sudo_source(**of)))
+        return
+    client.secret.sudo(None if remove else _entered(), **of)
+
+
+def _source(client: Client, source: dict[str, str]) -> str:
+    if "connection" in source:
+        return f"connection {visible(qualified(client.connection.info([source['connection']])[0]))}"
+    if "category" in source:
+        [found] = client.category.info([source["category"]])
+        return f"category {visible('/'.join(found.name[1:]) or '/')}"
+    return "none"
+
+
+def _entered() -> str:
+    if sys.stdin.isatty():
+        password: str = click.prompt("Password for sudo", hide_input=True, err=True)
+    else:
+        password = sys.stdin.read().removesuffix("\n")
+    if not password:
+        raise Failure("Standard input is empty: nothing was stored. --remove removes a stored password.")
+    return password

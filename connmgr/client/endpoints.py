@@ -113,6 +113,12 @@ class Connections(Group):
         answer = self._post("/connection/add", name=name, data=dict(data), validate=validate, **more)
         return str(answer["connection"]), bool(answer["added"])
 
+    def elevate(self, connection: str, user: str = "root", *, password: str | None = None) -> str:
+        """Return the id of a connection that runs as ``user``, by sudo over ``connection``; no machine is asked.
+        Without a ``password``, sudo gets the stored one. The id is accepted wherever one of a connection is."""
+        answer = self._post("/connection/elevate", connection=connection, user=user, **given(password=password))
+        return str(answer["connection"])
+
     def update(
         self,
         connection: str,
@@ -204,6 +210,14 @@ class Secrets(Group):
     def decrypt(self, encrypted: Mapping[str, Any]) -> str:
         """Return the value that :meth:`encrypt` encrypted."""
         return str(self._post("/secret/decrypt", encrypted=dict(encrypted))["decrypted"])
+
+    def sudo(self, password: str | None, *, connection: str | None = None, category: str | None = None) -> None:
+        """Store the password that sudo asks for on a connection or on those of a category; None removes it."""
+        self._post("/secret/sudo", password=password, **given(connection=connection, category=category))
+
+    def sudo_source(self, *, connection: str | None = None, category: str | None = None) -> dict[str, str]:
+        """Return for what the password in use is stored: ``connection`` or ``category`` with its id, or nothing."""
+        return dict(self._post("/secret/sudo", **given(connection=connection, category=category)))
 
 
 class Vault(Group):

@@ -70,6 +70,7 @@ class Jobs(Group):
         key: str | None = None,
         tell_directory: bool | None = None,
         send_env: Mapping[str, str] | None = None,
+        elevate: Mapping[str, str] | None = None,
     ) -> Job:
         """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
 
@@ -78,7 +79,8 @@ class Jobs(Group):
         ``tell_directory``, :attr:`JobOutput.directory` is where a ``command`` ended.
         """
         fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
-        fields |= what_runs(command, argv, saved) | given(tellDirectory=tell_directory, sendEnv=send_env)
+        fields |= what_runs(command, argv, saved)
+        fields |= given(tellDirectory=tell_directory, sendEnv=send_env, elevate=elevate)
         if isinstance(stdin, Input):
             fields["stdin"] = stdin.value
         elif isinstance(stdin, str) and stdin != OPEN.value:

@@ -35,7 +35,8 @@ class Options(TypedDict, total=False):
     ``name``, and ``arguments`` by the names of its parameters. ``timeout`` is in seconds. With ``start``, a missing or
     lost shell is started first; after a lost one the result is ``restarted``. With ``fresh``, the command has a shell
     of its own, which is stopped afterwards. ``send_env`` are variables of the client's environment, such as LANG; those
-    that the connection takes are set.
+    that the connection takes are set. ``elevate`` runs it by sudo as its ``user``, with its ``password`` or the stored
+    one.
     """
 
     argv: Sequence[str] | None
@@ -47,6 +48,7 @@ class Options(TypedDict, total=False):
     start: bool | None
     fresh: bool | None
     send_env: Mapping[str, str] | None
+    elevate: Mapping[str, str] | None
 
 
 class Shells(Group):

@@ -135,7 +135,7 @@ class LinkTable:
         with self._lock:
             place = self._places.setdefault(connection, _Place())
             place.openers += 1
-            self._vault.connections.temporary.hold(connection)
+            self._vault.connections.hold(connection)
         try:
             try:
                 place.opening.acquire(deadline.left(), cancellation)
@@ -159,4 +159,4 @@ class LinkTable:
     def _tidy(self, connection: str, place: _Place) -> None:
         if not (place.links or place.openers):
             del self._places[connection]
-            self._vault.connections.temporary.leave(connection)
+            self._vault.connections.leave(connection)

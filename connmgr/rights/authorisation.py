@@ -17,6 +17,7 @@ from connmgr.rights.rules import Decision
 from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
+from connmgr.vault.elevated import elevation_of
 from connmgr.vault.sealed import within
 
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
@@ -74,8 +75,11 @@ class Authorisation:
 
     def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
-        grant = caller.grant
-        return list(connections) if grant is None or grant.sees_all else self.sight.visible(grant, connections)
+        grant, found = caller.grant, list(connections)
+        # A token that sees everything does not see the elevated connections of others.
+        if grant is None or (grant.sees_all and not any(map(elevation_of, found))):
+            return found
+        return self.sight.visible(grant, found)
 
     def visible_categories(self, caller: Caller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""

@@ -14,7 +14,7 @@ from connmgr.rights.grant import Grant, joined
 from connmgr.rights.scopes import TEXT
 from connmgr.rights.sight import Sight, is_loopback
 from connmgr.vault.path import segment
-from connmgr.vault.wellknown import LOCAL
+from connmgr.vault.wellknown import DEFAULT, LOCAL
 
 Request = Mapping[str, Any]
 
@@ -117,6 +117,21 @@ def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
     if "category" in request:
         for below in sight.below(stored):
             sight.require_place(grant, joined((path, *below.path[len(stored.path) :])), request["category"])
+
+
+def draws_sudo_password(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to bring a connection under a password for sudo that the token may not open, or to lead it elsewhere.
+
+    The next request that elevates would send the password to the host that the token has chosen.
+    """
+    if "secret.decrypt" in grant.scopes or request.get("temporary"):
+        return
+    connection = request.get("connection")
+    if connection is not None and not {"data", "category"} & request.keys():
+        return
+    category = request.get("category") or (sight.stored(connection).category if connection else DEFAULT)
+    if sight.has_sudo_password(connection if "data" in request else None, category):
+        raise ScopeDenied("The token lacks the scope secret.decrypt: a password for sudo is stored for this place.")
 
 
 def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:

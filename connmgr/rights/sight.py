@@ -13,6 +13,7 @@ from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, 
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
+from connmgr.vault.elevated import elevation_of
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.placing import Placing, placing
 from connmgr.vault.wellknown import DEFAULT, LOCAL
@@ -21,6 +22,8 @@ KNOWN_SECONDS = 0.5
 """Time for which the name and category of a connection are cached."""
 
 MAX_KNOWN = 10_000
+
+_ELEVATE = frozenset({"elevate"})
 
 
 class Position(NamedTuple):
@@ -77,7 +80,10 @@ class Sight:
         """
         found = self.of(ids)
         for id in ids:
-            if id not in found or not grant.sees(found[id]):
+            if elevation_of(id) is not None:
+                # Without it, a rule for a connection would grow into one for its root.
+                grant.require_one(_ELEVATE)
+            if id not in found or not _sees(grant, found[id]):
                 raise UnknownConnection(id)
         return [found[id] for id in ids]
 
@@ -85,7 +91,7 @@ class Sight:
         """Return those of ``ids`` that are in sight, in their order."""
         wanted = list(ids)
         found = self.of(wanted)
-        return [id for id in wanted if id in found and grant.sees(found[id])]
+        return [id for id in wanted if id in found and _sees(grant, found[id])]
 
     def visible_categories(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of the categories ``ids`` that are in sight.
@@ -113,6 +119,10 @@ class Sight:
         """Return a stored connection, without a check of the sight."""
         [found] = self._vault.connections.infos([id])
         return found
+
+    def has_sudo_password(self, connection: str | None, category: str) -> bool:
+        """Whether a password for sudo is stored for a connection, or for its category or one above that."""
+        return self._vault.connections.sudo_passwords.stored(connection, category) is not None
 
     def data_of(self, id: str) -> dict[str, Any]:
         """Return the stored data of a connection, with its type."""
@@ -198,6 +208,14 @@ class Sight:
                 parts = path.split(SEPARATOR)
                 held |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
         return held
+
+
+def _sees(grant: Grant, one: Seen) -> bool:
+    """Whether a connection is in sight of a token; of elevated ones only its own are, with the scope for it."""
+    elevation = elevation_of(one.id)
+    if elevation is not None and (elevation.holder != grant.id or _ELEVATE.isdisjoint(grant.scopes)):
+        return False
+    return grant.sees(one)
 
 
 def is_loopback(address: str) -> bool:

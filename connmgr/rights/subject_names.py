@@ -10,7 +10,8 @@ from typing import Any
 
 from connmgr.errors import ConnmgrError
 from connmgr.vault import Vault
-from connmgr.vault.path import SEPARATOR
+from connmgr.vault.elevated import elevation_of
+from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.paths import paths_of
 
 FRESH_SECONDS = 1.0
@@ -83,5 +84,13 @@ class SubjectNames:
             paths = paths_of(self._vault.database, kind, ids) | {
                 id: SEPARATOR.join(one.path) for id, one in kept.items()
             }
+            elevated = {id: one for id in ids if (one := elevation_of(id)) is not None}
+            if elevated:
+                below = self._look_up(kind, [one.base for one in elevated.values()])
+                paths |= {
+                    id: SEPARATOR.join((below[one.base], segment(one.user)))
+                    for id, one in elevated.items()
+                    if one.base in below
+                }
             return {id: path[:MAX_CHARACTERS] for id, path in paths.items()}
         return {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from connmgr.cancellation import Cancellation
 from connmgr.engine.start import ShellInfo
-from connmgr.errors import Stopping
+from connmgr.errors import AuthFailed, ElevationFailed, Stopping
 from connmgr.links.chain import Target
 from connmgr.links.link import Lease, open_link
 from connmgr.links.table import LinkTable
@@ -19,6 +20,7 @@ from connmgr.shell.shell import STOP_SECONDS, Leasing, Shell, open_shell
 from connmgr.shell.table import Entry
 from connmgr.vault import Vault
 from connmgr.vault.admission import Outdated
+from connmgr.vault.elevated import elevation_of
 
 PROBE_SECONDS = 5.0
 """Longest wait for the answer of a shell that seems to run; then it is ended."""
@@ -56,9 +58,10 @@ class Opener:
                     return shell
                 entry.lost = True
             self.empty(entry)
-        shell = entry.shell = self._open(
-            lambda timeout, without: self._links.lease(connection, access, timeout, without, cancellation)
-        )
+        with self._explaining(connection):
+            shell = entry.shell = self._open(
+                lambda timeout, without: self._links.lease(connection, access, timeout, without, cancellation)
+            )
         if shell.lease.link.transport.runs_locally:
             self._orphans.remember(shell.session.pid)
         return shell
@@ -111,6 +114,29 @@ class Opener:
             shell.stop(STOP_SECONDS)
             raise
         return shell
+
+    @contextlib.contextmanager
+    def _explaining(self, connection: str) -> Iterator[None]:
+        """Name host and users in an error of sudo on an elevated connection, which nobody has stored."""
+        elevation = elevation_of(connection)
+        try:
+            yield
+        except (AuthFailed, ElevationFailed) as error:
+            if elevation is None:
+                raise
+            base = self._vault.connections.get(elevation.base)
+            login = base.data.get("user")
+            whose = f" of {login}" if isinstance(login, str) else ""
+            place = "/".join(base.path)
+            if error.details.get("passwordRequired"):
+                text = (
+                    f"sudo wants the password{whose} to run as {elevation.user}, and none is stored for this "
+                    "connection or a category above it."
+                )
+            else:
+                text = f"sudo to {elevation.user}: {error.message}"
+            about = {"connection": elevation.base, "user": elevation.user}
+            raise type(error)(f"{place}: {text}", **error.details, elevation=about) from error
 
     def _refuse_when_closed(self) -> None:
         if self._closed.is_set():

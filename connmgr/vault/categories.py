@@ -14,6 +14,7 @@ from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections, Removed
 from connmgr.vault.database import Database
+from connmgr.vault.elevated import forget_within
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.query import CategoryQuery
 from connmgr.vault.record import Row
@@ -125,6 +126,7 @@ class Categories:
             removed = self._remove_contents(tx, list(going)) if contents else Removed()
             self._connections.move_within(tx, going, DEFAULT)
             _move_up(tx, going, self._key)
+            forget_within(tx, going)
             for some in chunks(going):
                 tx.execute(table.delete().where(table.c.id.in_(some)))
             paths = {id: str(row["path"]) for id, row in going.items()}

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from connmgr.secrets.keyfile import VaultKey
 from connmgr.vault import changes, record, rows, way
 from connmgr.vault.changes import Permission, without_access
 from connmgr.vault.database import Database
+from connmgr.vault.elevated import Elevation, SudoPasswords, base_of, derived, elevation_of, forget_within
 from connmgr.vault.query import ConnectionQuery, Listed
 from connmgr.vault.record import Connection, Row, canonical
 from connmgr.vault.tables import connection as table
@@ -57,6 +58,7 @@ class Connections:
 
     def __init__(self, database: Database, key: VaultKey) -> None:
         self.temporary = TemporaryConnections()
+        self.sudo_passwords = SudoPasswords(database, key)
         self._database = database
         self._key = key
         self._seen: dict[str, tuple[Row, Connection]] = {}
@@ -65,11 +67,15 @@ class Connections:
 
     def get(self, id: str) -> Connection:
         """Return the connection ``id``, or raise :class:`UnknownConnection`."""
+        elevation = elevation_of(id)
+        if elevation is not None:
+            return self._elevated(elevation)
         return self.temporary.get(id) or self._load(self._database.read(lambda tx: rows.one(tx, id)))
 
     def infos(self, ids: Sequence[str]) -> list[Connection]:
         """Return all the connections ``ids``, in their order, or raise :class:`UnknownConnection`."""
         temporary = self.temporary.those_of(ids)
+        temporary |= {id: self._elevated(elevation) for id in ids if (elevation := elevation_of(id)) is not None}
         found = self._database.read(lambda tx: rows.by_id(tx, (id for id in ids if id not in temporary)))
         return [temporary[id] if id in temporary else self._load(found[id]) for id in ids]
 
@@ -80,6 +86,7 @@ class Connections:
         its id yields the same object, which must not be changed.
         """
         found: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
+        found |= dict(self._each_elevated(ids))
         before, seen = self._seen, dict[str, tuple[Row, Connection]]()
         for id, row in self._database.read(lambda tx: rows.existing(tx, ids)).items():
             try:
@@ -101,7 +108,9 @@ class Connections:
 
         def work(tx: sa.Connection) -> dict[str, Row]:
             direct = set(targets)
-            found = way.verified(tx, self._key, direct)
+            # Only an elevated connection runs over a temporary one.
+            temporary = {id: _as_row(one) for id, one in self.temporary.those_of(direct).items()}
+            found = way.verified(tx, self._key, direct - temporary.keys()) | temporary
             if bound is not None and bound != way.digest(found[id] for id in direct):
                 raise IntegrityError(
                     "The connections under this one were changed outside of connmgr: give it others, remove it, or "
@@ -109,7 +118,8 @@ class Connections:
                 )
             return found
 
-        return {id: self._load(row) for id, row in self._database.read(work).items()}
+        found = self._database.read(work)
+        return {id: self.temporary.get(id) or self._load(row) for id, row in found.items()}
 
     def query(
         self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
@@ -234,12 +244,33 @@ class Connections:
 
     def with_carriers(self, ids: Iterable[str]) -> list[str]:
         """Return ``ids`` and the ids of all connections that they run over."""
-        return self._database.read(lambda tx: carriers(tx, ids))
+        own = list(ids)
+        bases = [elevation.base for id in own if (elevation := elevation_of(id)) is not None]
+        return self._database.read(lambda tx: carriers(tx, [*own, *bases]))
+
+    def hold(self, id: str) -> None:
+        """Keep what is only in memory of the connection ``id`` until :meth:`leave`: a link to it is being opened."""
+        if elevation_of(id) is not None:
+            self.sudo_passwords.hold(id)
+        self.temporary.hold(base_of(id), id)
+
+    def leave(self, id: str) -> None:
+        """Let go of what :meth:`hold` has kept."""
+        if elevation_of(id) is not None:
+            self.sudo_passwords.leave(id)
+        self.temporary.leave(base_of(id), id)
 
     def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
         if (kept := self.temporary.get(id)) is not None:
             return (kept.data, kept.way) == (data, way)
+        elevation = elevation_of(id)
+        if elevation is not None:
+            try:
+                now_derived = self._elevated(elevation)
+            except (UnknownConnection, IntegrityError):
+                return False
+            return (now_derived.data, now_derived.way) == (data, way)
         return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
 
     def touch(self, *ids: str) -> None:
@@ -249,7 +280,7 @@ class Connections:
         """
         with self._touching:
             at = time.monotonic()
-            stored = (id for id in ids if self.temporary.get(id) is None)
+            stored = (id for id in map(base_of, ids) if self.temporary.get(id) is None)
             due = [id for id in stored if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
             if not due:
                 return
@@ -261,7 +292,9 @@ class Connections:
             _log.warning("the time of last use of connections %s is not stored: %s", ", ".join(due), error.message)
 
     def set_state(self, id: str, state: Mapping[str, Any]) -> None:
-        """Store the state that a probe found, or raise :class:`UnknownConnection`."""
+        """Store the state that a probe found, or raise :class:`UnknownConnection`; an elevated one keeps none."""
+        if elevation_of(id) is not None:
+            return
         if self.temporary.get(id) is not None:
             self.temporary.set_state(id, state)
             return
@@ -298,11 +331,33 @@ class Connections:
         removed = dependents(tx, ids)
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
+        forget_within(tx, removed)
         return Removed(removed, *rows.delete(tx, removed))
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
         """Move the connections in ``categories`` to the category ``to``, within a larger change."""
         changes.move(tx, self._key, categories, to)
+
+    def _elevated(self, elevation: Elevation) -> Connection:
+        """Return an elevated connection as it is now, or raise as :meth:`get`."""
+        base = self.get(elevation.base)
+        password = self.sudo_passwords.given(elevation.id)
+        # A temporary one may lead anywhere: no stored password goes there.
+        if password is None and self.temporary.get(base.id) is None:
+            stored = self.sudo_passwords.stored(base.id, base.category)
+            password = None if stored is None else stored.sealed
+        return derived(elevation, base, way.digest([_as_row(base)]), password)
+
+    def _each_elevated(self, ids: Iterable[str]) -> Iterator[tuple[str, Connection | IntegrityError]]:
+        for id in ids:
+            if (elevation := elevation_of(id)) is not None:
+                try:
+                    yield id, self._elevated(elevation)
+                except IntegrityError as error:
+                    yield id, error
+                except UnknownConnection:
+                    # As one that does not exist.
+                    continue
 
     def _load(self, row: Row) -> Connection:
         try:
@@ -311,3 +366,8 @@ class Connections:
             # Under a rotated key no record is authentic, though nobody tampered with them.
             self._database.read(self._database.check)
             raise
+
+
+def _as_row(one: Connection) -> Row:
+    """Return the members of a connection's row that ways depend on."""
+    return {"id": one.id, "type": one.type, "data": canonical(one.data), "way": one.way}

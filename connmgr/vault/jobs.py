@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from connmgr.errors import JobLimit, UnknownJob
 from connmgr.vault import rows
 from connmgr.vault.database import Database
+from connmgr.vault.elevated import SEPARATOR, base_of
+from connmgr.vault.record import Row
 from connmgr.vault.tables import job as table
 from connmgr.vault.tables import now
 from connmgr.vault.tree import chunks
@@ -39,6 +41,7 @@ class StoredJob:
 
     id: str
     connection: str
+    """The id of its connection, which may be elevated."""
     session: str | None
     name: str | None
     key: str | None
@@ -55,7 +58,10 @@ class StoredJob:
 
 @dataclass(frozen=True)
 class JobFilter:
-    """The jobs to find; None matches everything. ``connections`` and ``tokens`` are ids, times are aware."""
+    """The jobs to find; None matches everything. ``connections`` and ``tokens`` are ids, times are aware.
+
+    A connection's jobs include those of elevated connections over it.
+    """
 
     connections: Sequence[str] | None = None
     states: Sequence[str] | None = None
@@ -77,7 +83,8 @@ class StoredJobs:
 
     def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
         """Raise :class:`JobLimit` if that many jobs are under way, on a connection or in the vault."""
-        counted = self._database.read(lambda tx: tx.execute(_COUNTS, {"connection": connection}).one())
+        of_base = {"connection": base_of(connection)}
+        counted = self._database.read(lambda tx: tx.execute(_COUNTS, of_base).one())
         for under_way, limit, of in zip(counted, (most_of_connection, most), ("connection", "vault"), strict=True):
             if under_way >= limit:
                 raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
@@ -89,13 +96,14 @@ class StoredJobs:
         """
 
         def work(tx: sa.Connection) -> StoredJob:
-            rows.require(tx, [job.connection])
+            row = _row(job)
+            rows.require(tx, [row["connection"]])
             if job.key is not None:
-                same = sa.select(table).where(table.c.connection == job.connection, table.c.key == job.key)
-                found = tx.execute(same).mappings().one_or_none()
+                own = [table.c[name] == row[name] for name in ("connection", "elevation", "key")]
+                found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
                 if found is not None:
-                    return StoredJob(**found)
-            tx.execute(table.insert().values(vars(job)))
+                    return _stored(found)
+            tx.execute(table.insert().values(row))
             return job
 
         return self._database.write(work)
@@ -105,7 +113,7 @@ class StoredJobs:
         row = self._database.read(lambda tx: tx.execute(_ONE, {"id": id}).mappings().one_or_none())
         if row is None:
             raise UnknownJob(id)
-        return StoredJob(**row)
+        return _stored(row)
 
     def set_state(self, id: str, state: str, exit_code: int | None = None) -> None:
         """Record a job's state, unless its end is recorded already."""
@@ -127,7 +135,7 @@ class StoredJobs:
         if filter.created_before is not None:
             conditions.append(table.c.created <= filter.created_before)
         wanted = sa.select(table).where(*conditions).order_by(table.c.created, table.c.id)
-        return [StoredJob(**row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+        return [_stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Return the ids among ``ids`` that are jobs of the vault, of any connection."""
@@ -140,3 +148,15 @@ class StoredJobs:
     def remove(self, id: str) -> None:
         """Remove a job, if it exists, and erase it from the disk, because its command may contain secrets."""
         self._database.write(lambda tx: tx.execute(table.delete().where(table.c.id == id)), erases=True)
+
+
+def _row(job: StoredJob) -> dict[str, Any]:
+    base, _, elevation = job.connection.partition(SEPARATOR)
+    return {**vars(job), "connection": base, "elevation": elevation}
+
+
+def _stored(row: Row) -> StoredJob:
+    members = {name: value for name, value in row.items() if name != "elevation"}
+    if row["elevation"]:
+        members["connection"] = f"{row['connection']}{SEPARATOR}{row['elevation']}"
+    return StoredJob(**members)

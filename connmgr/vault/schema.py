@@ -13,7 +13,7 @@ from connmgr.vault.tables import meta
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"

@@ -125,6 +125,8 @@ job = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("connection", sa.Text, sa.ForeignKey("connection.id"), nullable=False),
+    # What its connection adds to that one if it is elevated: the holder and the user.
+    sa.Column("elevation", sa.Text, nullable=False, server_default=""),
     sa.Column("session", sa.Text),
     sa.Column("name", sa.Text),
     # A start with the same key finds this job.
@@ -140,10 +142,10 @@ job = sa.Table(
     sa.Column("ended", Timestamp),
     # The id of the token with which it was started; null for the owner's.
     sa.Column("token", sa.Text),
-    sa.UniqueConstraint("connection", "key"),
+    sa.UniqueConstraint("connection", "elevation", "key"),
 )
 
-# Records without a table of their own: tokens, approvals, saved commands.
+# Records without a table of their own: tokens, approvals, saved commands, passwords for sudo.
 document = sa.Table(
     "document",
     metadata,

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connmgr.errors import TemporaryLimit
@@ -25,17 +25,21 @@ UNUSED_SECONDS = 60.0
 
 @dataclass
 class _Kept:
-    """A connection, and the time until which it is kept; None while a link to it is open, or is being opened."""
+    """A connection, and the time until which it is kept; None while a link to it is open, or is being opened.
+
+    ``holders`` are the ids of the connections with such links: itself, and elevated ones over it.
+    """
 
     connection: Connection
     fingerprint: bytes
     until: float | None
+    holders: set[str] = field(default_factory=set)
 
 
 class TemporaryConnections:
     """Connections that are never written to the vault. They end with their links. Safe to use from several threads.
 
-    They run over no other connection, no other runs over them, they have no jobs, and no query finds them.
+    They run over no other connection, only elevated ones run over them, they have no jobs, and no query finds them.
     """
 
     def __init__(self) -> None:
@@ -85,25 +89,27 @@ class TemporaryConnections:
             if id in self._kept:
                 self._kept[id].connection = replace(self._kept[id].connection, state=dict(state))
 
-    def hold(self, id: str) -> None:
-        """Keep the connection until :meth:`leave`, because a link to it is being opened."""
-        self._keep(id, lambda: None)
+    def hold(self, id: str, holder: str) -> None:
+        """Keep the connection until ``holder`` leaves it, because a link to ``holder`` is being opened."""
+        with self._lock:
+            one = self._kept.get(id)
+            if one is not None and not _is_over(one):
+                one.holders.add(holder)
+                one.until = None
 
-    def leave(self, id: str) -> None:
-        """Keep the connection for :data:`UNUSED_SECONDS`, because it has no link left."""
-        self._keep(id, _soon)
+    def leave(self, id: str, holder: str) -> None:
+        """Keep the connection for :data:`UNUSED_SECONDS` if nobody else holds it: ``holder`` has no link left."""
+        with self._lock:
+            one = self._kept.get(id)
+            if one is not None and not _is_over(one):
+                one.holders.discard(holder)
+                one.until = None if one.holders else _soon()
 
     def remove(self, ids: Iterable[str]) -> None:
         """Forget the connections ``ids``."""
         with self._lock:
             for id in ids:
                 self._kept.pop(id, None)
-
-    def _keep(self, id: str, until: Callable[[], float | None]) -> None:
-        with self._lock:
-            one = self._kept.get(id)
-            if one is not None and not _is_over(one):
-                one.until = until()
 
     def _alive(self) -> dict[str, _Kept]:
         return {id: one for id, one in self._kept.items() if not _is_over(one)}

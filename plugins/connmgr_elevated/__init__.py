@@ -123,7 +123,7 @@ class ShellEnvironment(Wrapper):
     def _answer(self, data: Mapping[str, Any]) -> str:
         password: str | None = data.get("password")
         if password is None:
-            raise AuthFailed(f"{data['method']} wants a password, and the connection has none.")
+            raise _wants_password(data["method"])
         if _CONTROL.search(password):
             raise AuthFailed(f"{data['method']} cannot be given the password: it has characters that no prompt takes.")
         return password
@@ -132,7 +132,7 @@ class ShellEnvironment(Wrapper):
         if step == 1:
             raise ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
         if step == 2:
-            raise AuthFailed(f"{method} refused the password.")
+            raise _refused(method)
 
     def _explained(self, error: ElevationFailed, printed: str, data: Mapping[str, Any], answered: bool) -> Exception:
         """Return why the program ended; ``answered`` says whether it received a password."""
@@ -144,10 +144,18 @@ class ShellEnvironment(Wrapper):
         if f"{method}: not found" in printed:
             return ElevationFailed(f"{method} is not installed there.")
         if data.get("password") is None and _WANTED.search(printed):
-            return AuthFailed(f"{method} wants a password, and the connection has none.")
+            return _wants_password(method)
         if answered and _REFUSED.search(printed):
-            return AuthFailed(f"{method} refused the password.")
+            return _refused(method)
         return error
+
+
+def _wants_password(method: str) -> AuthFailed:
+    return AuthFailed(f"{method} wants a password, and the connection has none.", passwordRequired=True)
+
+
+def _refused(method: str) -> AuthFailed:
+    return AuthFailed(f"{method} refused the password.", passwordRefused=True)
 
 
 @hookimpl

@@ -35,19 +35,32 @@ def test_it_lasts_as_long_as_its_link_and_a_minute(clock: Clock) -> None:
     kept = TemporaryConnections()
     id = add(kept)
     clock.now += 59
-    kept.hold(id)
+    kept.hold(id, id)
     clock.now += 10_000
     assert kept.get(id) is not None
-    kept.leave(id)
+    kept.leave(id, id)
     clock.now += 59
     assert add(kept) == id
     clock.now += 59
     assert kept.get(id) is not None
     clock.now += 2
     assert kept.get(id) is None
-    kept.hold(id)
+    kept.hold(id, id)
     assert kept.get(id) is None, "what is gone stays gone"
     assert add(kept) != id
+
+
+def test_it_lasts_as_long_as_anybody_holds_it(clock: Clock) -> None:
+    kept = TemporaryConnections()
+    id = add(kept)
+    kept.hold(id, id)
+    kept.hold(id, "elevated")
+    kept.leave(id, id)
+    clock.now += 10_000
+    assert kept.get(id) is not None
+    kept.leave(id, "elevated")
+    clock.now += 61
+    assert kept.get(id) is None
 
 
 def test_there_is_a_limit_which_those_that_are_over_do_not_count_against(

@@ -7,17 +7,19 @@ import os
 import click
 
 from connmgr.cli.cp.copy import Copy, Options
-from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded
+from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded, is_of_address
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED
 from connmgr.cli.outcome import fresh_option, session_of, session_option
+from connmgr.cli.output import json_option, print_json
 from connmgr.cli.progress import transferring
-from connmgr.cli.selection import Choice, choosing, chosen, jobs_option
+from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option
+from connmgr.cli.sudo import WithSudo, sudo_option
 
 DEFAULT_JOBS, MAX_JOBS = 8, 64
 
 
-@click.command()
+@click.command(cls=WithSudo)
 @click.argument("operands", metavar="SOURCE... TARGET", type=CopyPath(), nargs=-1)
 @click.option("--recursive", "-r", is_flag=True, help="Copy directories with their content.")
 @click.option("--archive", "-a", "keep", is_flag=True, help="As -r, and keep links, modes and times.")
@@ -41,7 +43,11 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
 @jobs_option(DEFAULT_JOBS, MAX_JOBS)
 @session_option
 @fresh_option
+@sudo_option
+@click.option("--store", is_flag=True, help="Store a connection to USER@HOST under that name.")
+@brief_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress on the terminal, and no summary.")
+@json_option
 def cp(
     operands: tuple[str, ...],
     mode: str | None,
@@ -51,6 +57,10 @@ def cp(
     session: str | None,
     *,
     fresh: bool,
+    sudo: str | None,
+    store: bool,
+    brief: bool,
+    as_json: bool,
     recursive: bool,
     keep: bool,
     checksum: bool,
@@ -70,12 +80,18 @@ def cp(
     are skipped, single files too; both sides read these files for that.
 
     With --all, each connection that matches one of the GLOBs gets the SOURCEs of this machine as :path. Or :path of
-    each is copied into the directory TARGET of this machine, into a subdirectory with the connection's name.
+    each is copied into the directory TARGET of this machine, into a subdirectory with the connection's name. Results
+    are printed as by `connmgr exec --all`, with --brief and --json too.
+
+    With --sudo the files on connections are read and written by root or another user.
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
     # Read once, because reading the umask changes it for a moment.
     options = Options(recursive or keep, keep, excludes, _bits(mode), checksum, 0 if keep else _umask())
+    check_brief(brief=brief, everywhere=bool(patterns), as_json=as_json)
+    if patterns and store:
+        raise click.UsageError("--store is for one address, not for --all.")
     session = session_of(session, fresh=fresh)
     *sources, target = operands
     client = connect()
@@ -84,24 +100,33 @@ def cp(
 
         to_all(
             client,
-            chosen(client, patterns, choice, usage="shell").names,
+            chosen(client, patterns, choice, usage="shell"),
             sources,
             target,
-            Manner(options, session, fresh),
+            Manner(options, session, fresh, sudo),
             jobs,
+            as_json=as_json,
+            brief=brief,
         )
         return
     if choice.given:
         raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
-    with Shells(client, session, fresh=fresh) as shells:
-        end = shells.place_of(target)
-        places = [place for text in sources for place in expanded(client, shells.place_of(text))]
+    if store and not any(map(is_of_address, operands)):
+        raise click.UsageError(f"--store is for USER@HOST:PATH, and none of {', '.join(operands)} is that.")
+    if as_json and target == STREAM:
+        raise click.UsageError("Standard output takes the file or --json, not both.")
+    with Shells(client, session, fresh=fresh, sudo=sudo) as shells:
+        end = shells.place_of(target, store=store)
+        places = [place for text in sources for place in expanded(client, shells.place_of(text, store=store))]
         if len(places) > 1 and STREAM in (*places, end):
             raise click.UsageError("Standard input and output are one file: copy them by themselves.")
-        with transferring(str(sources[0]), quiet=quiet) as progress:
+        with transferring(str(sources[0]), quiet=quiet or as_json) as progress:
             copy = Copy(client, options, progress)
             copy.run(places, end)
-    copy.ledger.tell(summary=not quiet and (copy.has_trees or checksum or len(places) > 1))
+    if as_json:
+        print_json(copy.ledger.as_object())
+    else:
+        copy.ledger.tell(summary=not quiet and (copy.has_trees or checksum or len(places) > 1))
     if copy.ledger.failures:
         raise click.exceptions.Exit(FAILED)
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from connmgr.cli.cp.copy import Copy, Options
+from connmgr.cli.cp.ledger import Ledger
 from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
 from connmgr.cli.cp.plan import leads_out
-from connmgr.cli.exits import FAILED, Failure
-from connmgr.cli.output import counted
+from connmgr.cli.exits import Failure
+from connmgr.cli.gathered import OK, Gathered, sum_up, together
+from connmgr.cli.output import print_json
+from connmgr.cli.selection import Chosen
+from connmgr.cli.sudo import ask_for_all, lacking
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import telling
+from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
 Ends = Callable[[Client, Shells], tuple[list[Place], Place]]
@@ -30,40 +35,124 @@ class Manner(NamedTuple):
     options: Options
     session: str | None
     fresh: bool
+    sudo: str | None
 
 
 class Outcome(NamedTuple):
-    """The result on one connection: the connection's path, and what is printed."""
+    """The result on one connection: what was copied, and the error that ended it, if one did."""
 
-    name: str
-    verdict: str
-    said: str
+    id: str
+    ledger: Ledger
     seconds: float
+    error: ClientError | Failure | OSError | None = None
+
+    @property
+    def verdict(self) -> str:
+        if isinstance(self.error, ClientError):
+            return self.error.code
+        return "failed" if self.error is not None or self.ledger.failures else OK
+
+    @property
+    def message(self) -> str:
+        """Why it failed, ``""`` if it did not."""
+        if isinstance(self.error, OSError):
+            return f"{self.error.filename}: {self.error.strerror}"
+        return "" if self.error is None else self.error.message
+
+    def as_object(self, name: Name) -> dict[str, Any]:
+        """Return it for JSON, with the members that ``--failed`` reads."""
+        head = {"connection": name.id, "name": qualified(name), "seconds": round(self.seconds, 3)}
+        if self.error is None:
+            return {**head, **self.ledger.as_object()}
+        return {**head, "error": {"code": self.verdict, "message": self.message}}
 
 
 def to_all(
-    client: Client, names: Sequence[Name], sources: Sequence[str], target: str, manner: Manner, jobs: int
+    client: Client,
+    chosen: Chosen,
+    sources: Sequence[str],
+    target: str,
+    manner: Manner,
+    jobs: int,
+    *,
+    as_json: bool,
+    brief: bool,
 ) -> None:
     """Copy local files to all connections, or files of all connections to here, ``jobs`` at a time.
 
+    Results are printed as those of `connmgr exec --all`.
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
-    told = telling(names)
+    told = telling(chosen.names)
     ends = _ends(told, sources, target)
-    width = max((len(visible(name)) for name in told.values()), default=0)
-    began, failed = time.monotonic(), 0
+    began = time.monotonic()
+    outcomes = _with_passwords(client, told, ends, manner, jobs)
+    if as_json or brief:
+        verdicts = list(_in_lines(outcomes, chosen, told, as_json=as_json))
+    else:
+        verdicts = together(
+            ((one.id, one.verdict, partial(_gather, one)) for one in outcomes),
+            told,
+        )
+    sum_up(verdicts, chosen.of, time.monotonic() - began)
+
+
+def _with_passwords(
+    client: Client, told: dict[str, str], ends: Callable[[str], Ends], manner: Manner, jobs: int
+) -> Iterator[Outcome]:
+    """Yield the outcome on each connection; where sudo lacks a password, ask for one and try again."""
+    lacks: list[Outcome] = []
+    for outcome in _outcomes(client, list(told), ends, manner, jobs):
+        if lacking(outcome.error) is None:
+            yield outcome
+        else:
+            lacks.append(outcome)
+    password = ask_for_all([told[one.id] for one in lacks], manner.sudo or "")
+    if password is None:
+        yield from lacks
+        return
+    for one in lacks:
+        client.connection.elevate(one.id, manner.sudo or "", password=password)
+    yield from _outcomes(client, [one.id for one in lacks], ends, manner, jobs)
+
+
+def _outcomes(
+    client: Client, ids: Sequence[str], ends: Callable[[str], Ends], manner: Manner, jobs: int
+) -> Iterator[Outcome]:
     with ThreadPoolExecutor(jobs) as pool:
-        begun = [pool.submit(_one, client.clone(), told[one.id], ends(one.id), manner) for one in names]
+        begun = [pool.submit(_one, client.clone(), id, ends(id), manner) for id in ids]
         for future in as_completed(begun):
-            done = future.result()
-            failed += done.verdict != "ok"
-            said = f"{visible(done.name).ljust(width)}  {done.verdict:<7}  {done.seconds:6.2f} s  {visible(done.said)}"
-            click.echo(said.rstrip())
-    seconds = time.monotonic() - began
-    rest = f", {failed} failed" if failed else ""
-    click.echo(f"{counted(len(begun), 'connection')} in {seconds:.1f} s: {len(begun) - failed} ok{rest}", err=True)
-    if failed:
-        raise click.exceptions.Exit(FAILED)
+            yield future.result()
+
+
+def _in_lines(outcomes: Iterable[Outcome], chosen: Chosen, told: dict[str, str], *, as_json: bool) -> Iterator[str]:
+    """Print a line for each outcome as it comes, and yield its verdict."""
+    names = {one.id: one for one in chosen.names}
+    width = max((len(visible(name)) for name in told.values()), default=0)
+    for done in outcomes:
+        if as_json:
+            print_json(done.as_object(names[done.id]), indent=None)
+        else:
+            name = visible(told[done.id]).ljust(width)
+            click.echo(f"{name}  {done.verdict:<7}  {done.seconds:6.2f} s  {visible(_said(done))}".rstrip())
+        yield done.verdict
+
+
+def _said(done: Outcome) -> str:
+    if done.error is not None:
+        return done.message
+    failures = done.ledger.failures
+    return f"{done.ledger.summary()}; {failures[0]}" if failures else done.ledger.summary()
+
+
+def _gather(done: Outcome, gathered: Gathered, name: str) -> None:
+    if done.error is not None:
+        gathered.add(name, done.verdict, message=done.message)
+        return
+    # Without the time, which would be another on each.
+    lines = [done.ledger.summary(timed=False), ""]
+    failures = "".join(f"{line}\n" for line in done.ledger.failures)
+    gathered.add(name, done.verdict, "\n".join(lines).encode(), failures.encode(errors="surrogateescape"))
 
 
 def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
@@ -112,25 +201,18 @@ def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
     return {id: target / name for id, name in told.items()}
 
 
-def _one(client: Client, name: str, ends: Ends, manner: Manner) -> Outcome:
+def _one(client: Client, id: str, ends: Ends, manner: Manner) -> Outcome:
     copy, began = Copy(client, manner.options, None), time.monotonic()
     end: Place | None = None
+    failed: ClientError | Failure | OSError | None = None
     try:
-        with client, Shells(client, manner.session, fresh=manner.fresh) as shells:
+        with client, Shells(client, manner.session, fresh=manner.fresh, sudo=manner.sudo) as shells:
             sources, end = ends(client, shells)
             copy.run(sources, end)
-        verdict = "failed" if copy.ledger.failures else "ok"
-        said = copy.ledger.summary()
-        if copy.ledger.failures:
-            said = f"{said}; {copy.ledger.failures[0]}"
-    except ClientError as error:
-        verdict, said = error.code, error.message
-    except Failure as error:
-        verdict, said = "failed", error.message
-    except OSError as error:
-        verdict, said = "failed", f"{error.filename}: {error.strerror}"
+    except (ClientError, Failure, OSError) as error:
+        failed = error
     if isinstance(end, str):
         # Nothing was copied: the new directory is still empty.
         with suppress(OSError):
             Path(end).rmdir()
-    return Outcome(name, verdict, said, time.monotonic() - began)
+    return Outcome(id, copy.ledger, time.monotonic() - began, failed)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import click
 
+from connmgr.cli.exits import FAILED
 from connmgr.cli.output import counted
 from connmgr.printable import visible
 
@@ -26,17 +28,32 @@ class Ledger:
     equal: int = 0
     left: int = 0
     failures: list[str] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    """The same in parts: side, path and message."""
+
     began: float = field(default_factory=time.monotonic)
 
     def fail(self, side: str, path: object, reason: str) -> None:
         """Record a file that could not be copied: the side, its path there, and the reason."""
+        self.failed.append({"side": side, "path": str(path), "message": reason})
         self.failures.append(f"{side}: {visible(str(path))}: {visible(reason)}")
 
-    def summary(self) -> str:
-        """Return all counts as a line."""
-        seconds = time.monotonic() - self.began
+    def as_object(self) -> dict[str, Any]:
+        """Return all counts and failures for JSON."""
+        return {
+            "exitCode": FAILED if self.failures else 0,
+            "files": self.files,
+            "bytes": self.bytes,
+            "equal": self.equal,
+            "left": self.left,
+            "failures": self.failed,
+        }
+
+    def summary(self, *, timed: bool = True) -> str:
+        """Return all counts as a line, with the time that they took if ``timed``."""
+        taken = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
         parts = [
-            f"{counted(self.files, 'file')}, {amount(self.bytes)} in {seconds:.1f} s",
+            f"{counted(self.files, 'file')}, {amount(self.bytes)}{taken}",
             *([f"{self.equal} equal"] if self.equal else []),
             *([f"{self.left} left out (links need -a)"] if self.left else []),
             *([f"{len(self.failures)} failed"] if self.failures else []),

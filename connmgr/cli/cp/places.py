@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import click
 from click.shell_completion import CompletionItem
 
+from connmgr.cli import address
 from connmgr.cli.address import SCHEME, reach
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.names import ConnectionName
@@ -86,10 +87,14 @@ def is_local(text: str) -> bool:
 
 
 class Shells:
-    """The shells that one command copies by: those of ``session``, or ``fresh`` ones, which end with the block."""
+    """The shells that one command copies by: those of ``session``, or ``fresh`` ones, which end with the block.
 
-    def __init__(self, client: Client, session: str | None, *, fresh: bool) -> None:
+    With ``sudo`` they are those of that user, over the connections.
+    """
+
+    def __init__(self, client: Client, session: str | None, *, fresh: bool, sudo: str | None = None) -> None:
         self._client = client
+        self._sudo = sudo
         self._session = session
         self._fresh = fresh
         self._own: dict[str, str] = {}
@@ -103,6 +108,8 @@ class Shells:
 
     def place(self, connection: str, name: str, path: str) -> Remote:
         """Return a path on the connection called ``name``; start its shell if none runs."""
+        if self._sudo is not None:
+            connection = self._client.connection.elevate(connection, self._sudo)
         if not self._fresh:
             ensure_shell(self._client, connection, self._session, name)
             return Remote(connection, path, self._session, name)
@@ -110,15 +117,28 @@ class Shells:
             self._own[connection] = self._cleanup.enter_context(own_session(self._client, connection))
         return Remote(connection, path, self._own[connection], name)
 
-    def place_of(self, text: str) -> Place:
-        """Return what an operand names, or raise UsageError for an ``ssh://`` address without a path."""
+    def place_of(self, text: str, *, store: bool = False) -> Place:
+        """Return what an operand names, or raise UsageError for an ``ssh://`` address without a path.
+
+        With ``store`` the connection to an address stays in the vault.
+        """
         name, path = _parted(text)
-        return text if name is None else self.place(reach(self._client, name), name, path)
+        return (
+            text
+            if name is None
+            else self.place(reach(self._client, name, store=store and address.read(name) is not None), name, path)
+        )
 
 
 def is_remote(text: str) -> bool:
     """Whether ``text`` names a file of a connection; raises as :meth:`Shells.place_of`."""
     return _parted(text)[0] is not None
+
+
+def is_of_address(text: str) -> bool:
+    """Whether ``text`` names a file of an address; raises as :meth:`Shells.place_of`."""
+    name = _parted(text)[0]
+    return name is not None and address.read(name) is not None
 
 
 def _parted(text: str) -> tuple[str | None, str]:
