@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -28,6 +28,14 @@ from connmgr.posix_session import named
 from connmgr.printable import visible
 
 DEFAULT_JOBS, MAX_JOBS = 16, 128
+
+
+class NamedShell(NamedTuple):
+    """A shell by the id of its connection, and its name; None is the connection's own shell."""
+
+    connection: str
+    session: str | None
+
 
 _session = click.option(
     "--session",
@@ -59,9 +67,9 @@ def disconnect(
 ) -> None:
     """End the shells of connections, and their links.
 
-    Commands in the shells end with them. The next command logs in again. Jobs run on, and so do the shells of
-    connections over these. If a GLOB, several names or options choose the connections, it shows which, and asks first;
-    without a terminal to ask on, it then needs --yes.
+    Commands in the shells end with them, those by --sudo too. The next command logs in again. Jobs run on, and so do
+    the shells of stored connections over these. If a GLOB, several names or options choose the connections, it shows
+    which, and asks first; without a terminal to ask on, it then needs --yes.
     """
     client, names = _chosen(selectors, choice, None)
     running = {one.id: _shells(client, one.id, session) for one in names}
@@ -133,8 +141,8 @@ def restart(
             shells = _shells(client, id, session)
             ended = _ended(client, id, session, shells)
             # Of a terminal named by --session its shell, otherwise that of this one.
-            for one in shells if session is not None and shells else [own_or(session)]:
-                client.shell.start(id, session=one)
+            for one in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
+                client.shell.start(one.connection, session=one.session)
             return "the shell was started anew" if ended else "the shell was started"
 
         each(client, names, anew, jobs, as_json=as_json)
@@ -181,14 +189,16 @@ def _count(shells: Sized) -> str:
     return counted(len(shells), "shell") if shells else "no shell runs"
 
 
-def _which(shells: Sequence[str | None]) -> str:
-    return f": {', '.join(map(shell_label, shells))}" if shells else ""
+def _which(shells: Sequence[NamedShell]) -> str:
+    return f": {', '.join(shell_label(one.session) for one in shells)}" if shells else ""
 
 
-def _shells(client: Client, id: str, session: str | None) -> list[str | None]:
-    """Return the names of a connection's shells that ``session`` means, all without it."""
-    found = [one.status.session for one in client.shell.list(id)]
-    return [one for one in found if session is None or _is(one, session)]
+def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:
+    """Return the shells of a connection that ``session`` means, all without it; those by --sudo belong to it too."""
+    every = [NamedShell(one.status.connection, one.status.session) for one in client.shell.list()]
+    # The id of an elevated connection begins with that of the one below it.
+    own = [one for one in every if one.connection.partition("+")[0] == id]
+    return [one for one in own if session is None or _is(one.session, session)]
 
 
 def _is(name: str | None, session: str) -> bool:
@@ -199,16 +209,18 @@ def _is(name: str | None, session: str) -> bool:
     return session == (SHARED if name is None else name)
 
 
-def _ended(client: Client, id: str, session: str | None, shells: Sequence[str | None]) -> bool:
+def _ended(client: Client, id: str, session: str | None, shells: Sequence[NamedShell]) -> bool:
     """End the ``shells`` that ``session`` means, or all, and return whether there was any."""
     if session is None:
-        return _stopped(client, id, all=True)
+        connections = sorted({id, *(one.connection for one in shells)})
+        return any([_stopped(client, one, all=True) for one in connections])  # noqa: C419 - each
     # A shell that is just being started is not listed.
-    return any([_stopped(client, id, session=one) for one in shells or [session_or_none(session)]])  # noqa: C419 - each
+    meant = shells or [NamedShell(id, session_or_none(session))]
+    return any([_stopped(client, one.connection, session=one.session) for one in meant])  # noqa: C419 - each
 
 
 def _stopped(client: Client, id: str, **which: Any) -> bool:
-    """Stop one shell or all, and return whether there was any."""
+    """Stop one shell of a connection, or all, and return whether there was any."""
     try:
         client.shell.stop(id, **which)
     except ClientError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +29,16 @@ from connmgr.cli.outcome import (
 )
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import ahead_in, waiting
-from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option, require_some
+from connmgr.cli.selection import (
+    Choice,
+    Chosen,
+    brief_option,
+    check_brief,
+    choosing,
+    chosen,
+    jobs_option,
+    require_some,
+)
 from connmgr.cli.sudo import spelled_out, sudo_option
 from connmgr.client import Client, ClientError
 from connmgr.client.names import named
@@ -250,7 +259,7 @@ def exec(
     but the password, and that only if nobody is there to be asked; a token needs the scope elevate.
 
     With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
-    See `connmgr job`.
+    See `connmgr job`. With --all too there is one on each connection, and `connmgr job wait` waits for all of them.
     """
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
     check_brief(brief=brief, everywhere=everywhere, as_json=as_json)
@@ -276,11 +285,10 @@ def exec(
         option = "--open-input" if of_job["open_input"] else "--all" if everywhere else "--detach"
         options |= _whole_input(option, reads=reads, no_input=no_input)
     if everywhere:
-        from connmgr.cli.fan_out import run_everywhere
-
-        options["send_env"] = sent_environment(client)
         selected = chosen(client, targets, choice, usage="shell")
-        run_everywhere(client, selected, options, jobs, script=local, as_json=as_json, brief=brief)
+        options["send_env"] = sent_environment(client)
+        of_each = of_job | {"sudo": sudo, "fresh": fresh} if detach else None
+        _run_everywhere(client, selected, options, jobs, of_each, local, as_json=as_json, brief=brief)
         return
     connection = targets[0]
     id = reach(client, connection, store=store)
@@ -298,9 +306,7 @@ def exec(
     if detach:
         from connmgr.cli.detach import start_job
 
-        with own_session(client, id) if fresh else nullcontext(session) as options["session"]:
-            ensure_shell(client, id, options["session"], connection)
-            start_job(client, id, **options, **of_job, as_json=as_json)
+        start_job(client, id, connection, fresh=fresh, **options, **of_job, as_json=as_json)
         return
     if reads or (not no_input and standard_input.is_there()):
         options["stdin"] = standard_input.StandardInput()
@@ -367,6 +373,28 @@ def _script(path: str, arguments: tuple[str, ...]) -> Script:
     return Script.read(path, arguments)
 
 
+def _run_everywhere(
+    client: Client,
+    selected: Chosen,
+    options: dict[str, Any],
+    jobs: int,
+    of_job: dict[str, Any] | None,
+    script: Script | None,
+    *,
+    as_json: bool,
+    brief: bool,
+) -> None:
+    if of_job is None:
+        from connmgr.cli.fan_out import run_everywhere
+
+        run_everywhere(client, selected, options, jobs, script=script, as_json=as_json, brief=brief)
+        return
+    from connmgr.cli.detach import start_everywhere
+
+    options.pop("elevate", None)
+    start_everywhere(client, selected, {**options, **of_job}, jobs, as_json=as_json)
+
+
 def _what_runs(words: tuple[str, ...], saved: str | None, *, as_argv: bool) -> dict[str, Any]:
     if saved is not None:
         return {"saved": {"name": saved, "arguments": _assigned(words, "an argument") or {}}}
@@ -420,8 +448,6 @@ def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: boo
         raise click.UsageError("--store is for one address, not for --all.")
     if everywhere and dry_run:
         raise click.UsageError("--dry-run is for one connection, not for --all.")
-    if everywhere and detach:
-        raise click.UsageError("--detach is for one connection, not for --all.")
     if not detach and any(value is not None for value in of_job.values()):
         raise click.UsageError("--name, --key, --keep and --open-input are for --detach.")
     if reads and of_job["open_input"]:

@@ -14,7 +14,7 @@ from connmgr.cli.gathered import OK, Gathered, sum_up, together
 from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, printed_until, tell_restarted
 from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
-from connmgr.cli.sudo import ask_for_all, lacking
+from connmgr.cli.sudo import with_passwords
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
@@ -48,7 +48,8 @@ def run_everywhere(
     names = telling(chosen.names)
     start = time.monotonic()
     if script is None:
-        outcomes = _with_passwords(client, names, {**options, "parallel": jobs})
+        sudo, wanted = options.get("elevate", {}).get("user"), {**options, "parallel": jobs}
+        outcomes = with_passwords(client, names, sudo, lambda ids: _outcomes(client, ids, wanted))
     else:
         from connmgr.cli.script import outcomes as outcomes_of
 
@@ -85,27 +86,6 @@ def _gather(outcome: RawOutcome, gathered: Gathered, name: str) -> None:
         messages.append("output beyond the daemon's max-output is missing")
     stdout, stderr = (b"", b"") if result is None else (result.stdout, result.stderr)
     gathered.add(name, _verdict(outcome), stdout, stderr, " ".join(messages))
-
-
-def _with_passwords(client: Client, names: dict[str, str], options: dict[str, Any]) -> Iterator[RawOutcome]:
-    """Yield the outcome on each connection; where sudo lacks a password, ask for one and try again.
-
-    That is safe, because the command has not begun there.
-    """
-    lacks: list[RawOutcome] = []
-    for outcome in _outcomes(client, list(names), options):
-        if lacking(outcome.result) is None:
-            yield outcome
-        else:
-            lacks.append(outcome)
-    if not lacks:
-        return
-    password = ask_for_all([names[one.connection] for one in lacks], options["elevate"]["user"])
-    if password is None:
-        yield from lacks
-        return
-    given = {**options["elevate"], "password": password}
-    yield from _outcomes(client, [one.connection for one in lacks], {**options, "elevate": given})
 
 
 def _outcomes(client: Client, ids: list[str], options: dict[str, Any], *, lends: bool = True) -> Iterator[RawOutcome]:

@@ -135,15 +135,15 @@ def together(ended: Iterable[Ended], names: Mapping[str, str]) -> list[str]:
     return verdicts
 
 
-def sum_up(verdicts: Sequence[str], of: int, seconds: float) -> None:
-    """Print on stderr how work on ``of`` connections has ended.
+def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connection") -> None:
+    """Print on stderr how work on ``of`` connections, or what else ``noun`` says, has ended.
 
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
     counts = Counter(verdicts)
     failed = len(verdicts) - counts.pop(OK, 0)
     said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
-    ran = counted(of, "connection") if len(verdicts) == of else f"{len(verdicts)} of {counted(of, 'connection')}"
+    ran = counted(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {counted(of, noun)}"
     click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
     if failed:
         raise click.exceptions.Exit(FAILED)

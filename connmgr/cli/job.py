@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -138,14 +138,37 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
 
 
 @job.command(name="wait", cls=ExecCommand)
-@_named
-def wait(name: str) -> None:
-    """Wait until a job has ended, and exit with its exit code.
+@click.argument("names", metavar="JOB...", type=JobName(), nargs=-1)
+@click.option("--all", "everywhere", is_flag=True, help="Each JOB is a name or a key, and means all jobs that have it.")
+@click.option(
+    "--from",
+    "file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="Wait for the jobs in FILE, lines of uuids or of `connmgr exec --all --detach`; - is standard input.",
+)
+@json_option
+def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_json: bool) -> None:
+    """Wait until a job has ended, and exit with its exit code; or until several have.
 
     The exit code is 124 if its timeout has ended it, and 125 if it is unknown how it ended. It waits on when the daemon
     or the machine is unreachable for a time. Ctrl-C ends it, and the job runs on.
+
+    Several jobs, --all and --from print a line for each job as it ends, and then a summary. The exit code is 1 if any
+    of them did not exit with 0, or was not begun.
     """
-    found = find_job(connect(), name, reads=True)
+    if not names and file is None:
+        raise click.UsageError("Missing argument 'JOB...'.")
+    client = connect()
+    if len(names) > 1 or everywhere or file is not None:
+        from connmgr.cli.job_wait import wait_for_all
+
+        wait_for_all(client, names, file, everywhere=everywhere, as_json=as_json)
+        return
+    found = find_job(client, names[0], reads=True)
+    if as_json:
+        found.wait(retry_timeout=math.inf, on_retry=_tell)
+        print_json(client.post("/job/info", job=found.id))
     one = found.info()
     if one.ended is None:
         one = found.wait(retry_timeout=math.inf, on_retry=_tell)

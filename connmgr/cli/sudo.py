@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import click
 
@@ -89,7 +90,43 @@ def ask(why: str, prompt: str) -> str:
     return getpass.getpass(f"{prompt}: ")
 
 
-def ask_for_all(names: Sequence[str], user: str) -> str | None:
+class OnConnection(Protocol):
+    """The outcome of work on the connection with this uuid, and why it failed, if it did."""
+
+    @property
+    def connection(self) -> str: ...
+
+    @property
+    def failure(self) -> ClientError | Exception | None: ...
+
+
+Outcome = TypeVar("Outcome", bound=OnConnection)
+
+
+def with_passwords(
+    client: Client, names: Mapping[str, str], user: str | None, work: Callable[[list[str]], Iterable[Outcome]]
+) -> Iterator[Outcome]:
+    """Yield the outcomes of ``work`` on the connections ``names``; ask for a password of sudo where it lacks one.
+
+    There the work is done again, which is safe, because it has not begun.
+    """
+    lacks: list[Outcome] = []
+    for outcome in work(list(names)):
+        if lacking(outcome.failure) is None:
+            yield outcome
+        else:
+            lacks.append(outcome)
+    password = _asked_for_all([names[one.connection] for one in lacks], user or ROOT)
+    if password is None:
+        yield from lacks
+        return
+    again = [one.connection for one in lacks]
+    for id in again:
+        client.connection.elevate(id, user or ROOT, password=password)
+    yield from work(again)
+
+
+def _asked_for_all(names: Sequence[str], user: str) -> str | None:
     """Ask for the one password that sudo gets on all of ``names``; None if nobody can be asked or none is given."""
     if not names or not has_terminal():
         return None

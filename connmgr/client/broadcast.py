@@ -37,6 +37,11 @@ class RawOutcome(NamedTuple):
     seconds: float
     result: RawResult | ClientError
 
+    @property
+    def failure(self) -> ClientError | None:
+        """The error, if it is one."""
+        return self.result if isinstance(self.result, ClientError) else None
+
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> RawOutcome:
         return cls(*_where(line), _error(line) or RawResult.read(line))

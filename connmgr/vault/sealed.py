@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError
 from connmgr.secrets import envelope
 from connmgr.secrets.principals import Principal
+from connmgr.vault.tables import category, document
 from connmgr.vault.tables import connection as table
 
 
@@ -19,13 +20,17 @@ def sealed_to(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
 
+    Passwords for sudo count as secrets of their connections.
+
     The former include a connection with a secret that was changed outside of connmgr, because its principals are
     unknown.
     """
     alive = {each.key_id for each in others.values()}
     affected, lost = [], []
     holding = sa.select(table.c.id, table.c.data).where(table.c.data.contains("encryptedToken")).order_by(table.c.id)
-    for uuid, data in tx.execute(holding):
+    # Passwords for sudo are documents of connections, or of categories for the connections in these.
+    passwords = sa.select(document.c.key, document.c.body).where(document.c.kind == "sudo-password")
+    for uuid, data in (*tx.execute(holding), *tx.execute(passwords.order_by(document.c.key))):
         try:
             held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
         except (IntegrityError, ValueError):
@@ -35,7 +40,17 @@ def sealed_to(
             affected.append(uuid)
         if any(alive.isdisjoint(holders) for holders in held):
             lost.append(uuid)
-    return affected, lost
+    return _connections(tx, affected), _connections(tx, lost)
+
+
+def _connections(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return ``ids`` each once, with the connections in a category in its place."""
+    found: dict[str, None] = {}
+    for id in ids:
+        within_it = tx.scalars(sa.select(table.c.id).where(table.c.category == id).order_by(table.c.id)).all()
+        is_category = tx.scalar(sa.select(category.c.id).where(category.c.id == id)) is not None
+        found.update(dict.fromkeys(within_it if is_category else [id]))
+    return list(found)
 
 
 def replaced(data: Any, replacement: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:

@@ -73,7 +73,7 @@ def test_exec_and_ls_choose_the_same(connmgr: CommandLine, globs: list[str], exp
 
 
 def test_the_summary_tells_what_the_limit_left_out(connmgr: CommandLine) -> None:
-    done = connmgr("exec", "--all", "web*", "--limit", "1", "--", "echo here")
+    done = connmgr("exec", "--all", "--brief", "web*", "--limit", "1", "--", "echo here")
     assert done.output.startswith("web1  ok ")
     assert done.errors.startswith("1 of 3 connections in ")
 

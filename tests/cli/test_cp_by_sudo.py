@@ -70,7 +70,7 @@ def test_a_tree_goes_to_five_hosts_by_sudo_and_comes_back(
         assert facts(copy) == expected, name
         assert {path.lstat().st_uid for path in copy.rglob("*")} == {0}, "not root's"
         assert stat.S_IMODE((copy / "d0").stat().st_mode) == 0o750
-    again = clean_connmgr("cp", "-a", "--checksum", "--all", "**/host?", f"{tree}/.", ":site")
+    again = clean_connmgr("cp", "--brief", "-a", "--checksum", "--all", "**/host?", f"{tree}/.", ":site")
     assert again.output.count(f"{FILES} equal") == HOSTS
     clean_connmgr("cp", "-a", "--all", "**/host?", ":site", f"{tmp_path}/back")
     assert names_in(tmp_path / "back") == [f"ssh of {name}" for name in hosts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 from pathlib import Path
@@ -188,7 +189,7 @@ def test_all_connections_get_the_same(clean_connmgr: CommandLine, site: Path, tm
         home.mkdir()
         clean_connmgr("add", "local", name, f"shell=/bin/{shell}")
         clean_connmgr("exec", name, "--", f"cd {home}")
-    done = clean_connmgr("cp", "--all", "web*", "-r", f"{site}", ":copy")
+    done = clean_connmgr("cp", "--all", "web*", "--brief", "-r", f"{site}", ":copy")
     for name in ("web1", "web2"):
         assert facts(tmp_path / name / "copy") == facts(site)
         assert f"{name}  ok" in done.output
@@ -196,10 +197,22 @@ def test_all_connections_get_the_same(clean_connmgr: CommandLine, site: Path, tm
     (tmp_path / "web2" / "copy" / "index.html").unlink()
     (tmp_path / "web2" / "copy" / "index.html").mkdir()
     (site / "index.html").write_text("newer")
-    failed = clean_connmgr("cp", "--all", "web*", "-r", f"{site}/.", ":copy", code=1)
+    failed = clean_connmgr("cp", "--all", "web*", "--brief", "-r", f"{site}/.", ":copy", code=1)
     assert "web1  ok" in failed.output
     assert "web2  failed" in failed.output
     assert "1 ok, 1 failed" in failed.errors
+    as_json = clean_connmgr("cp", "--all", "web*", "--json", "-r", f"{site}/.", ":copy", code=1).output
+    lines = {one["name"]: one for one in map(json.loads, as_json.splitlines())}
+    assert (lines["default/web1"]["exitCode"], lines["default/web2"]["exitCode"]) == (0, 1)
+    [failure] = lines["default/web2"]["failures"]
+    assert (failure["side"], failure["path"]) == ("there", "web2:copy/index.html")
+    again = clean_connmgr("ls", "--format", "names", "--failed", "-", stdin=as_json)
+    assert again.output == "default/web2\n"
+    together = clean_connmgr("cp", "--all", "web*", "-r", f"{site}/.", ":copy", code=1).output
+    assert "web2 (1): failed" in together
+    assert "stderr\nthere: web2:copy/index.html" in together
+    single = clean_connmgr("cp", "--json", f"{site}/index.html", "web1:one").json
+    assert (single["exitCode"], single["files"], single["bytes"]) == (0, 1, 5)
     for operands in ((":x", ":y"), ("x", "y"), ("-", ":y"), (":x", "-"), ("web1:x", "y"), ("x", ":y", ":z")):
         assert "With --all" in clean_connmgr("cp", "--all", "web*", *operands, code=2).errors, operands
 
@@ -218,7 +231,7 @@ def test_all_connections_give_theirs_into_directories_of_their_names(
     target = tmp_path / "fetched"
     mask = os.umask(0o027)
     try:
-        failed = clean_connmgr("cp", "--all", "web*", "-r", ":site", ":site/*.html", f"{target}", code=1)
+        failed = clean_connmgr("cp", "--all", "web*", "-r", ":site", ":site/*.html", f"{target}", "--brief", code=1)
     finally:
         os.umask(mask)
     assert "2 ok, 1 failed" in failed.errors

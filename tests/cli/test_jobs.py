@@ -19,7 +19,7 @@ from connmgr.cli.job import STATES
 from connmgr.client import LOCAL_MACHINE
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 from tests.cli.conftest import StartSshd
-from tests.cli.program import DIRECTORY, CommandLine
+from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.conftest import StartDaemon
 
 pytestmark = pytest.mark.needs("bash")
@@ -116,7 +116,7 @@ class TestBegin:
             ("--name", "x"),
             ("--keep", "0"),
             ("--open-input",),
-            ("--detach", "--all"),
+            ("--detach", "--all", "--store"),
             ("--detach", "--stdin", "--open-input"),
             ("--detach", "--keep", "-1"),
         ],
@@ -339,3 +339,56 @@ class TestLists:
             "kept for": "1 min",
         }
         assert json.loads(connmgr("job", "info", "--json", id).output)["keep"] == 90
+
+
+class TestSeveral:
+    """``exec --all --detach``, and waiting for all that it began."""
+
+    @pytest.fixture
+    def shells(self, clean_connmgr: CommandLine) -> CommandLine:
+        client = clean_connmgr.daemon.client
+        for number in range(3):
+            data = {"type": "shellEnvironment", "host": LOCAL_MACHINE, "commands": [f"N={number}; export N"]}
+            client.connection.add(f"sh{number}", data)
+        return clean_connmgr
+
+    def test_each_connection_gets_a_job_and_all_are_awaited(self, shells: CommandLine, gate: Path) -> None:
+        command = f"read line < {gate}; exit $N"
+        started = shells("exec", "--all", "--detach", "--name", "many", "--key", "k", "**/sh?", "--", command)
+        assert re.search(r"3 connections in [\d.]+ s: 3 ok\n", started.errors), started.errors
+        lines = started.output.splitlines()
+        assert sorted(line.split("  ")[0] for line in lines) == [f"local machine/sh{number}" for number in range(3)]
+        assert all(re.fullmatch(UUID, f"{line.split()[-1]}\n") for line in lines), lines
+        again = shells("exec", "--all", "--detach", "--key", "k", "**/sh?", "--", command)
+        assert sorted(again.output.splitlines()) == sorted(lines), "a key begins no second job"
+        waiting = shells.on_terminal("job", "wait", "--all", "many")
+        for _ in range(3):
+            gate.write_text("go\n")
+        code, printed = finish(waiting)
+        assert code == 1
+        assert set(re.findall(r"exited \d", printed)) == {"exited 0", "exited 1", "exited 2"}
+        assert re.search(r"3 jobs in [\d.]+ s: 1 ok, (1 exit 1, 1 exit 2|1 exit 2, 1 exit 1)", printed), printed
+        by_file = shells("job", "wait", "--from", "-", stdin=started.output, code=1)
+        assert " 3 ok" not in by_file.errors
+        assert by_file.output.count("exited") == 3
+        by_key = shells("job", "wait", "--all", "k", "--json", code=1)
+        assert sorted(json.loads(line)["exitCode"] for line in by_key.output.splitlines()) == [0, 1, 2]
+        good = next(line.split()[-1] for line in lines if "sh0" in line)
+        assert shells("job", "wait", good, good).errors.endswith(" s: 1 ok\n")
+        assert shells("job", "wait", good).output == ""
+
+    def test_a_start_that_failed_has_failed_for_who_waits(self, shells: CommandLine, closed_port: int) -> None:
+        far = {"type": "ssh", "host": "127.0.0.1", "port": closed_port, "user": "x"}
+        shells.daemon.client.connection.add("down", far)
+        started = shells("exec", "--all", "--detach", "--json", "**/sh0", "down", "--", "true", code=1)
+        assert started.errors.endswith(" s: 1 ok, 1 host_refused\n")
+        waited = shells("job", "wait", "--from", "-", stdin=started.output, code=1)
+        assert "down  host_refused" in waited.output
+        assert waited.errors.endswith(" s: 1 ok, 1 host_refused\n")
+        chosen = shells("ls", "--format", "names", "--failed", "-", stdin=started.output)
+        assert chosen.output == "default/down\n"
+
+    def test_what_names_no_job_is_an_error(self, shells: CommandLine) -> None:
+        assert "No job has the name" in shells("job", "wait", "--all", "nothing", code=125).errors
+        assert "line 1 has no uuid" in shells("job", "wait", "--from", "-", stdin="web1 ok\n", code=125).errors
+        assert "Missing argument" in shells("job", "wait", code=125).errors

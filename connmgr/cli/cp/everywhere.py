@@ -20,7 +20,7 @@ from connmgr.cli.exits import Failure
 from connmgr.cli.gathered import OK, Gathered, sum_up, together
 from connmgr.cli.output import print_json
 from connmgr.cli.selection import Chosen
-from connmgr.cli.sudo import ask_for_all, lacking
+from connmgr.cli.sudo import with_passwords
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
@@ -41,28 +41,28 @@ class Manner(NamedTuple):
 class Outcome(NamedTuple):
     """The result on one connection: what was copied, and the error that ended it, if one did."""
 
-    id: str
+    connection: str
     ledger: Ledger
     seconds: float
-    error: ClientError | Failure | OSError | None = None
+    failure: ClientError | Failure | OSError | None = None
 
     @property
     def verdict(self) -> str:
-        if isinstance(self.error, ClientError):
-            return self.error.code
-        return "failed" if self.error is not None or self.ledger.failures else OK
+        if isinstance(self.failure, ClientError):
+            return self.failure.code
+        return "failed" if self.failure is not None or self.ledger.failures else OK
 
     @property
     def message(self) -> str:
         """Why it failed, ``""`` if it did not."""
-        if isinstance(self.error, OSError):
-            return f"{self.error.filename}: {self.error.strerror}"
-        return "" if self.error is None else self.error.message
+        if isinstance(self.failure, OSError):
+            return f"{self.failure.filename}: {self.failure.strerror}"
+        return "" if self.failure is None else self.failure.message
 
     def as_object(self, name: Name) -> dict[str, Any]:
         """Return it for JSON, with the members that ``--failed`` reads."""
         head = {"connection": name.id, "name": qualified(name), "seconds": round(self.seconds, 3)}
-        if self.error is None:
+        if self.failure is None:
             return {**head, **self.ledger.as_object()}
         return {**head, "error": {"code": self.verdict, "message": self.message}}
 
@@ -86,34 +86,15 @@ def to_all(
     told = telling(chosen.names)
     ends = _ends(told, sources, target)
     began = time.monotonic()
-    outcomes = _with_passwords(client, told, ends, manner, jobs)
+    outcomes = with_passwords(client, told, manner.sudo, lambda ids: _outcomes(client, ids, ends, manner, jobs))
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, told, as_json=as_json))
     else:
         verdicts = together(
-            ((one.id, one.verdict, partial(_gather, one)) for one in outcomes),
+            ((one.connection, one.verdict, partial(_gather, one)) for one in outcomes),
             told,
         )
     sum_up(verdicts, chosen.of, time.monotonic() - began)
-
-
-def _with_passwords(
-    client: Client, told: dict[str, str], ends: Callable[[str], Ends], manner: Manner, jobs: int
-) -> Iterator[Outcome]:
-    """Yield the outcome on each connection; where sudo lacks a password, ask for one and try again."""
-    lacks: list[Outcome] = []
-    for outcome in _outcomes(client, list(told), ends, manner, jobs):
-        if lacking(outcome.error) is None:
-            yield outcome
-        else:
-            lacks.append(outcome)
-    password = ask_for_all([told[one.id] for one in lacks], manner.sudo or "")
-    if password is None:
-        yield from lacks
-        return
-    for one in lacks:
-        client.connection.elevate(one.id, manner.sudo or "", password=password)
-    yield from _outcomes(client, [one.id for one in lacks], ends, manner, jobs)
 
 
 def _outcomes(
@@ -131,22 +112,22 @@ def _in_lines(outcomes: Iterable[Outcome], chosen: Chosen, told: dict[str, str],
     width = max((len(visible(name)) for name in told.values()), default=0)
     for done in outcomes:
         if as_json:
-            print_json(done.as_object(names[done.id]), indent=None)
+            print_json(done.as_object(names[done.connection]), indent=None)
         else:
-            name = visible(told[done.id]).ljust(width)
+            name = visible(told[done.connection]).ljust(width)
             click.echo(f"{name}  {done.verdict:<7}  {done.seconds:6.2f} s  {visible(_said(done))}".rstrip())
         yield done.verdict
 
 
 def _said(done: Outcome) -> str:
-    if done.error is not None:
+    if done.failure is not None:
         return done.message
     failures = done.ledger.failures
     return f"{done.ledger.summary()}; {failures[0]}" if failures else done.ledger.summary()
 
 
 def _gather(done: Outcome, gathered: Gathered, name: str) -> None:
-    if done.error is not None:
+    if done.failure is not None:
         gathered.add(name, done.verdict, message=done.message)
         return
     # Without the time, which would be another on each.
