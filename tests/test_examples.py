@@ -117,6 +117,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
         lines == [{"stdout": "one\n"}, {"stdout": "two\n"}, {"stderr": "oops\n"}, {"exitCode": 3}]
     ),
     "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
+    "27-connection-elevate.sh": lambda answers: answers[0]["connection"].endswith("+owner+root"),
     "33-shell-broadcast.sh": lambda answers: [answers[0]["stdout"], answers[1]["succeeded"]] == ["Linux", 1],
     "33-job-start.sh": keys("job"),
     "33-shell-exec.sh": lambda answers: answers[0]["stdout"].splitlines() == ["it's one  word", "*", "$HOME"],
@@ -146,6 +147,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "47-fs-script.sh": lambda answers: answers[1]["stdout"] == f"I am {answers[0]['path']}",
     "48-fs-remove.sh": nothing,
     "50-secret-encrypt.sh": keys("encrypted"),
+    "51-secret-sudo.sh": keys("connection"),
     "51-secret-decrypt.sh": lambda answers: answers == [{"decrypted": "correct horse battery staple"}],
     "53-terminal-open.sh": lambda answers: answers[0]["state"] == "running",
     "54-terminal-screen.sh": lambda answers: answers[0]["lines"][0] == "Name?",

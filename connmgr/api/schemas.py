@@ -105,7 +105,11 @@ class Elevate(fields.Field[dict[str, Any]]):
     def __init__(self, *, in_query: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         user = {"type": "string", "minLength": 1, "maxLength": MAX_USER, "default": "root"}
-        members = {"user": user, "password": {"type": "string", "format": "password", "writeOnly": True}}
+        password = {"type": "string", "format": "password", "writeOnly": True}
+        members = {
+            "user": {**user, "description": "The user to run as; `root` if omitted."},
+            "password": {**password, "description": "What sudo asks for, in place of the stored password."},
+        }
         described: dict[str, Any] = {"type": "object", "properties": members, "additionalProperties": False}
         self.metadata = {**({"type": "string"} if in_query else described), **self.metadata}
         self._in_query = in_query

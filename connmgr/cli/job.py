@@ -149,7 +149,7 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
 )
 @json_option
 def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_json: bool) -> None:
-    """Wait until a job has ended, and exit with its exit code; or until several have.
+    """Wait until a job has ended, and exit with its exit code.
 
     The exit code is 124 if its timeout has ended it, and 125 if it is unknown how it ended. It waits on when the daemon
     or the machine is unreachable for a time. Ctrl-C ends it, and the job runs on.

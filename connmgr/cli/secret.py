@@ -54,7 +54,7 @@ def decrypt() -> None:
 @click.option("--remove", is_flag=True, help="Remove the stored password.")
 @click.option("--show", is_flag=True, help="Print which stored password --sudo would use: for what it is stored.")
 def sudo_password(name: str | None, category: str | None, *, remove: bool, show: bool) -> None:
-    """Store the password that sudo asks for when a command has --sudo.
+    """Store the password for --sudo of other commands.
 
     The password of a connection outranks that of its category, and the nearest category upwards comes first. It is
     asked for on the terminal; other standard input is the password, without a final newline. No command prints it.
