@@ -12,6 +12,7 @@ from connmgr.api.services import services
 from connmgr.links.route import dialled
 from connmgr.plugin import Logged
 from connmgr.vault import Connection
+from connmgr.vault.elevated import elevation_of
 from connmgr.vault.query import Listed
 
 Placed = TypeVar("Placed", Connection, Listed)
@@ -58,12 +59,16 @@ def usage_categories() -> dict[str, str]:
 
 def described(connection: Connection, category: list[str], usage: str | None) -> dict[str, Any]:
     """Return a connection as `/connection/info` shows it, ready for JSON."""
+    data = connection.data
+    if elevation_of(connection.id) is not None:
+        # The password is that of another entry, and nobody gets it by way of this one, not even sealed.
+        data = {name: value for name, value in data.items() if name != "password"}
     return {
         "connection": connection.id,
         "category": category,
         "name": list(connection.path),
         "type": connection.type,
-        "rawData": {"type": connection.type, **connection.data},
+        "rawData": {"type": connection.type, **data},
         "usageCategory": usage,
         "lastUsed": UtcTime.text(connection.last_used),
         "lastModified": UtcTime.text(connection.last_modified),

@@ -68,6 +68,11 @@ def base_of(id: str) -> str:
     return id if elevation is None else elevation.base
 
 
+def with_elevation(base: str, elevation: str) -> str:
+    """Return the id of a connection by its parts: that of the one below, and the rest, which may be empty."""
+    return f"{base}{SEPARATOR}{elevation}" if elevation else base
+
+
 class SudoPassword(NamedTuple):
     """A stored password, sealed; ``of`` is the id of its connection or category."""
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from connmgr.errors import JobLimit, UnknownJob
 from connmgr.vault import rows
 from connmgr.vault.database import Database
-from connmgr.vault.elevated import SEPARATOR, base_of
+from connmgr.vault.elevated import SEPARATOR, base_of, with_elevation
 from connmgr.vault.record import Row
 from connmgr.vault.tables import job as table
 from connmgr.vault.tables import now
@@ -157,6 +157,4 @@ def _row(job: StoredJob) -> dict[str, Any]:
 
 def _stored(row: Row) -> StoredJob:
     members = {name: value for name, value in row.items() if name != "elevation"}
-    if row["elevation"]:
-        members["connection"] = f"{row['connection']}{SEPARATOR}{row['elevation']}"
-    return StoredJob(**members)
+    return StoredJob(**{**members, "connection": with_elevation(row["connection"], row["elevation"])})

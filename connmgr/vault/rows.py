@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from connmgr.errors import ConnectionCycle, UnknownCategory, UnknownConnection
+from connmgr.vault.elevated import with_elevation
 from connmgr.vault.path import SEPARATOR, segment
 from connmgr.vault.record import Row, canonical
 from connmgr.vault.tables import category as category_table
@@ -170,8 +171,10 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]],
     for some in chunks(ids):
         tx.execute(reference.delete().where(reference.c.source.in_(some)))
         of_these = job_table.c.connection.in_(some)
-        for connection, job in tx.execute(sa.select(job_table.c.connection, job_table.c.id).where(of_these)):
-            jobs.setdefault(connection, []).append(job)
+        columns = (job_table.c.connection, job_table.c.elevation, job_table.c.id)
+        for connection, elevation, job in tx.execute(sa.select(*columns).where(of_these)):
+            # The files of an elevated connection's jobs are another user's.
+            jobs.setdefault(with_elevation(connection, elevation), []).append(job)
         tx.execute(job_table.delete().where(of_these))
     places = _by_id(tx, ids, _PLACES)
     # Children refer to their parents, so children are deleted first.

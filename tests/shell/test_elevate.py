@@ -90,8 +90,13 @@ def test_a_given_password_is_in_no_answer_log_trail_or_vault(clean_daemon: Daemo
     assert "web/root" in shown
     infos = clean_daemon.client.post("/connection/info", connections=[f"{web}+owner+root"])["infos"]
     assert infos[0]["name"] == ["web", "root"]
+    assert "password" not in infos[0]["rawData"]
     for text in (shown, json.dumps(infos)):
         assert user.password not in text
+
+
+def far_jobs(machine: Machine, home: str) -> list[str]:
+    return [path.name for path in machine.path(home).glob("**/connmgr/jobs/*")]
 
 
 def test_files_jobs_and_broadcasts(clean_daemon: Daemon, web: str, user: Inhabitant, running_machine: Machine) -> None:  # noqa: F811
@@ -121,7 +126,10 @@ def test_files_jobs_and_broadcasts(clean_daemon: Daemon, web: str, user: Inhabit
     assert found.output().stdout == b"root\nx"
     assert found.info().connection == elevated
     assert {one.id for one in client.jobs.query("web")} == {job, plain["job"]}
-    found.remove()
+    # Root's files of the job go with the connection, as those of other jobs do.
+    assert far_jobs(running_machine, "/root"), "nothing of the job is there"
+    client.post("/connection/remove", connections=[web])
+    assert far_jobs(running_machine, "/root") == []
 
 
 def test_new_data_of_the_connection_ends_the_elevated_shell(clean_daemon: Daemon, web: str, user: Inhabitant) -> None:
