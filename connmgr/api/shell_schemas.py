@@ -118,7 +118,7 @@ class StopRequest(ShellRequest):
 
 
 class ListRequest(Located):
-    connection = Id(metadata={"description": "Only the shells of this connection."})
+    connection = Id(metadata={"description": "Only the shells of this connection, and of elevated ones over it."})
 
 
 class ShellStatus(Schema):

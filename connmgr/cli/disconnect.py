@@ -101,7 +101,8 @@ def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jo
     own = own_or(session)
 
     def begin(client: Client, id: str) -> str:
-        runs = any(one.status.state != "lost" for one in client.shell.list(id) if one.status.session == own)
+        listed = [one.status for one in client.shell.list(id)]
+        runs = any(one.state != "lost" for one in listed if (one.connection, one.session) == (id, own))
         client.shell.ensure(id, session=own)
         return "the shell runs already" if runs else "the shell was started"
 
@@ -195,10 +196,9 @@ def _which(shells: Sequence[NamedShell]) -> str:
 
 def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:
     """Return the shells of a connection that ``session`` means, all without it; those by --sudo belong to it too."""
-    every = [NamedShell(one.status.connection, one.status.session) for one in client.shell.list()]
-    # The id of an elevated connection begins with that of the one below it.
-    own = [one for one in every if one.connection.partition("+")[0] == id]
-    return [one for one in own if session is None or _is(one.session, session)]
+    # Those by --sudo are listed too, though their connections have ids of their own.
+    every = [NamedShell(one.status.connection, one.status.session) for one in client.shell.list(id)]
+    return [one for one in every if session is None or _is(one.session, session)]
 
 
 def _is(name: str | None, session: str) -> bool:

@@ -15,6 +15,7 @@ from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, means_many, require_some, selecting
 from connmgr.cli.status import at_work
 from connmgr.client import Client, Connection
+from connmgr.client.results import RunningShell
 from connmgr.printable import visible
 
 SECRET = "(secret)"  # noqa: S105 - what is shown in its place
@@ -62,7 +63,7 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
         ("last used", used(one)),
         ("last modified", ago(one.last_modified)),
         *((f"seen: {name}", str(value)) for name, value in one.state.items()),
-        *((_label(shell.status.session), f"{at_work(shell)}, in {shell.directory}") for shell in shells),
+        *((_label(shell.status), f"{at_work(shell)}, in {shell.directory}") for shell in shells),
     ]
     print_table(rows)
 
@@ -84,8 +85,10 @@ def _login(host: Mapping[str, Any]) -> str:
     return f"{host['user']}@{name}:{host['port']}"
 
 
-def _label(session: str | None) -> str:
-    return "shell" if session is None else f"shell {shell_label(session)}"
+def _label(status: RunningShell) -> str:
+    named = "shell" if status.session is None else f"shell {shell_label(status.session)}"
+    # The id of an elevated connection ends with the user.
+    return f"{named} of {user}" if (user := status.connection.partition("+")[2].partition("+")[2]) else named
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

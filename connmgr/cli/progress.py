@@ -68,7 +68,8 @@ def ahead_in(client: Client, connection: str, session: str | None) -> Ahead:
             for shell in other.shell.list(connection):
                 ran = shell.command_seconds
                 # A command that began before this request is another's; only the daemon's clock tells when it began.
-                if shell.status.session == session and ran is not None and ran > waited and shell.status.waiting:
+                is_it = (shell.status.connection, shell.status.session) == (connection, session)
+                if is_it and ran is not None and ran > waited and shell.status.waiting:
                     return CommandAhead(_gist(shell.running), ran)
         return None
 

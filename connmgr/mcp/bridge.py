@@ -141,7 +141,8 @@ class Bridge:
             if place.session != self.session or place in self._homes:
                 return started
         found = client.shell.list(place.connection)
-        home = next((one.directory for one in found if one.status.session == place.session), "")
+        ours = (place.connection, place.session)
+        home = next((one.directory for one in found if (one.status.connection, one.status.session) == ours), "")
         with self._lock:
             self._homes[place] = home
         return started

@@ -26,6 +26,7 @@ from connmgr.shell.status import ShellStatus, found_inside, state_of, status_of
 from connmgr.shell.table import Entry, ShellName, ShellTable
 from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Outdated, admitted
+from connmgr.vault.elevated import base_of
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -165,13 +166,19 @@ class Shells:
     def status(self, connection: str | None = None) -> list[ShellStatus]:
         """Describe the running shells, of one connection or all, without asking them; notice ended ones.
 
+        Those of elevated connections over it belong to a connection.
+
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         """
         if connection is not None:
             self._vault.connections.get(connection)
         # One at a time: describing a shell takes its lock, and another description would see it busy.
         with self._describing:
-            return [status_of(name, shell) for name, _, shell in self._table.taken(connection)]
+            return [
+                status_of(name, shell)
+                for name, _, shell in self._table.taken()
+                if connection in (None, name.connection, base_of(name.connection))
+            ]
 
     def probe(self, target: Target, access: Access) -> ShellInfo:
         """Test whether a shell can be opened on ``target``; see :meth:`Opener.probe`."""

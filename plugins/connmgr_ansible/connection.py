@@ -146,7 +146,7 @@ class Connection(ConnectionBase):
         with _told():
             client, id = self._reached()
             with client:
-                sessions = {shell.status.session for shell in client.shell.list(id)}
+                sessions = {shell.status.session for shell in client.shell.list(id) if shell.status.connection == id}
                 ours = {name for name in sessions if is_slot(PROGRAM, name)}
                 for name in ours:
                     _stop(client, id, name)
