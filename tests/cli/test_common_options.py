@@ -44,6 +44,6 @@ def test_an_api_key_file_stands_after_the_command_too(connmgr: CommandLine, tmp_
     connmgr("ls", "--api-key-file", str(tmp_path / "missing"), code=2)
 
 
-@pytest.mark.parametrize("words", [("--json", "cp", "a", "b"), ("cp", "--json", "a", "b")])
+@pytest.mark.parametrize("words", [("--json", "decrypt"), ("decrypt", "--json")])
 def test_a_command_without_json_says_so(connmgr: CommandLine, words: tuple[str, ...]) -> None:
-    assert "connmgr cp prints no JSON." in connmgr(*words, code=2).errors
+    assert "connmgr decrypt prints no JSON." in connmgr(*words, code=2).errors
