@@ -156,4 +156,4 @@ def _is_visible(one: Approval) -> bool:
     grant, named = caller().grant, one.asked.get("connections", [])
     if grant is None or grant.sees_all:
         return True
-    return bool(named) and len(services().authorisation.visible(caller(), named)) == len(named)
+    return bool(named) and services().authorisation.knows(caller(), named)

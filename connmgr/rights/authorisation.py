@@ -81,6 +81,14 @@ class Authorisation:
             return found
         return self.sight.visible(grant, found)
 
+    def knows(self, caller: Caller, connections: Collection[str]) -> bool:
+        """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
+        grant, wanted = caller.grant, set(connections)
+        if grant is None or grant.sees_all:
+            return True
+        found = self.sight.of(wanted)
+        return found.keys() == wanted and all(map(grant.sees, found.values()))
+
     def visible_categories(self, caller: Caller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""
         grant = caller.grant
@@ -100,7 +108,7 @@ class Authorisation:
         named = [*([entry["connection"]] if "connection" in entry else []), *entry.get("connections", ())]
         if not named or "category" in entry or "categories" in entry:
             return grant.sees_all
-        return len(self.visible(caller, named)) == len(named)
+        return self.knows(caller, named)
 
     def foretold(
         self, grant: Grant, action: Action, request: Mapping[str, Any], names: Collection[str]

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from connmgr.rights.chain import link_of
 from connmgr.rights.trail_files import backwards, opened
+from connmgr.vault.elevated import base_of
 
 SEARCH_SECONDS = 2.0
 """A longer search returns the entries found so far, and where to continue."""
@@ -38,7 +39,7 @@ class Wanted:
     token: str | None = None
     """The id of a token, or its name."""
     connection: str | None = None
-    """A uuid, or the name in the entry."""
+    """A uuid, or the name in the entry. A uuid also finds entries about elevated connections over it."""
     caller: str | None = None
     """A client's name, or the id of its session."""
     action: str | None = None
@@ -54,7 +55,7 @@ class Wanted:
             "code": ("code",),
         }
         return all(
-            any(value == entry.get(member) or _is_among(value, entry.get(member)) for member in members[name])
+            any(_is_of(value, entry.get(member), _IDS.get(name, _itself)) for member in members[name])
             for name, value in self.texts()
         )
 
@@ -76,7 +77,8 @@ def search(
     """
     deadline = time.monotonic() + SEARCH_SECONDS
     # In the form of the entries' encoder.
-    needles = [json.dumps(value).encode() for _, value in wanted.texts()]
+    # Without the closing quote, because the id of an elevated connection begins with that of the one below it.
+    needles = [json.dumps(value).encode()[:-1] for _, value in wanted.texts()]
     since, until = (text_of(at) if at else "" for at in (wanted.since, wanted.until))
     earliest = text_of(wanted.since - CLOCK_STEP) if wanted.since else ""
     found: list[dict[str, Any]] = []
@@ -147,5 +149,14 @@ def _number_of(line: bytes) -> int | None:
     return entry["seq"] if entry else None
 
 
-def _is_among(value: str, several: object) -> bool:
-    return isinstance(several, list) and value in several
+def _itself(id: str) -> str:
+    return id
+
+
+_IDS: Mapping[str, Callable[[str], str]] = {"connection": base_of}
+"""Functions by the conditions whose values may also be a part of what entries have."""
+
+
+def _is_of(value: str, member: object, part: Callable[[str], str]) -> bool:
+    members = member if isinstance(member, list) else [member]
+    return any(isinstance(one, str) and value in (one, part(one)) for one in members)

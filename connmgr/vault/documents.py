@@ -109,6 +109,13 @@ class Documents:
 
         return self._database.write(work)
 
+    def change_within(self, tx: sa.Connection, key: str, change: Callable[[Document], Document]) -> None:
+        """Replace the document with this key, if there is one, by the result of ``change``, within a larger change."""
+        before = self._one(tx, _BY_KEY, key=key)
+        if before is not None:
+            of_this = (table.c.kind == self._kind, table.c.id == before.id)
+            tx.execute(table.update().where(*of_this).values(self._row(change(before))))
+
     def remove(self, ids: Iterable[str]) -> None:
         """Remove documents; missing ones are no error."""
         of_these = (table.c.kind == self._kind, table.c.id.in_(list(ids)))

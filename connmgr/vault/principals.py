@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,7 +40,9 @@ from connmgr.secrets.principals import (
 from connmgr.secrets.throttle import Throttle
 from connmgr.vault import changes, entitlement, principal_rows, record, rows
 from connmgr.vault.database import Database
-from connmgr.vault.sealed import replaced, sealed_to
+from connmgr.vault.documents import Documents
+from connmgr.vault.elevated import KIND
+from connmgr.vault.sealed import connections_in, passwords_sealed_to, replaced, sealed_to
 
 Outcome = TypeVar("Outcome")
 
@@ -89,6 +92,7 @@ class Principals:
         self._key = key
         self._derivation = KeyDerivation()
         self._throttle = Throttle()
+        self._passwords = Documents(database, key, KIND)
         self._numbers = itertools.count(1)
         self.changes = 0
         """A number that changes with every change of the principals by this daemon."""
@@ -257,6 +261,11 @@ class Principals:
 
             resealed = [id for id in lost if self._reseal(tx, id, user, heir, known, key, opened)]
             lost = [id for id in lost if id not in resealed]
+            readable, alone = passwords_sealed_to(tx, user, known, key)
+            kept = [of for of in alone if self._reseal_password(tx, of, user, heir, known, key, opened)]
+            lost = connections_in(tx, [*lost, *(of for of in alone if of not in kept)])
+            resealed = [id for id in connections_in(tx, [*resealed, *kept]) if id not in lost]
+            affected = connections_in(tx, [*affected, *readable])
             if lost and not force:
                 raise _would_lose(tx, lost, name)
             principal_rows.replace(tx, self._key, known)
@@ -284,24 +293,30 @@ class Principals:
         row = rows.one(tx, id)
         if not record.intact(row, self._key):
             return False
-        alive = {each.key_id for each in others.values()}
-
-        def anew(encrypted: dict[str, Any]) -> dict[str, Any]:
-            sealed = envelope.verify(encrypted, key)
-            boxes = dict(sealed.recipients.values())
-            if user.key_id not in boxes or not alive.isdisjoint(boxes):
-                return encrypted
-            data_key = opened(boxes[user.key_id])
-            if data_key is None:
-                raise SecretLocked(f"{user.name} is not unlocked.", principals=[user.name])
-            return envelope.seal(sealed.open(data_key), [heir], key)
-
         try:
-            data = replaced(json.loads(row["data"]), anew)
+            data = replaced(json.loads(row["data"]), _anew(user, heir, others, key, opened))
         except SecretLocked:
             return False
         # Whoever uses the connections above it gets no other secret than before.
         changes.change(tx, self._key, id, {"data": record.canonical(data)}, None, lambda _: None)
+        return True
+
+    def _reseal_password(
+        self,
+        tx: sa.Connection,
+        of: str,
+        user: Principal,
+        heir: Principal,
+        others: Mapping[str, Principal],
+        key: bytes,
+        opened: Callable[[bytes], bytes | None],
+    ) -> bool:
+        """Like :meth:`_reseal`, for the password for sudo of a connection or category."""
+        try:
+            anew = _anew(user, heir, others, key, opened)
+            self._passwords.change_within(tx, of, lambda one: dataclasses.replace(one, body=replaced(one.body, anew)))
+        except (SecretLocked, IntegrityError):
+            return False
         return True
 
     def _known(self) -> dict[str, Principal]:
@@ -348,3 +363,26 @@ def _check_addition(known: Mapping[str, Principal], access: Access, name: str) -
         entitlement.require_unlocked(known, access)
     if name in known:
         raise UserExists(f"A vault user {name} exists already.")
+
+
+def _anew(
+    user: Principal,
+    heir: Principal,
+    others: Mapping[str, Principal],
+    key: bytes,
+    opened: Callable[[bytes], bytes | None],
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that seals a secret to ``heir`` if only ``user`` can open it, and leaves any other as it is."""
+    alive = {each.key_id for each in others.values()}
+
+    def anew(encrypted: dict[str, Any]) -> dict[str, Any]:
+        sealed = envelope.verify(encrypted, key)
+        boxes = dict(sealed.recipients.values())
+        if user.key_id not in boxes or not alive.isdisjoint(boxes):
+            return encrypted
+        data_key = opened(boxes[user.key_id])
+        if data_key is None:
+            raise SecretLocked(f"{user.name} is not unlocked.", principals=[user.name])
+        return envelope.seal(sealed.open(data_key), [heir], key)
+
+    return anew

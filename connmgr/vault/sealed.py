@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError
 from connmgr.secrets import envelope
 from connmgr.secrets.principals import Principal
-from connmgr.vault.tables import category, document
 from connmgr.vault.tables import connection as table
+from connmgr.vault.tables import document
 
 
 def sealed_to(
@@ -20,17 +20,27 @@ def sealed_to(
 ) -> tuple[list[str], list[str]]:
     """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
 
-    Passwords for sudo count as secrets of their connections.
-
     The former include a connection with a secret that was changed outside of connmgr, because its principals are
     unknown.
     """
-    alive = {each.key_id for each in others.values()}
-    affected, lost = [], []
     holding = sa.select(table.c.id, table.c.data).where(table.c.data.contains("encryptedToken")).order_by(table.c.id)
-    # Passwords for sudo are documents of connections, or of categories for the connections in these.
-    passwords = sa.select(document.c.key, document.c.body).where(document.c.kind == "sudo-password")
-    for uuid, data in (*tx.execute(holding), *tx.execute(passwords.order_by(document.c.key))):
+    return _held(tx.execute(holding), user, others, sealing_key)
+
+
+def passwords_sealed_to(
+    tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
+) -> tuple[list[str], list[str]]:
+    """Like :func:`sealed_to` for the passwords for sudo; the ids are those of their connections and categories."""
+    holding = sa.select(document.c.key, document.c.body).where(document.c.kind == "sudo-password")
+    return _held(tx.execute(holding.order_by(document.c.key)), user, others, sealing_key)
+
+
+def _held(
+    holding: Iterable[Any], user: Principal, others: Mapping[str, Principal], sealing_key: bytes
+) -> tuple[list[str], list[str]]:
+    alive = {each.key_id for each in others.values()}
+    affected, lost = list[str](), list[str]()
+    for uuid, data in holding:
         try:
             held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
         except (IntegrityError, ValueError):
@@ -40,16 +50,15 @@ def sealed_to(
             affected.append(uuid)
         if any(alive.isdisjoint(holders) for holders in held):
             lost.append(uuid)
-    return _connections(tx, affected), _connections(tx, lost)
+    return affected, lost
 
 
-def _connections(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
-    """Return ``ids`` each once, with the connections in a category in its place."""
+def connections_in(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return ``ids`` each once, with the connections in a category in its place; that of an empty one stays."""
     found: dict[str, None] = {}
     for id in ids:
         within_it = tx.scalars(sa.select(table.c.id).where(table.c.category == id).order_by(table.c.id)).all()
-        is_category = tx.scalar(sa.select(category.c.id).where(category.c.id == id)) is not None
-        found.update(dict.fromkeys(within_it if is_category else [id]))
+        found.update(dict.fromkeys(within_it or [id]))
     return list(found)
 
 

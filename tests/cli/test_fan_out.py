@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import pytest
 from connmgr.cli.gathered import Gathered, folded
 from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
-from tests.cli.program import CommandLine
+from tests.cli.program import CommandLine, finish
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
 
@@ -133,6 +134,29 @@ def test_a_command_killed_at_its_timeout_shows_what_it_printed(clean_connmgr: Co
     done = clean_connmgr("exec", "--all", "--timeout", "1", "**/a?", "--", command, code=1)
     assert done.output.count("began") == 2
     assert "a1 (1): command_timeout: The command ran longer than 1 s" in done.output
+
+
+def test_a_terminal_shows_how_far_it_is(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    _shells(clean_connmgr, ["a0", "a1"])
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    terminal = clean_connmgr.on_terminal("exec", "--all", "**/a?", "--", f"[ $N = 0 ] || read line < {gate}; echo done")
+    terminal.expect_exact("1 of 2 done, waiting for local machine/a1")
+    gate.write_text("go\n")
+    code, rest = finish(terminal)
+    assert code == 0
+    assert "local machine/a0, local machine/a1 (2)" in rest
+
+
+def test_ctrl_c_prints_what_has_ended_and_names_the_rest(clean_connmgr: CommandLine) -> None:
+    _shells(clean_connmgr, ["a0", "a1"])
+    terminal = clean_connmgr.on_terminal("exec", "--all", "**/a?", "--", "[ $N = 0 ] || sleep 300; echo done")
+    terminal.expect_exact("1 of 2 done")
+    terminal.sendintr()
+    code, rest = finish(terminal)
+    assert code == 130
+    assert "local machine/a0 (1)" in rest
+    assert "local machine/a1: interrupted" in rest
 
 
 def test_brief_goes_with_all_and_without_json(connmgr: CommandLine) -> None:

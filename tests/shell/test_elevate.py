@@ -88,6 +88,8 @@ def test_a_given_password_is_in_no_answer_log_trail_or_vault(clean_daemon: Daemo
     assert run(clean_daemon, web, "pwd", elevate={**ROOT, "password": user.password})["stdout"] == "/etc"
     shown = json.dumps(clean_daemon.client.post("/audit/query", limit=100))
     assert "web/root" in shown
+    of_web = clean_daemon.client.post("/audit/query", limit=100, connection=web, action="shell.exec")["entries"]
+    assert {one["connectionName"] for one in of_web} == {"web/root"}
     infos = clean_daemon.client.post("/connection/info", connections=[f"{web}+owner+root"])["infos"]
     assert infos[0]["name"] == ["web", "root"]
     assert "password" not in infos[0]["rawData"]
@@ -215,6 +217,24 @@ class TestRights:
         assert holder.ok("/shell/exec", **body, elevate=given)["stdout"] == user.home
         other = create(clean_daemon, "shell.any", "elevate")
         assert other.refused("/shell/exec", **body, elevate=ROOT) == "auth_failed"
+
+    def test_who_reads_the_trail_or_decides_knows_of_others_elevation(self, clean_daemon: Daemon, web: str) -> None:
+        run(clean_daemon, web, "true", elevate=ROOT)
+        for filters, count in ((["*"], 1), (["web/root"], 1), (["web"], 0)):
+            reader = create(clean_daemon, "audit.read", "approval.decide", connections=filters)
+            entries = reader.ok("/audit/query", limit=100, action="shell.exec")["entries"]
+            found = [one for one in entries if one["connection"] == f"{web}+owner+root"]
+            assert len(found) == count, filters
+        rules = [{"effect": "ask", "argv": ["/usr/bin/id", "-un"], "connections": ["web/root"]}]
+        asking = create(clean_daemon, "shell.argv", "elevate", rules=rules)
+        body = {"connection": web, "argv": ["/usr/bin/id", "-un"], "start": True, "elevate": ROOT}
+        assert asking.refused("/shell/exec", **body) == "approval_required"
+        decider = create(clean_daemon, "approval.decide", connections=["web/root"])
+        [waiting] = decider.ok("/approval/query")["approvals"]
+        assert waiting["asked"]["names"] == ["web/root"]
+        decider.ok("/approval/decide", approval=waiting["approval"], decision="once")
+        assert asking.refused("/shell/exec", **{**body, "elevate": {"user": "daemon"}}) == "policy_denied"
+        assert asking.ok("/shell/exec", **body)["stdout"] == "root"
 
     def test_who_may_not_open_secrets_leads_no_password_elsewhere(self, clean_daemon: Daemon, web: str) -> None:
         [prod] = clean_daemon.client.category.query("prod")

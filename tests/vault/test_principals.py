@@ -30,6 +30,7 @@ from connmgr.secrets.passphrase import MODERATE, Cost, new_salt
 from connmgr.secrets.principals import Access, new_principal
 from connmgr.secrets.throttle import Delays, Throttle
 from connmgr.vault import Vault, principals
+from connmgr.vault.wellknown import DEFAULT
 from tests.derivation import real_cost
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
@@ -317,6 +318,40 @@ class TestUsers:
         assert refusal.value.details == {"connections": [edited]}
         removed = vault.principals.remove_user(bob, "bob", force=True)
         assert (removed.resealed, removed.lost) == ([sound], [edited])
+
+    def test_passwords_for_sudo_of_a_removed_user_are_sealed_anew(self, vault: Vault) -> None:
+        alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+        own, inherits = add_connection(vault, "own", {}), add_connection(vault, "inherits", {"port": 1})
+        passwords = vault.connections.sudo_passwords
+        passwords.store(own, vault.principals.seal("of own", bob))
+        passwords.store(DEFAULT, vault.principals.seal("of all", bob))
+        removed = vault.principals.remove_user(alice, "bob", passphrase=PASSPHRASES["bob"])
+        assert {own, inherits} <= set(removed.resealed)
+        assert removed.lost == []
+        for id, value in ((own, "of own"), (inherits, "of all")):
+            found = passwords.stored(id, DEFAULT)
+            assert found is not None
+            assert vault.principals.unseal(found.sealed, alice) == value
+
+    def test_passwords_for_sudo_count_for_their_connections(self, vault: Vault) -> None:
+        alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+        own, inherits = add_connection(vault, "own", {}), add_connection(vault, "inherits", {"port": 1})
+        passwords = vault.connections.sudo_passwords
+        passwords.store(own, vault.principals.seal("s", bob))
+        with pytest.raises(LastPrincipal) as refusal:
+            vault.principals.remove_user(alice, "bob")
+        assert refusal.value.details == {"connections": [own]}
+        passwords.store(own, vault.principals.seal("s", alice, ["alice", "bob"]))
+        passwords.store(DEFAULT, vault.principals.seal("s", alice, ["alice", "bob"]))
+        assert {own, inherits} <= set(vault.principals.remove_user(alice, "bob").readable)
+        [stored] = vault.connections.infos([own])
+        found = passwords.stored(own, stored.category)
+        assert found is not None
+        assert found.of == own
+        vault.connections.remove([own])
+        after = passwords.stored(own, stored.category)
+        assert after is not None
+        assert after.of == DEFAULT
 
     def test_a_damaged_secret_does_not_keep_a_user_in(self, vault: Vault, directory: Path) -> None:
         alice = unlocked(vault, "alice")
