@@ -348,7 +348,9 @@ class Principals:
 
 
 def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str) -> LastPrincipal:
-    paths = [str(row["path"]) for row in rows.by_id(tx, lost[:MAX_NAMED]).values()]
+    found = rows.existing(tx, lost[:MAX_NAMED])
+    # An empty category may have a password for sudo, too.
+    paths = [str(found[id]["path"]) if id in found else f"category {id}" for id in lost[:MAX_NAMED]]
     more = f" and {len(lost) - len(paths)} more" if len(lost) > len(paths) else ""
     number = "1 connection" if len(lost) == 1 else f"{len(lost)} connections"
     return LastPrincipal(

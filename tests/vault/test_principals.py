@@ -30,7 +30,7 @@ from connmgr.secrets.passphrase import MODERATE, Cost, new_salt
 from connmgr.secrets.principals import Access, new_principal
 from connmgr.secrets.throttle import Delays, Throttle
 from connmgr.vault import Vault, principals
-from connmgr.vault.wellknown import DEFAULT
+from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT
 from tests.derivation import real_cost
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
@@ -332,6 +332,13 @@ class TestUsers:
             found = passwords.stored(id, DEFAULT)
             assert found is not None
             assert vault.principals.unseal(found.sealed, alice) == value
+
+    def test_the_password_of_an_empty_category_is_not_lost_in_silence(self, vault: Vault) -> None:
+        alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
+        empty = vault.categories.add("empty", ALL_CONNECTIONS)
+        vault.connections.sudo_passwords.store(empty, vault.principals.seal("s", bob))
+        with pytest.raises(LastPrincipal, match=f"category {empty}"):
+            vault.principals.remove_user(alice, "bob")
 
     def test_passwords_for_sudo_count_for_their_connections(self, vault: Vault) -> None:
         alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
