@@ -18,11 +18,7 @@ from connmgr.vault.tables import document
 def sealed_to(
     tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
 ) -> tuple[list[str], list[str]]:
-    """Return the ids of connections with secrets sealed to ``user``, and of those with one that no other can open.
-
-    The former include a connection with a secret that was changed outside of connmgr, because its principals are
-    unknown.
-    """
+    """Return the ids of connections with secrets sealed to ``user``; and of those whose secrets no other can open."""
     holding = sa.select(table.c.id, table.c.data).where(table.c.data.contains("encryptedToken")).order_by(table.c.id)
     return _held(tx.execute(holding), user, others, sealing_key)
 
@@ -40,6 +36,7 @@ def _held(
 ) -> tuple[list[str], list[str]]:
     alive = {each.key_id for each in others.values()}
     affected, lost = list[str](), list[str]()
+    # The former include one with a secret that was changed outside of connmgr, whose principals are unknown.
     for uuid, data in holding:
         try:
             held = [holders for holders in _holders(json.loads(data), sealing_key) if user.key_id in holders]
