@@ -9,14 +9,15 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.daemon import temporary_daemon
+from benchmarks.openssh import master, ssh_connection
 from benchmarks.timing import interleaved, print_table, print_timings
 from tests.cli.program import DIRECTORY, CommandLine
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_server
+from tests.plugins.sshd import Sshd
 
 REPEAT = "python -m benchmarks.cli"
 CONNMGR = str(DIRECTORY / "connmgr")
@@ -26,13 +27,10 @@ START_GOAL = 120.0
 
 def main() -> None:
     """Measure the program's start and imports, then a command over SSH through it and through ControlMaster."""
-    with temporary_daemon() as daemon, privilege_separation():
-        connmgr, server = CommandLine(daemon), Sshd()
-        try:
-            _start(connmgr)
-            _exec(connmgr, server)
-        finally:
-            server.close()
+    with tempfile.TemporaryDirectory() as home, temporary_daemon() as daemon, ssh_server(Path(home)) as server:
+        connmgr = CommandLine(daemon)
+        _start(connmgr)
+        _exec(connmgr, server)
 
 
 def _start(connmgr: CommandLine) -> None:
@@ -64,51 +62,28 @@ def _imports(connmgr: CommandLine) -> None:
 
 
 def _exec(connmgr: CommandLine, server: Sshd) -> None:
-    connmgr.add_ssh("server", server)
-    connmgr("exec", "server", "--", "true")
-    with tempfile.TemporaryDirectory() as directory:
-        options = _options(server, Path(directory))
-        master = subprocess.Popen(["ssh", *options, "-M", "-N", "x"], stdin=subprocess.DEVNULL)
-        try:
-            _wait_for(["ssh", *options, "-O", "check", "x"])
-            subjects = {
-                "ssh -S … true": lambda: subprocess.run(["ssh", *options, "x", "true"], check=True),
-                "connmgr exec … true": lambda: connmgr("exec", "server", "--", "true"),
-                "connmgr exec … true, each in a new POSIX session": lambda: connmgr(
-                    "exec", "server", "--", "true", environment={"CONNMGR_SESSION": ""}
-                ),
-                "ssh … true, no master": lambda: subprocess.run(
-                    ["ssh", *options, "-S", "none", "x", "true"], check=True
-                ),
-            }
-            taken = interleaved(subjects, calls=3, rounds=7)
-        finally:
-            master.terminate()
-            master.wait(20)
+    connection = ssh_connection(connmgr.daemon, server)
+    with master(server) as options:
+        target = ["-i", str(server.client_key), "-p", str(server.port), f"{server.user}@127.0.0.1", "true"]
+
+        # As at a prompt, where the commands of one POSIX session share a shell.
+        environment = {name: value for name, value in connmgr.environment.items() if name != "CONNMGR_SESSION"}
+
+        def run(*argv: str, alone: bool = False) -> Callable[[], object]:
+            return lambda: subprocess.run(
+                argv, env=environment, stdin=subprocess.DEVNULL, check=True, start_new_session=alone
+            )
+
+        execute = (CONNMGR, "exec", connection, "--", "true")
+        subjects = {
+            "python -c pass": run(sys.executable, "-c", "pass"),
+            "ssh -S … true": run("ssh", *options, *target),
+            "connmgr exec … true": run(*execute),
+            "connmgr exec … true, each in a new POSIX session": run(*execute, alone=True),
+            "ssh … true, no master": run("ssh", *options, "-S", "none", *target),
+        }
+        taken = interleaved(subjects, calls=3, rounds=15)
     print_timings("One command over ssh, as a whole process", taken, base="ssh -S … true", repeat=REPEAT)
-
-
-def _options(server: Sshd, directory: Path) -> Sequence[str]:
-    known_hosts = directory / "known_hosts"
-    known_hosts.write_text(server.known_hosts("x"))
-    settings = {
-        "HostName": "127.0.0.1",
-        "HostKeyAlias": "x",
-        "Port": str(server.port),
-        "User": server.user,
-        "IdentityFile": str(server.client_key),
-        "UserKnownHostsFile": str(known_hosts),
-        "ControlPath": str(directory / "master"),
-    }
-    return ["-F", "none", *(word for name, value in settings.items() for word in ("-o", f"{name}={value}"))]
-
-
-def _wait_for(argv: Sequence[str]) -> None:
-    for _ in range(200):
-        if subprocess.run(argv, capture_output=True, check=False).returncode == 0:
-            return
-        time.sleep(0.05)
-    raise TimeoutError(f"{argv[0]} is not ready")
 
 
 if __name__ == "__main__":

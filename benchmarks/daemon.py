@@ -8,19 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.daemon import Daemon
+from tests.spawner import PROGRAM
 
 LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 """The id of the connection that every vault has."""
 
 
 @contextmanager
-def temporary_daemon(*options: str, program: Sequence[str] | None = None) -> Iterator[Daemon]:
+def temporary_daemon(*options: str, program: Sequence[str] = (str(PROGRAM),)) -> Iterator[Daemon]:
     """A daemon with its own vault, which is stopped and removed afterwards.
 
-    ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not connmgr itself.
+    ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not the installed one.
     """
     with tempfile.TemporaryDirectory() as directory:
-        daemon = Daemon(Path(directory), *options, **({"program": program} if program else {}))
+        daemon = Daemon(Path(directory), *options, program=program)
         try:
             yield daemon
         finally:

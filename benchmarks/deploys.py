@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from benchmarks.timing import interleaved, print_timings
 from tests.ansible import ways as ansible
 from tests.fleet import Fleet, running_fleet
 from tests.pyinfra import ways as pyinfra
+from tests.spawner import PROGRAM
 
 REPEAT = "python -m benchmarks.deploys"
 ROUNDS = 3
@@ -33,8 +35,9 @@ def main() -> None:
     for name, (ways, words, what) in subjects.items():
         if name not in (sys.argv[1:] or subjects) and sys.argv[0].endswith("deploys.py"):
             continue
-        with tempfile.TemporaryDirectory(prefix="cm-") as directory, running_fleet(Path(directory)) as fleet:
-            scratch = Path(directory)
+        with ExitStack() as opened:
+            scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="cm-")))
+            fleet = opened.enter_context(running_fleet(scratch, program=(str(PROGRAM),)))
             inventory = ways.inventories(fleet, scratch, ways.sources(scratch / "sources"))
             calls = {
                 shown: _run(fleet, [*words, inventory[way], what], scratch / way)

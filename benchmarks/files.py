@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import getpass
 import http.client
 import json
 import os
@@ -30,7 +29,8 @@ from benchmarks.openssh import master, ssh_connection
 from benchmarks.output import PeakMemory
 from benchmarks.timing import interleaved, print_table, print_timings
 from tests.daemon import Daemon
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_server
+from tests.plugins.sshd import Sshd
 
 MEGABYTE = 1_000_000
 SIZE = 100 * MEGABYTE
@@ -122,10 +122,9 @@ def main() -> None:
         source = directory / "source"
         source.write_bytes(os.urandom(SIZE))
         _local(daemon, directory, source)
-        with (
-            privilege_separation(),
-            contextlib.closing(Sshd({"Subsystem": "sftp internal-sftp"}, user=getpass.getuser())) as server,
-        ):
+        home = directory / "home"
+        home.mkdir()
+        with ssh_server(home, Subsystem="sftp internal-sftp") as server:
             _over_ssh(daemon, server, directory, source)
             _memory(daemon, server, directory)
 

@@ -149,7 +149,7 @@ def _calls(connmgr: CommandLine, holder: wire.Holder) -> None:
 
     with ExitStack() as stack:
         stdio = stack.enter_context(_Stdio(connmgr, holder))
-        bridge = stack.enter_context(HttpBridge(connmgr.daemon))
+        bridge = stack.enter_context(HttpBridge(connmgr.daemon, program=(CONNMGR,)))
         http = stack.enter_context(closing(_Http(bridge, holder)))
         for base, direct, tool, arguments in (
             ("/connection/query", lambda: client.connection.names("*"), "list_systems", {}),

@@ -1,7 +1,7 @@
 """SSH through the daemon beside the alternatives: ssh with ControlMaster, paramiko, fabric and asyncssh.
 
-Run it with ``python -m benchmarks.ssh``. The server is a temporary sshd on loopback. When root runs the benchmark, the
-login is a temporary user without start-up files.
+Run it with ``python -m benchmarks.ssh``. The server is a temporary sshd on loopback; the login has no start-up
+files. When root runs the benchmark, it is a temporary user.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ def server(options: Mapping[str, str] | None = None) -> Iterator[Sshd]:
             created = users.create()
             stack.callback(users.remove, created)
             user = created.name
+        else:
+            home = stack.enter_context(tempfile.TemporaryDirectory())
+            options = {"SetEnv": f"LANG=C.UTF-8 HOME={home}", **(options or {})}
         sshd = Sshd(options, user=user)
         stack.callback(sshd.close)
         yield sshd
@@ -221,16 +224,21 @@ def _at_once(daemon: Daemon, sshd: Sshd) -> None:
             assert transport
             transport.sock.setsockopt(6, 1, 1)
             transports.append(transport)
+        masters = [stack.enter_context(master(sshd)) for _ in connections]
 
         def channel_each(number: int) -> None:
             with transports[number].open_session() as channel:
                 channel.exec_command("true")
                 channel.recv_exit_status()
 
+        def process_each(number: int) -> None:
+            subprocess.run([*masters[number], "true"], stdin=subprocess.DEVNULL, check=True)
+
         ways: dict[str, Callable[[int], None]] = {
             "bare request": bare_request,
             "/shell/exec true": through_daemon,
             "paramiko, NODELAY, a channel a command": channel_each,
+            "ssh -S true, a process a command": process_each,
         }
         rates: dict[str, list[float]] = {name: [] for name in [*ways, BROADCAST]}
         for _ in range(3):

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from benchmarks.timing import interleaved, print_timings
-from tests.daemon import PROGRAM, Daemon
+from tests.daemon import Daemon
+from tests.spawner import PROGRAM
 
 PYTHON = "python -c pass"
 
@@ -28,9 +29,7 @@ def main() -> None:
             starts["serve, existing vault"].append(_seconds_to_ready(home))
         programs = {
             PYTHON: lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
-            "connmgr --version": lambda: subprocess.run(
-                [sys.executable, "-m", "connmgr", "--version"], check=True, stdout=subprocess.DEVNULL
-            ),
+            "connmgr --version": lambda: subprocess.run([PROGRAM, "--version"], check=True, stdout=subprocess.DEVNULL),
         }
         taken = interleaved(programs, calls=3, rounds=3) | starts
     print_timings(
@@ -40,7 +39,7 @@ def main() -> None:
 
 def _seconds_to_ready(home: Path) -> float:
     start = time.perf_counter()
-    daemon = Daemon(home, program=PROGRAM)
+    daemon = Daemon(home, program=(str(PROGRAM),))
     taken = time.perf_counter() - start
     daemon.stop()
     return taken

@@ -5,8 +5,6 @@ Run it with ``python -m benchmarks.trees``. Each target is a new directory.
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import itertools
 import os
 import shutil
@@ -20,7 +18,8 @@ from benchmarks.daemon import temporary_daemon
 from benchmarks.openssh import master, ssh_connection
 from benchmarks.timing import interleaved, print_timings
 from tests.daemon import Daemon
-from tests.plugins.sshd import Sshd, privilege_separation
+from tests.plugins.oneself import ssh_server
+from tests.plugins.sshd import Sshd
 
 FILES = 3000
 PER_DIRECTORY = 100
@@ -33,12 +32,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, temporary_daemon() as daemon:
         directory = Path(scratch)
         plant(directory / "tree")
-        with privilege_separation(), contextlib.closing(_server()) as server, master(server) as options:
+        home = directory / "home"
+        home.mkdir()
+        with ssh_server(home, Subsystem="sftp internal-sftp") as server, master(server) as options:
             _measure(daemon, server, directory, options)
-
-
-def _server() -> Sshd:
-    return Sshd({"Subsystem": "sftp internal-sftp"}, user=getpass.getuser())
 
 
 def plant(tree: Path) -> None:

@@ -81,8 +81,8 @@ def run_with(
 
 
 @contextmanager
-def running_fleet(directory: Path, *options: str) -> Iterator[Fleet]:
-    """Run the hosts and a daemon with ``options``, with all files below ``directory``."""
+def running_fleet(directory: Path, *options: str, program: Sequence[str] = ()) -> Iterator[Fleet]:
+    """Run the hosts and a daemon with ``options``, started by ``program``, with all files below ``directory``."""
     far = directory / "far"
     far.mkdir()
     lines = {"Subsystem": "sftp internal-sftp", "SetEnv": f"LANG=C.UTF-8 HOME={far}"}
@@ -90,7 +90,7 @@ def running_fleet(directory: Path, *options: str) -> Iterator[Fleet]:
         server.stop()
         server.options["ListenAddress"] = "\nListenAddress ".join(f"127.0.0.{i}:{server.port}" for i in range(1, 6))
         server.start()
-        daemon = Daemon(directory / "near", *options)
+        daemon = Daemon(directory / "near", *options, program=program)
         try:
             yield Fleet(daemon, server, far)
         finally:
