@@ -31,11 +31,12 @@ def percentile(seconds: Sequence[float], percent: float) -> float:
 
 
 def print_timings(title: str, taken: Mapping[str, Sequence[float]], *, base: str, repeat: str) -> None:
-    """Print median, 95th percentile and the ratio of medians to ``base`` of each subject, in milliseconds."""
+    """Print least, median, 95th percentile and the ratio of medians to ``base`` of each subject, in milliseconds."""
     reference = median(taken[base])
     rows = [
         (
             name,
+            f"{min(seconds) * 1e3:.3f}",
             f"{median(seconds) * 1e3:.3f}",
             f"{percentile(seconds, 95) * 1e3:.3f}",
             f"{median(seconds) / reference:.2f}",
@@ -43,7 +44,7 @@ def print_timings(title: str, taken: Mapping[str, Sequence[float]], *, base: str
         )
         for name, seconds in taken.items()
     ]
-    print_table(title, ("", "median ms", "p95 ms", f"x {base}", "calls"), rows, repeat=repeat)
+    print_table(title, ("", "least ms", "median ms", "p95 ms", f"x {base}", "calls"), rows, repeat=repeat)
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, repeat: str) -> None:
