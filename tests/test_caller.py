@@ -1,11 +1,16 @@
-"""The tests run the same in whatever environment their caller has; only the daemon of `make run` obeys it."""
+"""The tests run the same in whatever environment their caller has, and as far as the caller's rights go.
+
+Only the daemon of `make run` obeys the environment.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -145,3 +150,56 @@ def test_the_daemon_of_make_run_obeys_its_user() -> None:
     words = ["make", "--dry-run", "--old-file=.venv/installed-run", "run"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "exec .venv/bin/connmgr serve \n"
+
+
+def programs(directory: Path, scripts: Mapping[str, str]) -> str:
+    """Return a PATH on which shell scripts stand for programs, before those of the system."""
+    directory.mkdir()
+    for name, script in scripts.items():
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+    return f"{directory}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_system_that_allows_no_namespace_runs_the_command_and_says_so(tmp_path: Path) -> None:
+    path = programs(tmp_path / "bin", {"unshare": "exit 1"})
+    environment = {"PATH": path, "HOME": str(tmp_path)}
+    words = [ROOT / "scripts" / "isolated", "echo", "ran"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "ran\n"
+    assert done.stderr == "This system allows no namespace with a /tmp of its own: going on without one.\n"
+
+
+@pytest.mark.parametrize("has_venv", [True, False], ids=["a component is missing", "venv is missing"])
+def test_setup_goes_on_without_what_only_some_tests_need(tmp_path: Path, has_venv: bool) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "scripts", tree / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    answers = (
+        f"*ensurepip*) exit {int(not has_venv)};; *components.py) echo 'ksh93u+m|ksh';; *venv*) echo tried; exit 9;;"
+    )
+    python = f'case "$*" in {answers} esac'
+    path = programs(tmp_path / "bin", {"apt-get": "exit 1", "sudo": "exit 1", "id": "echo 1000", "python3": python})
+    done = subprocess.run(
+        ["scripts/setup", "test", "python3"],
+        cwd=tree,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 1
+    venv = "" if has_venv else " 'python3-venv'"
+    assert f"    sudo sh scripts/install-packages{venv} 'ksh93u+m|ksh'\n" in done.stderr
+    # Without venv nothing can be installed; otherwise the installation is tried, and fails here.
+    assert ("Going on" in done.stderr) is ("tried" in done.stderr) is has_venv
+
+
+def test_many_skipped_tests_are_counted_by_their_files() -> None:
+    from tests.conftest import NAMED_SKIPS, _listed
+
+    few = [f"tests/a.py::test_{number}" for number in range(NAMED_SKIPS)]
+    many = [*few, "tests/b.py::test_x[a::b]"]
+    assert _listed(few, whole=False) == sorted(few)
+    assert _listed(many, whole=False) == [f"{NAMED_SKIPS:4} in tests/a.py", "   1 in tests/b.py"]
+    assert _listed(many, whole=True) == sorted(many)
