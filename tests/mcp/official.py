@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -112,7 +113,16 @@ def _install(target: Path) -> None:
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.copytree(LOCKED, unfinished)
     command = [NODE, NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    done = subprocess.run(
+        command,
+        # This Node.js trusts the authorities that it brings, unlike pip and Debian's own; a proxy's may be another.
+        env={**os.environ, "NODE_USE_SYSTEM_CA": "1"},
+        cwd=unfinished,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_SECONDS,
+        check=False,
+    )
     if done.returncode:
         printed = (done.stderr or done.stdout)[-2000:]
         raise InstallationError(f"npm exited with {done.returncode}, installing the official MCP clients: {printed}")
