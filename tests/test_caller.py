@@ -82,7 +82,6 @@ SENSITIVE = (
     "tests/client/test_client.py",
     "tests/test_install.py",
     "tests/test_readme.py",
-    "tests/test_docs.py",
 )
 """Tests that ask for addresses, directories, names and texts of the environment."""
 
