@@ -14,6 +14,7 @@ from connmgr import paths
 from connmgr.cli.exits import Failure
 from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.login import remedies
+from connmgr.cli.progress import ask_secret
 from connmgr.cli.sudo import Sudoer
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
@@ -120,10 +121,8 @@ def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
     except OSError:
         return _line_of_stdin()
     os.close(terminal)
-    import getpass
-
-    entered = getpass.getpass(f"{prompt}: ")
-    if confirm and getpass.getpass(f"{prompt}, again: ") != entered:
+    entered = ask_secret(prompt)
+    if confirm and ask_secret(f"{prompt}, again") != entered:
         raise Failure("The two are not the same.")
     return entered
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import click
 
 from connmgr.cli.gathered import OK, sum_up
+from connmgr.cli.login import with_remedies
 from connmgr.cli.outcome import ensure_shell, own_session
 from connmgr.cli.output import print_json
 from connmgr.cli.selection import Chosen
-from connmgr.cli.sudo import with_passwords
 from connmgr.client import Client, ClientError
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
@@ -63,7 +63,7 @@ def start_everywhere(
     width = max(map(len, told.values()), default=0)
     began = time.monotonic()
     verdicts = []
-    for one in with_passwords(client, told, options["sudo"], lambda ids: _each(client, ids, told, jobs, **options)):
+    for one in with_remedies(client, told, options["sudo"], lambda ids: _each(client, ids, told, jobs, **options)):
         verdicts.append(OK if one.failure is None else one.failure.code)
         _warn(one, told[one.connection])
         if as_json:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.gathered import OK, Gathered, sum_up, together
+from connmgr.cli.login import with_remedies
 from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, printed_until, tell_restarted
 from connmgr.cli.output import counted, print_json
 from connmgr.cli.selection import Chosen
-from connmgr.cli.sudo import with_passwords
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
-from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
@@ -48,12 +47,12 @@ def run_everywhere(
     names = telling(chosen.names)
     start = time.monotonic()
     if script is None:
-        sudo, wanted = options.get("elevate", {}).get("user"), {**options, "parallel": jobs}
-        outcomes = with_passwords(client, names, sudo, lambda ids: _outcomes(client, ids, wanted))
+        work = partial(_outcomes, client, options={**options, "parallel": jobs})
     else:
         from connmgr.cli.script import outcomes as outcomes_of
 
-        outcomes = outcomes_of(client, script, list(names), options, jobs)
+        work = partial(outcomes_of, client, script, options=options, jobs=jobs)
+    outcomes = with_remedies(client, names, options.get("elevate", {}).get("user"), work)
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, names, as_json=as_json))
     else:
@@ -88,35 +87,18 @@ def _gather(outcome: RawOutcome, gathered: Gathered, name: str) -> None:
     gathered.add(name, _verdict(outcome), stdout, stderr, " ".join(messages))
 
 
-def _outcomes(client: Client, ids: list[str], options: dict[str, Any], *, lends: bool = True) -> Iterator[RawOutcome]:
-    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error.
-
-    Where a login failed, and the daemon lacked something that this program ``lends``, the command runs after all.
-    """
+def _outcomes(client: Client, ids: list[str], options: dict[str, Any]) -> Iterator[RawOutcome]:
+    """Yield the outcome on each connection; if the answer breaks off, the missing ones get its error."""
     rest = iter(ids)
     while some := dict.fromkeys(islice(rest, CONNECTIONS_PER_REQUEST)):
         start = time.monotonic()
-        refused: list[RawOutcome] = []
         with _begun(client, list(some), options) as outcomes:
             try:
                 for outcome in outcomes:
                     del some[outcome.connection]
-                    if lends and isinstance(outcome.result, ClientError) and outcome.result.code == REFUSED:
-                        # A broadcast occupies the client's connection.
-                        refused.append(outcome)
-                    else:
-                        yield outcome
+                    yield outcome
             except ClientError as error:
                 yield from (RawOutcome(id, (), time.monotonic() - start, error) for id in some)
-        again = []
-        for outcome in refused:
-            assert isinstance(outcome.result, ClientError), "it was refused"  # noqa: S101
-            if client.remedies(outcome.result, connection=outcome.connection):
-                again.append(outcome.connection)
-            else:
-                yield outcome
-        if again:
-            yield from _outcomes(client, again, options, lends=False)
 
 
 def _begun(client: Client, ids: list[str], options: dict[str, Any]) -> Broadcast[RawOutcome]:

@@ -1,8 +1,12 @@
-"""Lines on stderr while a command waits or transfers; without a terminal only that it waits for another's command."""
+"""Lines on stderr while a command waits or transfers, and the questions that replace them.
+
+Without a terminal it says only that a command waits for another's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -37,6 +41,26 @@ def hush() -> None:
     end = click.get_current_context().meta.pop(_SHOWN, None)
     if end is not None:
         end()
+
+
+def has_terminal() -> bool:
+    """Whether somebody can be asked: standard input may be a pipe or a file, but not standard error."""
+    if not sys.stderr.isatty():
+        return False
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def ask_secret(prompt: str) -> str:
+    """Ask for a password or passphrase on the terminal, without echo."""
+    # Imported here, because most commands ask nothing.
+    import getpass
+
+    hush()
+    return getpass.getpass(f"{prompt}: ")
 
 
 GIST_CHARACTERS = 60

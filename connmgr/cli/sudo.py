@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 
 import click
 
+from connmgr.cli.progress import ask_secret, has_terminal, hush
 from connmgr.client import Client, ClientError
 from connmgr.printable import visible
 
@@ -54,7 +52,9 @@ class Sudoer:
         if self._tries[about] > TRIES or not has_terminal():
             return False
         connection, user = about
-        password = ask(visible(error.message), f"Password for sudo to {user}")
+        hush()
+        click.echo(visible(error.message), err=True)
+        password = ask_secret(f"Password for sudo to {user}")
         self._client.connection.elevate(connection, user, password=password)
         return True
 
@@ -67,71 +67,13 @@ def lacking(error: object) -> tuple[str, str] | None:
     return (str(about["connection"]), str(about["user"])) if about else None
 
 
-def has_terminal() -> bool:
-    """Whether somebody can be asked: standard input may be a file, but not standard error."""
-    if not sys.stderr.isatty():
-        return False
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
-def ask(why: str, prompt: str) -> str:
-    """Ask for a password on the terminal."""
-    # Imported here, because most commands ask nothing.
-    import getpass
-
-    from connmgr.cli.progress import hush
-
-    hush()
-    click.echo(why, err=True)
-    return getpass.getpass(f"{prompt}: ")
-
-
-class OnConnection(Protocol):
-    """The outcome of work on the connection with this uuid, and why it failed, if it did."""
-
-    @property
-    def connection(self) -> str: ...
-
-    @property
-    def failure(self) -> ClientError | Exception | None: ...
-
-
-Outcome = TypeVar("Outcome", bound=OnConnection)
-
-
-def with_passwords(
-    client: Client, names: Mapping[str, str], user: str | None, work: Callable[[list[str]], Iterable[Outcome]]
-) -> Iterator[Outcome]:
-    """Yield the outcomes of ``work`` on the connections ``names``; ask for a password of sudo where it lacks one.
-
-    There the work is done again, which is safe, because it has not begun.
-    """
-    lacks: list[Outcome] = []
-    for outcome in work(list(names)):
-        if lacking(outcome.failure) is None:
-            yield outcome
-        else:
-            lacks.append(outcome)
-    password = _asked_for_all([names[one.connection] for one in lacks], user or ROOT)
-    if password is None:
-        yield from lacks
-        return
-    again = [one.connection for one in lacks]
-    for id in again:
-        client.connection.elevate(id, user or ROOT, password=password)
-    yield from work(again)
-
-
-def _asked_for_all(names: Sequence[str], user: str) -> str | None:
+def ask_for_all(names: Sequence[str], user: str) -> str | None:
     """Ask for the one password that sudo gets on all of ``names``; None if nobody can be asked or none is given."""
-    if not names or not has_terminal():
+    if not has_terminal():
         return None
-    why = f"sudo wants a password on {', '.join(map(visible, names))}."
+    hush()
+    click.echo(f"sudo wants a password on {', '.join(map(visible, names))}.", err=True)
     return (
-        ask(why, f"Password for sudo to {user} on {'it' if len(names) == 1 else 'all of them'} (empty for none)")
+        ask_secret(f"Password for sudo to {user} on {'it' if len(names) == 1 else 'all of them'} (empty for none)")
         or None
     )

@@ -18,9 +18,9 @@ from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
 from connmgr.cli.cp.plan import leads_out
 from connmgr.cli.exits import Failure
 from connmgr.cli.gathered import OK, Gathered, sum_up, together
+from connmgr.cli.login import with_remedies
 from connmgr.cli.output import print_json
 from connmgr.cli.selection import Chosen
-from connmgr.cli.sudo import with_passwords
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
@@ -86,7 +86,7 @@ def to_all(
     told = telling(chosen.names)
     ends = _ends(told, sources, target)
     began = time.monotonic()
-    outcomes = with_passwords(client, told, manner.sudo, lambda ids: _outcomes(client, ids, ends, manner, jobs))
+    outcomes = with_remedies(client, told, manner.sudo, lambda ids: _outcomes(client, ids, ends, manner, jobs))
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, told, as_json=as_json))
     else:
