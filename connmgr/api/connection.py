@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,6 +47,7 @@ from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.rights.action import Action
 from connmgr.rights.limits import changes_what_others_need, lends_agent
 from connmgr.secrets.principals import Lending
+from connmgr.vault import Connection
 from connmgr.vault.batch import held
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
@@ -307,7 +309,7 @@ def refresh(request: dict[str, Any]) -> dict[str, Any]:
     action="connection.environment",
     reads=True,
     audited=False,
-    about=("connection",),
+    about=("connection", "connections"),
     raises=[
         errors.UnknownConnection,
         errors.UnknownType,
@@ -324,9 +326,17 @@ def environment(request: dict[str, Any]) -> dict[str, Any]:
     They come from the setting `send-env`, from `~/.ssh/config`, and from `sendEnv` and `setEnv` of the connection.
     """
     found = services()
-    target = Target.stored(found.vault.connections.get(request["connection"]))
-    rule = environment_of(found.vault, found.registry, target, found.settings.send_env)
-    return {"send": rule.patterns, "set": rule.values}
+    rule = partial(environment_of, found.vault, found.registry, send_env=found.settings.send_env)
+    if "connection" in request:
+        one = rule(Target.stored(found.vault.connections.get(request["connection"])))
+        return {"send": one.patterns, "set": one.values}
+    names: dict[str, None] = {}
+    for stored in found.vault.connections.each(request["connections"]).values():
+        # What is wrong with one of them, the request to it reports.
+        with suppress(errors.ConnmgrError):
+            if isinstance(stored, Connection):
+                names |= dict.fromkeys(rule(Target.stored(stored)).patterns)
+    return {"send": list(names), "set": {}}
 
 
 @group.endpoint(

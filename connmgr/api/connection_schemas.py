@@ -79,16 +79,30 @@ class ConnectionInfoRequest(Schema):
 
 
 class ConnectionEnvironmentRequest(Located):
-    connection = Id(required=True, metadata={"description": "The connection."})
+    connection = Id(metadata={"description": "The connection."})
+    connections = Ids(
+        metadata={"description": "In its place: several connections, for a request that goes to all of them."}
+    )
+
+    @validates_schema
+    def check_one(self, data: dict[str, Any], **_: Any) -> None:
+        if ("connection" in data) == ("connections" in data):
+            raise ValidationError("Give either connection or connections.", "connection")
 
 
 class ConnectionEnvironmentResponse(Schema):
     send = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "Names of variables, with `*` and `?`, that requests may send as `sendEnv`."},
+        metadata={
+            "description": "Names of variables, with `*` and `?`, that requests may send as `sendEnv`; of several "
+            "connections those that one of them admits."
+        },
     )
-    set = fields.Dict(required=True, metadata={"description": "Variables that everything there gets, by name."})
+    set = fields.Dict(
+        required=True,
+        metadata={"description": "Variables that everything there gets, by name; empty for several connections."},
+    )
 
 
 class LentPassphrase(Schema):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.disconnect import DEFAULT_JOBS, MAX_JOBS, each
+from connmgr.cli.disconnect import each
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.names import ConnectionName
@@ -33,7 +33,7 @@ def container() -> None:
 
 @container.command(name="start")
 @selecting
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def start(selectors: tuple[str, ...], choice: Choice, *, jobs: int, as_json: bool) -> None:
     """Start containers. Those that run stay as they are."""
@@ -49,7 +49,7 @@ def start(selectors: tuple[str, ...], choice: Choice, *, jobs: int, as_json: boo
 @container.command(name="stop")
 @selecting
 @consent
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def stop(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool, jobs: int, as_json: bool) -> None:
     """Stop containers, and all that runs in them.
@@ -70,7 +70,7 @@ def stop(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool
 @container.command(name="restart")
 @selecting
 @consent
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def restart(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool, jobs: int, as_json: bool) -> None:
     """Stop containers, and start them again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import click
 
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED
+from connmgr.cli.login import with_remedies
 from connmgr.cli.outcome import SHARED, own_or, session_or_none, shell_label
 from connmgr.cli.output import counted, json_option, print_json
 from connmgr.cli.selection import (
@@ -23,11 +24,9 @@ from connmgr.cli.selection import (
     selecting,
 )
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.names import telling
+from connmgr.client.names import split_elevation, telling
 from connmgr.posix_session import named
 from connmgr.printable import visible
-
-DEFAULT_JOBS, MAX_JOBS = 16, 128
 
 
 class NamedShell(NamedTuple):
@@ -35,6 +34,21 @@ class NamedShell(NamedTuple):
 
     connection: str
     session: str | None
+
+
+class Done(NamedTuple):
+    """What was done on a connection, in words, or why it failed."""
+
+    connection: str
+    said: str = ""
+    failure: ClientError | None = None
+
+    def as_object(self, name: str) -> dict[str, Any]:
+        """Return it for JSON."""
+        head = {"connection": self.connection, "name": name}
+        if self.failure is None:
+            return {**head, "done": self.said}
+        return {**head, "error": {"code": self.failure.code, "message": self.failure.message}}
 
 
 _session = click.option(
@@ -53,7 +67,7 @@ _own_session = click.option(
 @selecting
 @_session
 @consent
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def disconnect(
     selectors: tuple[str, ...],
@@ -88,7 +102,7 @@ def disconnect(
 @click.command()
 @selecting
 @_own_session
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jobs: int, as_json: bool) -> None:
     """Start the shells of connections.
@@ -113,7 +127,7 @@ def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jo
 @selecting
 @_session
 @consent
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @json_option
 def restart(
     selectors: tuple[str, ...],
@@ -165,24 +179,26 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
         click.echo(f"{visible(told[names[0].id])}: {work(client, names[0].id)}")
         return
 
-    def outcome(one: Name) -> dict[str, Any]:
-        head = {"connection": one.id, "name": told[one.id]}
+    def outcome(own: Client, id: str) -> Done:
         try:
-            with client.clone() as own:
-                return {**head, "done": work(own, one.id)}
+            with own:
+                return Done(id, work(own, id))
         except ClientError as error:
-            return {**head, "error": {"code": error.code, "message": error.message}}
+            return Done(id, failure=error)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        results = []
-        for one in pool.map(outcome, names):
-            results.append(one)
-            if not as_json:
-                said = one["done"] if "done" in one else one["error"]["message"]
-                click.echo(f"{visible(one['name'])}: {visible(said)}", err="error" in one)
+    def outcomes(ids: list[str]) -> Iterator[Done]:
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(outcome, [client.clone() for _ in ids], ids)
+
+    results = []
+    for one in with_remedies(client, told, None, outcomes):
+        results.append(one)
+        if not as_json:
+            said = one.said if one.failure is None else one.failure.message
+            click.echo(f"{visible(told[one.connection])}: {visible(said)}", err=one.failure is not None)
     if as_json:
-        print_json(results)
-    if any("error" in one for one in results):
+        print_json([one.as_object(told[one.connection]) for one in results])
+    if any(one.failure is not None for one in results):
         raise click.exceptions.Exit(FAILED)
 
 
@@ -191,7 +207,8 @@ def _count(shells: Sized) -> str:
 
 
 def _which(shells: Sequence[NamedShell]) -> str:
-    return f": {', '.join(shell_label(one.session) for one in shells)}" if shells else ""
+    labels = sorted(shell_label(one.session, split_elevation(one.connection)[1]) for one in shells)
+    return f": {', '.join(labels)}" if shells else ""
 
 
 def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:

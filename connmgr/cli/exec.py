@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 STDIN = "-"
 """In place of a script's file: standard input."""
 
-DEFAULT_JOBS, MAX_JOBS = 16, 128
 
 _BEFORE_MARK = "connmgr.exec.before_mark"
 """The words of a command before a ``--`` within it, which a person may have meant as connections."""
@@ -153,7 +152,7 @@ class _WithCommand(ExecCommand):
     "--all", "everywhere", is_flag=True, help="Run it on all matching connections; each CONNECTION is then a GLOB."
 )
 @choosing
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 @click.option(
     "--timeout",
     metavar="TIME",
@@ -286,7 +285,7 @@ def exec(
         options |= _whole_input(option, reads=reads, no_input=no_input)
     if everywhere:
         selected = chosen(client, targets, choice, usage="shell")
-        options["send_env"] = sent_environment(client)
+        options["send_env"] = sent_environment(client, connections=[one.id for one in selected.names])
         of_each = of_job | {"sudo": sudo, "fresh": fresh} if detach else None
         _run_everywhere(client, selected, options, jobs, of_each, local, as_json=as_json, brief=brief)
         return
@@ -302,7 +301,7 @@ def exec(
         takes = {"input": "body"} if reads or (not no_input and standard_input.is_there()) else {}
         foretell(client, {"connection": id, **options, **takes}, as_json=as_json)
         return
-    options["send_env"] = sent_environment(client, id)
+    options["send_env"] = sent_environment(client, connection=id)
     if detach:
         from connmgr.cli.detach import start_job
 

@@ -15,6 +15,7 @@ from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, means_many, require_some, selecting
 from connmgr.cli.status import at_work
 from connmgr.client import Client, Connection
+from connmgr.client.names import split_elevation
 from connmgr.client.results import RunningShell
 from connmgr.printable import visible
 
@@ -86,9 +87,10 @@ def _login(host: Mapping[str, Any]) -> str:
 
 
 def _label(status: RunningShell) -> str:
-    named = "shell" if status.session is None else f"shell {shell_label(status.session)}"
-    # The id of an elevated connection ends with the user.
-    return f"{named} of {user}" if (user := status.connection.partition("+")[2].partition("+")[2]) else named
+    _, user = split_elevation(status.connection)
+    if status.session is None:
+        return f"shell as {user}" if user else "shell"
+    return f"shell {shell_label(status.session, user)}"
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from connmgr.cli.exec import ExecCommand
 from connmgr.cli.exits import FAILED, NOT_RUN, TIMED_OUT, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.job_names import JobName, find_job, outcome
+from connmgr.cli.names import on_matching
 from connmgr.cli.orphans import orphans
 from connmgr.cli.outcome import shell_label
 from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table
@@ -58,9 +59,8 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
     The oldest come first, each with its state, its age and its command.
     """
     client = connect()
-    ids = {one.id for one in client.connection.choose(pattern)}
-    found_in: dict[str, Any] = {"states": list(states)} if states else {}
-    answers = [one for one in client.post("/job/query", **found_in)["jobs"] if one["connection"] in ids]
+    wanted: dict[str, Any] = {"states": list(states)} if states else {}
+    answers = on_matching(client, pattern, client.post("/job/query", **wanted)["jobs"])
     if as_json:
         print_json(answers)
         return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
-from connmgr.client.names import UUID, alone, did_you_mean, escape, is_text, named, qualified, telling
+from connmgr.client.names import UUID, alone, did_you_mean, escape, is_text, named, qualified, split_elevation, telling
 from connmgr.printable import visible
 
 MAX_COMPLETIONS = 500
@@ -33,6 +34,15 @@ def find_exactly(client: Client, name: str) -> str | None:
     """
     found = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(client.connection, name), name)]
     return found[0] if found else None
+
+
+def on_matching(client: Client, pattern: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of ``found`` whose ``connection`` is one that ``pattern`` means, or runs by sudo over one."""
+    if pattern == "*":
+        # It means also those to addresses, which no list of connections has.
+        return found
+    ids = {one.id for one in client.connection.choose(pattern)}
+    return [one for one in found if split_elevation(one["connection"])[0] in ids]
 
 
 def find_category(client: Client, name: str) -> str:

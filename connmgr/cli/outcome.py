@@ -66,9 +66,10 @@ def session_or_none(session: str | None) -> str | None:
     return None if session == SHARED else session
 
 
-def shell_label(session: str | None) -> str:
-    """Return words for the shell with this session's name."""
-    return "the shared shell" if session is None else str(named(session) or session)
+def shell_label(session: str | None, user: str = "") -> str:
+    """Return words for the shell with this session's name, which runs by sudo as ``user``, if that is one."""
+    label = "the shared shell" if session is None else str(named(session) or session)
+    return f"{label} as {user}" if user else label
 
 
 @contextlib.contextmanager
@@ -92,9 +93,12 @@ def ensure_shell(client: Client, connection: str, session: str | None, name: str
         tell_restarted(name)
 
 
-def sent_environment(client: Client, connection: str | None = None) -> dict[str, str]:
-    """Return the variables of this environment that ``connection`` takes, by default those that all take."""
-    patterns = ["LANG", "LC_*"] if connection is None else client.connection.environment(connection)[0]
+def sent_environment(client: Client, **about: Any) -> dict[str, str]:
+    """Return the variables of this environment that a ``connection``, or one of several ``connections``, takes.
+
+    Of what is sent to several, the daemon gives each only what that one takes.
+    """
+    patterns = client.post("/connection/environment", **about)["send"]
     return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
 
 

@@ -135,7 +135,7 @@ def require_some(patterns: Sequence[str], choice: Choice) -> None:
         raise click.UsageError("Say on which connections: give names or GLOBs, or '*' for all.")
 
 
-def jobs_option(default: int, most: int) -> Callable[[Command], Command]:
+def jobs_option(default: int = 16, most: int = 128) -> Callable[[Command], Command]:
     """Give a command the option ``--jobs``, the number of connections worked on at once, as its argument ``jobs``."""
     return click.option(
         "-j",

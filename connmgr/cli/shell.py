@@ -108,7 +108,7 @@ def shell(
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
         ensure_shell(client, id, session, name)
-        status = _loop(Place(client, id, name, session, sent_environment(client, id)))
+        status = _loop(Place(client, id, name, session, sent_environment(client, connection=id)))
     raise click.exceptions.Exit(status)
 
 
@@ -123,7 +123,7 @@ def _on_terminal(
         return shell.attach(client, shell.find_terminal(client, id, attached, reads=watch), watch=watch)
     assert id is not None, "a connection or --attach is given"  # noqa: S101
     try:
-        terminal = shell.open_terminal(client, id, session, sent_environment(client, id), record=record)
+        terminal = shell.open_terminal(client, id, session, sent_environment(client, connection=id), record=record)
     except ClientError as error:
         # Lines are not recorded.
         if error.code != NO_TERMINALS or record:

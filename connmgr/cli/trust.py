@@ -27,7 +27,6 @@ from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import telling
 from connmgr.printable import visible
 
-DEFAULT_JOBS, MAX_JOBS = 16, 128
 HEADING = ("CONNECTION", "HOST", "KEY", "FINGERPRINT")
 
 
@@ -50,7 +49,7 @@ class Key(NamedTuple):
 )
 @click.option("--forget", is_flag=True, help="Remove the known keys of a reinstalled host.")
 @consent
-@jobs_option(DEFAULT_JOBS, MAX_JOBS)
+@jobs_option()
 def trust(
     selectors: tuple[str, ...],
     choice: Choice,

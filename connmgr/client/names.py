@@ -242,6 +242,12 @@ def with_beginning(ids: Iterable[str], text: str) -> list[str]:
     return [id for id in ids if id.startswith(text.lower())] if _SHORT.fullmatch(text) else []
 
 
+def split_elevation(id: str) -> tuple[str, str]:
+    """Return the id of the connection below an elevated one, and its user; for any other ``id`` itself, and no user."""
+    base, _, elevation = id.partition("+")
+    return base, elevation.partition("+")[2]
+
+
 def escape(name: str) -> str:
     """Return a filter that matches ``name`` literally."""
     return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)

@@ -129,6 +129,9 @@ def test_send_env_and_set_env_of_the_configuration_are_heeded(bare: CommandLine,
         for words in (["exec", name, "--", show], ["ssh", name, show]):
             assert person(*words).output == "a b,,,,set,two words,,here\n", words
     assert person("exec", "local", "--", show).output == f",,{LOCALE},,,,,\n"
+    done = person("exec", "--all", "--brief", "far", "local", "--", show).output
+    printed = sorted(line.rpartition(" s  ")[2] for line in done.splitlines())
+    assert printed == [f",,{LOCALE},,,,,", "a b,,,,set,two words,,here"]
 
 
 def test_connmgr_ssh_sends_and_sets_what_its_options_name(bare: CommandLine) -> None:

@@ -336,7 +336,7 @@ def test_a_command_on_many_connections_lends_too(
         clean_connmgr.add_ssh(name, server)
         clean_connmgr("edit", name, "--unset", "identity")
     person = beside(clean_connmgr, agent)
-    told = person("exec", "--all", "first", "second", "strange", "--", "echo in", code=1)
+    told = person("exec", "--all", "--brief", "first", "second", "strange", "--", "echo in", code=1)
     assert sorted(line.split()[:2] for line in told.output.splitlines()) == [
         ["first", "ok"],
         ["second", "ok"],
@@ -350,12 +350,34 @@ def test_a_passphrase_is_asked_for_once_for_all_connections_and_beside_a_pipe(
     server = start_sshd()
     key = locked(clean_connmgr, server, "one")
     clean_connmgr.add_ssh("two", server, f"identity.file={key}", "keepAlive=11")
-    command = "echo from stdin | connmgr exec --all one two --stdin -- cat"
+    command = "echo from stdin | connmgr exec --all --brief one two --stdin -- cat"
     terminal = clean_connmgr.on_terminal("-c", command, program="/bin/sh")
     answer(terminal, key, PASSPHRASE)
     code, rest = finish(terminal)
     assert code == 0, rest
     assert rest.count("from stdin") == 2
+
+
+def test_scripts_jobs_copies_and_starts_on_many_connections_lend_too(
+    clean_connmgr: CommandLine, start_sshd: StartSshd, agent: SshAgent, tmp_path: Path
+) -> None:
+    server = start_sshd()
+    agent.add(admitted(server, "held"))
+    for name in ("first", "second"):
+        clean_connmgr.add_ssh(name, server, f"keepAlive={10 + len(name)}")
+        clean_connmgr("edit", name, "--unset", "identity")
+    person = beside(clean_connmgr, agent)
+    (tmp_path / "script").write_text("echo in side\n")
+    script = str(tmp_path / "script")
+    for words in (
+        ("exec", "--all", "first", "second", "--script", script),
+        ("exec", "--all", "first", "second", "--detach", "--", "true"),
+        ("cp", "--all", "{first,second}", script, ":copied-script"),
+        ("start", "first", "second"),
+    ):
+        # Links that were lent stay open for a while, so each of these begins without one.
+        clean_connmgr("disconnect", "--yes", "first", "second")
+        assert "auth_failed" not in person(*words).output, words
 
 
 def test_what_was_lent_is_lent_again_when_the_link_is_lost(

@@ -71,7 +71,8 @@ def test_a_stored_password_serves_commands_sessions_jobs_and_copies(
     assert clean_connmgr("cp", "--sudo", "host1:/root/secret", "-").output == "content"
     clean_connmgr("cp", "-q", "--sudo", "-", "host1:/root/new", stdin="more")
     assert running_machine.path("/root/new").read_text() == "more"
-    assert clean_connmgr("disconnect", "host1").output == "host1: 4 shells ended\n"
+    ended = sorted(["s as root", "the shared shell", "the shared shell as root", f"the shared shell as {other}"])
+    assert clean_connmgr("disconnect", "host1").output == f"host1: 4 shells ended: {', '.join(ended)}\n"
     assert clean_connmgr.daemon.client.shell.list() == []
     clean_connmgr("sudo-password", "--remove", "host1")
     assert "sudo wants the password" in clean_connmgr("exec", "host1", "--sudo", "--", "id", code=125).errors
@@ -116,6 +117,9 @@ def test_many_hosts_share_the_password_of_their_category(
     log.write_text(outcomes)
     assert clean_connmgr("ls", "--format", "names", "--failed", str(log)).output == f"hosts/{WITHOUT}\n"
     (tmp_path / "file").write_text("content")
+    (tmp_path / "script").write_text("id -un\n")
+    scripts = clean_connmgr("exec", "--all", "--sudo", "hosts/host*", "--script", f"{tmp_path}/script")
+    assert scripts.output.splitlines() == [rule, f"host[1-{HOSTS}] ({HOSTS})", rule, "root"], scripts.output
     copied = clean_connmgr("cp", "--all", "hosts/*", "--sudo", f"{tmp_path}/file", ":/root/file", code=1)
     # They are one machine, but each is copied to.
     assert copied.output.splitlines()[:4] == [rule, f"host[1-{HOSTS}] ({HOSTS})", rule, "1 file, 7 B"], copied.output

@@ -152,7 +152,7 @@ def _environment(client: Client, id: str, options: SshOptions) -> dict[str, Any]
     """Return the variables that the connection takes, and those that the command line names."""
     named = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in options.send_env)]
     env = {**{name: os.environ[name] for name in named}, **options.set_env}
-    return {"send_env": sent_environment(client, id), **({"env": env} if env else {})}
+    return {"send_env": sent_environment(client, connection=id), **({"env": env} if env else {})}
 
 
 def _request(options: SshOptions) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
+from connmgr.cli.names import on_matching
 from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
 from connmgr.cli.terminal.shell import find_terminal
 from connmgr.printable import visible
@@ -39,8 +40,7 @@ def ls(pattern: str, *, as_json: bool) -> None:
     are listed for 5 minutes.
     """
     client = connect()
-    chosen = {one.id for one in client.connection.choose(pattern)}
-    found = [one for one in client.terminal.query() if one["connection"] in chosen]
+    found = on_matching(client, pattern, client.terminal.query())
     if as_json:
         print_json(found)
         return
