@@ -106,8 +106,11 @@ class Connections:
         :raises IntegrityError: one was changed outside of connmgr, or they do not match ``bound``.
         """
 
+        direct = set(targets)
+        if not direct and bound in (None, way.NOWHERE):
+            return {}
+
         def work(tx: sa.Connection) -> dict[str, Row]:
-            direct = set(targets)
             # Only an elevated connection runs over a temporary one.
             temporary = {id: _as_row(one) for id, one in self.temporary.those_of(direct).items()}
             found = way.verified(tx, self._key, direct - temporary.keys()) | temporary
