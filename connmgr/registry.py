@@ -235,7 +235,7 @@ def _check_description(owner: str, kind: AnyConnectionType) -> None:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"{owner}: {what} is no JSON: {error}") from error
+            raise TypeError(f"{owner}: {what} is not JSON: {error}") from error
 
 
 def _check_place(path: str, field: Any) -> None:

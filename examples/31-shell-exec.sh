@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run a command in the shell. A command that fails is no error: the answer has its exit code.
+# Run a command in the shell. A command that fails is not an error: the answer has its exit code.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -91,15 +91,18 @@ BROKEN = {
         with_field("Nested(lambda: Sound.schema())"),
         "RecursionError",
     ),
-    "a default that is no JSON": (with_field("fields.Raw(load_default=object())"), "the JSON Schema is no JSON"),
-    "a default that is no number": (with_field("fields.Raw(load_default=float('nan'))"), "the JSON Schema is no JSON"),
+    "a default that is not JSON": (with_field("fields.Raw(load_default=object())"), "the JSON Schema is not JSON"),
+    "a default that is not a number": (
+        with_field("fields.Raw(load_default=float('nan'))"),
+        "the JSON Schema is not JSON",
+    ),
     "a list for an example": (
         without("schema = Schema", "schema = Schema\n    example = ['x']"),
         "Sound.example is ['x'], not a mapping",
     ),
-    "an example that is no JSON": (
+    "an example that is not JSON": (
         with_field("fields.Raw()").replace("def open", "example = {'odd': object()}\n\n    def open"),
-        "the JSON Schema is no JSON",
+        "the JSON Schema is not JSON",
     ),
     "an example of another type": (
         without("schema = Schema", "schema = Schema\n    example = {'port': 22}"),
@@ -107,7 +110,7 @@ BROKEN = {
     ),
     "data that cannot be stored": (
         with_field("fields.Time()").replace("def open", "example = {'odd': '12:00'}\n\n    def open"),
-        "what the schema makes of the example is no JSON",
+        "what the schema makes of the example is not JSON",
     ),
     "a wrapper without via": (
         SOUND.replace("Sound(ConnectionType)", "Sound(Wrapper)").replace("def open", "def wrap"),

@@ -79,7 +79,7 @@ class AuditFault(Schema):
     seq = fields.Integer(allow_none=True, metadata={"description": "The number of the first entry concerned, or null."})
     last = fields.Integer(allow_none=True, metadata={"description": "The number of the last entry concerned."})
     line = fields.Integer(
-        allow_none=True, metadata={"description": "The line in the file, for a line that is no entry."}
+        allow_none=True, metadata={"description": "The line in the file, for a line that is not an entry."}
     )
 
 
@@ -101,7 +101,7 @@ class AuditVerifyResponse(Schema):
     remarks = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "Remarks that are no faults, such as half a line after a crash."},
+        metadata={"description": "Remarks that are not faults, such as half a line after a crash."},
     )
 
 

@@ -151,7 +151,7 @@ def _is_json_in_utf8(content_type: str) -> bool:
 def parse(body: bytes) -> dict[str, Any]:
     """Parse ``body``, which must be a JSON object.
 
-    :raises InvalidRequest: it is no JSON object, or has duplicate names, numbers that JSON lacks, or too many levels.
+    :raises InvalidRequest: it is not a JSON object, or has duplicate names, numbers that JSON lacks or too many levels.
     """
     try:
         text = body.decode()

@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import caller
 from connmgr.api.schemas import Members
-from connmgr.engine.frame import Asker, Command
+from connmgr.engine.frame import Command, Requester
 from connmgr.engine.stdin_pipe import Input
 from connmgr.fields import List, Nested, Number, Schema, Text
 
@@ -142,7 +142,7 @@ def command_of(request: dict[str, Any], arriving: Input | None = None) -> Comman
         environment=request.get("env"),
         sent=sent_by(request),
         argv=words_of(request),
-        asker=_asker(),
+        requester=_requester(),
     )
 
 
@@ -160,12 +160,12 @@ def sent_by(request: Mapping[str, Any]) -> Mapping[str, str] | None:
     return sent
 
 
-def _asker() -> Asker:
+def _requester() -> Requester:
     asking = caller()
     grant = asking.grant
     if grant is None:
-        return Asker(asking.name)
-    return Asker(asking.name, tuple(one.id for one in grant.lineage), grant.name)
+        return Requester(asking.name)
+    return Requester(asking.name, tuple(one.id for one in grant.lineage), grant.name)
 
 
 def words_of(request: Mapping[str, Any]) -> tuple[bytes, ...]:

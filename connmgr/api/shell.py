@@ -180,7 +180,7 @@ def start(request: dict[str, Any]) -> object:
 def execute(request: dict[str, Any]) -> flask.Response:
     """Run a command in a shell of a connection and return its output.
 
-    A command that fails is no error: the answer is 200 with its exit code. Commands in one shell run one after the
+    A command that fails is not an error: the answer is 200 with its exit code. Commands in one shell run one after the
     other. The working directory and exported variables last from one to the next. A client that closes its connection
     kills the command, or if it still waits for its turn, drops it.
 
@@ -318,11 +318,11 @@ def seen_shells(connection: str | None = None) -> list[ShellStatus]:
 
 def _shown_command(command: Command | None) -> dict[str, Any] | None:
     """Return what the caller may see of a running command."""
-    if command is None or command.asker is None:
+    if command is None or command.requester is None:
         return None
-    asker, token = command.asker, caller().token
-    if token is not None and token not in asker.tokens:
+    requester, token = command.requester, caller().token
+    if token is not None and token not in requester.tokens:
         return None
     words = command.text or shlex.join(word.decode(errors="replace") for word in command.argv).encode()
-    shown = {"command": words.decode(errors="replace")[:SHOWN_CHARACTERS], "client": asker.client}
-    return shown | ({} if asker.token_name is None else {"token": asker.token_name})
+    shown = {"command": words.decode(errors="replace")[:SHOWN_CHARACTERS], "client": requester.client}
+    return shown | ({} if requester.token_name is None else {"token": requester.token_name})

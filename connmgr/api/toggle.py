@@ -43,7 +43,7 @@ TUNNEL = "5c1f1a86-1d8e-4d1c-93a4-3a1f6d0c2b77"
 def toggle(request: dict[str, Any]) -> None:
     """Open or close a tunnel, or start or stop the system that a connection leads to.
 
-    The answer comes after the first attempt to open a tunnel. A machine that cannot be reached now is no error: the
+    The answer comes after the first attempt to open a tunnel. A machine that cannot be reached now is not an error: the
     tunnel is tried again until it is toggled off, and `/tunnel/query` shows its state. `sessionEnabled` in the
     connection's `cache` stores the wanted state, which the daemon restores when it starts again. A tunnel that a token
     has toggled on ends with the token.

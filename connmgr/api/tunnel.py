@@ -107,7 +107,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         found = connections.infos(request["connections"])
         for one in found:
             if not _is_tunnel(one.type):
-                raise errors.NotToggleable(f"A connection of type {one.type} is no tunnel.")
+                raise errors.NotToggleable(f"A connection of type {one.type} is not a tunnel.")
     else:
         ids = [one.id for one in connections.listed() if _is_tunnel(one.type)]
         found = connections.infos(services().authorisation.visible(caller(), ids))

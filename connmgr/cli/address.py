@@ -51,7 +51,7 @@ def reach(client: Client, name: str, *, store: bool = False) -> str:
 def read(name: str) -> Address | None:
     """Return the address that ``name`` is, or None if it does not have the form of an address.
 
-    :raises click.UsageError: it begins with ``ssh://`` and is no address.
+    :raises click.UsageError: it begins with ``ssh://`` and is not an address.
     """
     if not name.startswith(SCHEME):
         found = _USER_AND_HOST.fullmatch(name)

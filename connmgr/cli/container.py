@@ -124,9 +124,9 @@ def _kinds(client: Client) -> set[str]:
 
 
 def _chosen(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, list[Name]]:
-    """Return the chosen containers; a GLOB leaves out what is none, and a name must not mean anything else.
+    """Return the chosen containers; a GLOB leaves out other connections, and a name must not mean one.
 
-    :raises Failure: there is none, or a name means another connection.
+    :raises Failure: no container is chosen, or a name means another connection.
     """
     require_some(selectors, choice)
     client = connect()

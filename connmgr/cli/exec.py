@@ -47,9 +47,6 @@ from connmgr.errors import ConnmgrError
 if TYPE_CHECKING:
     from connmgr.cli.script import Script
 
-STDIN = "-"
-"""In place of a script's file: standard input."""
-
 
 _BEFORE_MARK = "connmgr.exec.before_mark"
 """The words of a command before a ``--`` within it, which a person may have meant as connections."""
@@ -263,7 +260,7 @@ def exec(
     _check(of_job, detach=detach, everywhere=everywhere, reads=reads, store=store, dry_run=dry_run)
     check_brief(brief=brief, everywhere=everywhere, as_json=as_json)
     _check_what(script, saved, as_argv=as_argv, detach=detach, dry_run=dry_run)
-    own = "--script -" if script == STDIN else "--failed -" if choice.reads_stdin else None
+    own = "--script -" if script == standard_input.WORD else "--failed -" if choice.reads_stdin else None
     if reads and (no_input or own):
         raise click.UsageError("Give --stdin or -n." if no_input else f"{own} reads standard input itself.")
     no_input = no_input or own is not None

@@ -86,7 +86,9 @@ mcp.add_command(uninstall)
 def _serve_http(port: int, approver_token_file: str | None) -> None:
     client, only = clients_by_token(ANSWER_SECONDS), named_credential()
     if only is not None and not is_token(only):
-        raise click.UsageError("With --http agents show tokens; the API key is none, and no agent may have it.")
+        raise click.UsageError(
+            "With --http each agent shows a token of its own; the API key is not a token, and no agent may have it."
+        )
     _load()
     import anyio
 

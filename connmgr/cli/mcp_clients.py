@@ -58,7 +58,7 @@ class Json:
         content = _object(text) if text.strip() else {}
         servers = content.get(self.key, {})
         if not isinstance(servers, dict):
-            raise NotMergeableError(f"its member {self.key} is no object")
+            raise NotMergeableError(f"its member {self.key} is not an object")
         if entry is not None:
             changed = {**servers, name: self._members(entry)}
         elif name in servers:
@@ -77,7 +77,7 @@ class Json:
         try:
             return json.dumps(content, indent=INDENT, ensure_ascii=False, allow_nan=False) + "\n"
         except ValueError as error:
-            raise NotMergeableError(f"it is no JSON ({error})") from error
+            raise NotMergeableError(f"it is not JSON ({error})") from error
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise NotMergeableError(f"it is no plain JSON ({error}); some clients allow comments there") from error
     if not isinstance(content, dict):
-        raise NotMergeableError("it is no JSON object")
+        raise NotMergeableError("it is not a JSON object")
     return content
 
 

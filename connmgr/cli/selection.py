@@ -226,4 +226,4 @@ def _failed(lines: Iterable[str]) -> Iterator[str]:
             if "error" in outcome or outcome["exitCode"]:
                 yield outcome["connection"]
         except (ValueError, TypeError, KeyError):
-            raise Failure(f"--failed: line {number} is none that `connmgr exec --all --json` prints.") from None
+            raise Failure(f"--failed: line {number} is not one that `connmgr exec --all --json` prints.") from None

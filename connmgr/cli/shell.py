@@ -78,7 +78,7 @@ def shell(
     --attach returns to it. With --session it begins in the directory and with the variables of that shell. At the
     beginning of a line ~d detaches, ~. ends it, and ~? lists the others.
 
-    If standard input is no terminal, or the connection has none, or with --lines, it instead runs lines one after the
+    If standard input is not a terminal, or the connection has none, or with --lines, it runs lines one after the
     other in the connection's shell: commands read no input, the directory and exported variables last from one line to
     the next, Ctrl-C kills the running command, and Ctrl-D or exit leaves.
     """

@@ -13,6 +13,9 @@ import click
 from connmgr.cli.exits import NOT_RUN, Failure
 from connmgr.client import ClientError
 
+WORD = "-"
+"""Standard input in place of a file."""
+
 AT_ONCE_BYTES = 16 << 10
 """Input of up to this size goes with the command, if it has ended when the command is sent."""
 

@@ -40,7 +40,7 @@ _OPTIONS = (
         metavar=_RULE,
         multiple=True,
         help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands "
-        "for any word that is no option, ... for any further words; in a path * stays within a directory, ** "
+        "for any word that is not an option, ... for any further words; in a path * stays within a directory, ** "
         "does not.",
     ),
     click.option(

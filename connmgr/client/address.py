@@ -78,7 +78,7 @@ def default_url(auth_file: Path) -> str:
     """Return the URL that ``CONNMGR_HOST`` and ``CONNMGR_PORT`` name, or else that of the daemon with ``auth_file``.
 
     If no daemon runs, return the default URL.
-    :raises ValueError: ``CONNMGR_PORT`` is no port, or one of the two is empty.
+    :raises ValueError: ``CONNMGR_PORT`` is not a port, or one of the two is empty.
     """
     port = _named("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
     if not port.isdecimal() or int(port) > 65535:

@@ -21,7 +21,7 @@ MAX_BYTES = 4096
 
 
 class BadCredential(AccessDenied):
-    """A credential that somebody has named is none, or cannot be read; nothing was sent."""
+    """What somebody has named is not a credential, or cannot be read; nothing was sent."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "invalid_credential", 0)
@@ -30,7 +30,7 @@ class BadCredential(AccessDenied):
 def check_token(text: str, source: str) -> str:
     """Return the token that ``text`` consists of; ``source`` names the place it comes from, for errors.
 
-    :raises BadCredential: it is not a token. An API key is none, since its holder may do everything.
+    :raises BadCredential: it is not a token. An API key is not one, since its holder may do everything.
     """
     token = _one_word(text, source, "token")
     if not token.startswith(TOKEN_PREFIX):

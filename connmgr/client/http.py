@@ -96,7 +96,7 @@ class HttpSession:
         except ValueError:
             answer = None
         if not isinstance(answer, Answer):
-            raise ClientError("The answer is no JSON object, so it is not the daemon's.", "unknown", 200)
+            raise ClientError("The answer is not a JSON object, so it is not the daemon's.", "unknown", 200)
         return answer
 
     @staticmethod

@@ -70,7 +70,7 @@ class KeptSession:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise self._refused("is no file")
+                raise self._refused("is not a file")
             if status.st_uid != os.geteuid():
                 return {}
             if stat.S_IMODE(status.st_mode) & 0o077:

@@ -65,7 +65,7 @@ class Response:
         if self._chunked and self.headers["transfer-encoding"].lower() != "chunked":
             raise WireError("an answer in a coding that is not known")
         if length and not re.fullmatch(r"[0-9]{1,18}", length):
-            raise WireError("an answer with a length that is no number")
+            raise WireError("an answer with a length that is not a number")
         # Bytes left of the body or of the chunk; None for a body that ends with the connection.
         self._left: int | None = 0 if self._chunked else int(length) if length else None
         self.last = version == 0 or self._left is None or self.headers.get("connection", "").lower() == "close"

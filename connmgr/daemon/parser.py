@@ -53,7 +53,7 @@ class Uploads:
 class Parser(HTTPRequestParser):
     """Reads one request; an upload goes to its spool, and a client that is not ``trusted`` may send little."""
 
-    # Defaults for a request that is no HTTP, or whose header is too large to parse.
+    # Defaults for a request that is not HTTP, or whose header is too large to parse.
     command = "-"  # type: ignore[assignment]
     path = ""
     request_uri = ""

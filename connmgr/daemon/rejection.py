@@ -27,7 +27,7 @@ class RejectTask(WSGITask):
         environ: dict[str, Any] = super().get_environment()
         environ[REFUSAL] = Refusal(error_of(self.request), header_read=self.request.header_read)
         environ["wsgi.input"] = BytesIO()
-        # The body does not follow, or the value is no number.
+        # The body does not follow, or the value is not a number.
         environ.pop("CONTENT_LENGTH", None)
         return environ
 

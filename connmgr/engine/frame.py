@@ -27,8 +27,8 @@ _REFUSED, _LOST = (words.GONE + b" %c " % letter.encode() for letter in (words.R
 
 
 @dataclass(frozen=True)
-class Asker:
-    """Who asked for a command: the name of its client, and the ids of its token and of the tokens above."""
+class Requester:
+    """Who requested a command: the name of its client, and the ids of its token and of the tokens above."""
 
     client: str
     tokens: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Command:
     argv: tuple[bytes, ...] = ()
     sent: Mapping[str, str] | None = None
     """Variables of the client's environment, which the session takes over; None if the client sent none."""
-    asker: Asker | None = None
+    requester: Requester | None = None
 
     @property
     def source(self) -> bytes | None:

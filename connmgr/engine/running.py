@@ -223,7 +223,7 @@ class Running:
             finally:
                 killer.end()
             if killer.began and not reason:
-                reason = "abandoned"
+                reason = "cancelled"
             if reason and not self.ended:
                 yield from self._killed()
             self._session.settle(self)
@@ -237,7 +237,7 @@ class Running:
         killer: _Killer | None = None,
         watching: contextlib.ExitStack | None = None,
     ) -> Generator[None, None, str]:
-        """Read until the command ends; return an empty text, or ``timeout`` or ``abandoned`` if it was not waited for.
+        """Read until the command ends; return an empty text, or ``timeout`` or ``cancelled`` if it was not waited for.
 
         ``deadline`` is a time of ``time.monotonic``. From the first look on, while ``watching``, a cancellation begins
         the ``killer``. Yields after each read.
@@ -251,7 +251,7 @@ class Running:
                 return "timeout"
             if now >= next_look:
                 if cancellation.cancelled:
-                    return "abandoned"
+                    return "cancelled"
                 if killer is not None and watching is not None:
                     watching.enter_context(cancellation.waking(killer.begin))
                     killer = None
@@ -261,7 +261,7 @@ class Running:
             if not self._room(min(deadline, next_look) - now):
                 # A reader that has left is not waited for.
                 if cancellation.cancelled:
-                    return "abandoned"
+                    return "cancelled"
                 continue
             now = time.monotonic()
             if self._due > now:
@@ -311,9 +311,9 @@ class Running:
         raise EOFError
 
     def _interruption(self, reason: str) -> CommandTimeout | CommandCancelled:
-        if reason == "abandoned" and self.command.arriving is not None and self.command.arriving.failed:
+        if reason == "cancelled" and self.command.arriving is not None and self.command.arriving.failed:
             return CommandCancelled("The command's input broke off before its end, so the command was killed.")
-        if reason == "abandoned":
+        if reason == "cancelled":
             return CommandCancelled("The client disconnected; the command was killed.")
         return CommandTimeout(
             f"The command ran longer than {self._limits.timeout:g} s and was killed.",

@@ -301,7 +301,7 @@ def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> Non
 
 
 def make_directory(place: Place, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
-    """Create a directory; with ``parents`` its missing parents too, and an existing directory is no error."""
+    """Create a directory; with ``parents`` its missing parents too, and an existing directory is not an error."""
     _do(place, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
 
 

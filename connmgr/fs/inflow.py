@@ -109,7 +109,7 @@ class ArrivingInput:
                 if self._stopped:
                     return
         except ConnmgrError:
-            # The client has left, or what it sent is no body. The command must not take a part for the whole.
+            # The client has left, or what it sent is not a body. The command must not take a part for the whole.
             self.failed = not self._stopped
 
     def passed(self, size: int) -> None:

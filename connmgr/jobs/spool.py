@@ -169,7 +169,7 @@ class Spool:
         return seen
 
     def remove(self, ids: Iterable[str], timeout: float) -> None:
-        """Remove the files of jobs; running jobs go on. A missing job is no error."""
+        """Remove the files of jobs; running jobs go on. A missing job is not an error."""
         deadline, wanted = Deadline(timeout), list(map(_checked, ids))
         for start in range(0, len(wanted), JOBS_A_CALL):
             with self._run(scripts.REMOVE, wanted[start : start + JOBS_A_CALL]) as exchange:

@@ -132,7 +132,7 @@ def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise ResourceError(f"{visible(text[:50])!r} is no uuid.") from None
+        raise ResourceError(f"{visible(text[:50])!r} is not a uuid.") from None
 
 
 def _end(client: Client, id: str, *, is_stdout: bool) -> str:

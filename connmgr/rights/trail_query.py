@@ -131,7 +131,7 @@ def _end(file: BinaryIO, before: int | None) -> int:
 
 
 def _time_of(line: bytes) -> str | None:
-    """Return the time of an entry, without parsing the rest; None for a line that is no entry."""
+    """Return the time of an entry, without parsing the rest; None for a line that is not an entry."""
     found = _TIME.search(line, 0, HEAD_BYTES)
     return found and found[1].decode()
 

@@ -30,7 +30,7 @@ KINDS = {
     REORDERED: "is not in its place",
     CUT_OFF: "was cut off the end",
     LOST: "was lost: the daemon could not write it",
-    NO_ENTRY: "is no entry",
+    NO_ENTRY: "is not an entry",
     UNANCHORED: "The vault does not know this trail.",
     GONE: "An earlier trail in this place is gone",
 }
@@ -39,7 +39,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault in the entries ``seq`` to ``last``, in a ``line`` that is no entry, or in the whole trail."""
+    """A fault in the entries ``seq`` to ``last``, in a ``line`` that is not an entry, or in the whole trail."""
 
     kind: str
     file: str | None = None

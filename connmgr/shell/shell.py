@@ -20,7 +20,7 @@ from connmgr.vault.admission import Admission
 
 STOP_SECONDS = 5.0
 HELLO_SECONDS = 9.0
-"""Longest wait for the answer of a shell on an open link; a program that takes longer is no shell."""
+"""Longest wait for the answer of a shell on an open link; a program that takes longer is not a shell."""
 
 
 @dataclass

@@ -154,7 +154,9 @@ class ChannelConformance:
         blocked = _Call(
             lambda: channel.recv(WAIT_SECONDS * 2) if call == "recv" else _write_without_end(channel, WAIT_SECONDS * 2)
         )
-        time.sleep(0.1)  # nothing shows that a thread has begun to wait; too short a pause is no fault, but proves less
+        time.sleep(
+            0.1
+        )  # nothing shows that a thread has begun to wait; too short a pause is not a fault, but proves less
         channel.close()
         assert isinstance(blocked.error(), EOFError | OSError)
         assert not isinstance(blocked.error(), TimeoutError)

@@ -72,9 +72,9 @@ class Tunnels:
     ) -> None:
         """Open the tunnel ``id``, and keep it open; return after the first attempt.
 
-        An unreachable far side is no error. ``token`` is the id of the token with which the tunnel ends; ``has_ended``
-        returns whether that token has become invalid.
-        :raises NotToggleable: the connection is no tunnel.
+        An unreachable far side is not an error. ``token`` is the id of the token with which the tunnel ends;
+        ``has_ended`` returns whether that token has become invalid.
+        :raises NotToggleable: the connection is not a tunnel.
         :raises connmgr.errors.PortInUse: another program listens on its port.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises ConnmgrError: it cannot be opened, and there will be no other attempt.
@@ -98,7 +98,7 @@ class Tunnels:
     def stop(self, id: str) -> None:
         """Close the tunnel ``id``; return when its port and its link are released.
 
-        :raises NotToggleable: the connection is no tunnel.
+        :raises NotToggleable: the connection is not a tunnel.
         """
         record = self._vault.connections.get(id)
         self._kind(record)
@@ -205,7 +205,7 @@ class Tunnels:
     def _kind(self, record: Connection) -> TunnelType:
         kind = self._registry.get(record.type)
         if not isinstance(kind, TunnelType):
-            raise NotToggleable(f"A connection of type {record.type} is no tunnel, and cannot be toggled.")
+            raise NotToggleable(f"A connection of type {record.type} is not a tunnel, and cannot be toggled.")
         return kind
 
     def _note(self, record: Connection, *, wanted: bool, token: str | None) -> None:

@@ -53,7 +53,7 @@ def load(tx: sa.Connection, key: VaultKey, format: int = FORMAT) -> dict[str, Pr
 
 
 def check_key(tx: sa.Connection, key: VaultKey) -> None:
-    """Raise :class:`VaultUnavailable` if the vault's key was rotated, which is no tampering."""
+    """Raise :class:`VaultUnavailable` if the vault's key was rotated, which is not tampering."""
     if not key.matches(tx.scalar(_VERIFIER) or b""):
         raise VaultUnavailable("The vault's key was rotated: give this daemon the new key and restart it.")
 

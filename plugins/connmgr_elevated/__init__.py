@@ -108,7 +108,7 @@ class ShellEnvironment(Wrapper):
         return bool(data["elevated"])
 
     def login(self, dialogue: Dialogue, data: Mapping[str, Any]) -> None:
-        # sudo prints one of the two %. A shell that traces commands (set -x) prints both: that is no prompt.
+        # sudo prints one of the two %. A shell that traces commands (set -x) prints both: that is not a prompt.
         prompt = rb"(?<!%)%" + dialogue.prompt if data["method"] == "sudo" else _PASSWORD_PROMPT
         answered = False
         try:

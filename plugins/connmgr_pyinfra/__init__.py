@@ -139,7 +139,7 @@ class ConnmgrConnector(BaseConnector):
         yield from [told(name, line) for name, line in held.items() if line]
 
     def _print(self, line: str) -> None:
-        # click removes the prefix's colours where the output is no terminal.
+        # click removes the prefix's colours where the output is not a terminal.
         click.echo(f"{self.host.print_prefix}{line}", err=True)
 
     def put_file(

@@ -122,7 +122,7 @@ class Wire:
         return memoryview(self._ahead)[start : start + size]
 
     def fill(self) -> None:
-        """Read ahead what has arrived, perhaps nothing; wait if the stream is no socket.
+        """Read ahead what has arrived, perhaps nothing; wait if the stream is not a socket.
 
         :raises EOFError: the stream has ended.
         :raises TimeoutError: nothing came within the interval.

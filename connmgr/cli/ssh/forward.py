@@ -81,7 +81,7 @@ def _parts(text: str) -> list[str]:
         if part.end() == len(text):
             return found
         if text[part.end()] != ":":
-            raise click.UsageError(f"{text!r} is no port and host.")
+            raise click.UsageError(f"{text!r} is not a port and host.")
 
 
 def _here(host: str) -> str:
@@ -92,7 +92,7 @@ def _here(host: str) -> str:
 
 def _port(text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and least <= int(text) < 1 << 16):
-        raise click.UsageError(f"{text!r} is no port.")
+        raise click.UsageError(f"{text!r} is not a port.")
     return int(text)
 
 

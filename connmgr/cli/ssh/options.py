@@ -171,7 +171,7 @@ def _user(options: SshOptions, value: str) -> None:
 
 def _port(options: SshOptions, value: str) -> None:
     if not (value.isascii() and value.isdecimal() and 0 < int(value) <= _MAX_PORT):
-        raise click.UsageError(f"{value!r} is no port.")
+        raise click.UsageError(f"{value!r} is not a port.")
     if options.first("port"):
         options.port = int(value)
 
