@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, note_forwarding
+from connmgr.api.account import caller, cancellation, detail, note_forwarding
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
 from connmgr.api.connection_info import described, dialled_hosts, in_categories, log_command, usage_categories
 from connmgr.api.connection_schemas import (
@@ -370,7 +370,8 @@ def login(request: dict[str, Any]) -> dict[str, Any]:
     )
     detail(**({"agent": "lent"} if path is not None else {}), passphrases=len(asker.passphrases))
     access = Lending(caller().access, asker)
-    lease = answering(found.links, request["connection"], access, Deadline(found.settings.start_timeout))
+    deadline = Deadline(found.settings.start_timeout)
+    lease = answering(found.links, request["connection"], access, deadline, cancellation())
     try:
         found.kept.keep(request["connection"], lease)
     finally:

@@ -207,7 +207,7 @@ def _count(shells: Sized) -> str:
 
 
 def _which(shells: Sequence[NamedShell]) -> str:
-    labels = sorted(shell_label(one.session, split_elevation(one.connection)[1]) for one in shells)
+    labels = [shell_label(one.session, split_elevation(one.connection)[1]) for one in shells]
     return f": {', '.join(labels)}" if shells else ""
 
 

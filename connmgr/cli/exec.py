@@ -444,6 +444,8 @@ def _check(of_job: dict[str, Any], *, detach: bool, everywhere: bool, reads: boo
         raise click.UsageError("--store is for one address, not for --all.")
     if everywhere and dry_run:
         raise click.UsageError("--dry-run is for one connection, not for --all.")
+    if detach and dry_run:
+        raise click.UsageError("--dry-run tells what becomes of a command, not of a job: leave out --detach.")
     if not detach and any(value is not None for value in of_job.values()):
         raise click.UsageError("--name, --key, --keep and --open-input are for --detach.")
     if reads and of_job["open_input"]:

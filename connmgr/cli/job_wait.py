@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,8 +22,6 @@ from connmgr.printable import visible
 
 WAITS = 64
 """Requests that wait at a time; a job that ended meanwhile answers at once."""
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class Ended(NamedTuple):
@@ -89,7 +86,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
             else:
                 ids.append(str(told["job"]))
         except (ValueError, TypeError, KeyError):
-            found = _UUID.findall(line)
+            found = [one[0] for one in UUID.finditer(line)]
             if line.strip() and not found:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
             ids += [one.lower() for one in found[-1:]]

@@ -52,6 +52,9 @@ MAX_NAMED = 5
 
 _WRONG = "The user does not exist, or the passphrase is wrong."
 
+Anew = Callable[[dict[str, Any]], dict[str, Any]]
+"""Seals a secret anew, or returns it as it is; raises SecretLocked if it cannot be opened."""
+
 
 @dataclass(frozen=True)
 class Status:
@@ -259,10 +262,11 @@ class Principals:
             def opened(box: bytes) -> bytes | None:
                 return access.open(user.key_id, box) if private is None else open_sealed(box, user, private)
 
-            resealed = [id for id in lost if self._reseal(tx, id, user, heir, known, key, opened)]
+            anew = _anew(user, heir, known, key, opened)
+            resealed = [id for id in lost if self._reseal(tx, id, anew)]
             lost = [id for id in lost if id not in resealed]
             readable, alone = passwords_sealed_to(tx, user, known, key)
-            kept = [of for of in alone if self._reseal_password(tx, of, user, heir, known, key, opened)]
+            kept = [of for of in alone if self._reseal_password(tx, of, anew)]
             lost = connections_in(tx, [*lost, *(of for of in alone if of not in kept)])
             resealed = [id for id in connections_in(tx, [*resealed, *kept]) if id not in lost]
             affected = connections_in(tx, [*affected, *readable])
@@ -276,17 +280,8 @@ class Principals:
             access.lock()
         return removed
 
-    def _reseal(
-        self,
-        tx: sa.Connection,
-        id: str,
-        user: Principal,
-        heir: Principal,
-        others: Mapping[str, Principal],
-        key: bytes,
-        opened: Callable[[bytes], bytes | None],
-    ) -> bool:
-        """Seal those secrets of a connection that only ``user`` can open to ``heir``; return whether that was possible.
+    def _reseal(self, tx: sa.Connection, id: str, anew: Anew) -> bool:
+        """Seal secrets of a connection ``anew``; return whether that was possible.
 
         A connection that was changed outside of connmgr keeps its secrets, because it could lead them elsewhere.
         """
@@ -294,26 +289,16 @@ class Principals:
         if not record.intact(row, self._key):
             return False
         try:
-            data = replaced(json.loads(row["data"]), _anew(user, heir, others, key, opened))
+            data = replaced(json.loads(row["data"]), anew)
         except SecretLocked:
             return False
         # Whoever uses the connections above it gets no other secret than before.
         changes.change(tx, self._key, id, {"data": record.canonical(data)}, None, lambda _: None)
         return True
 
-    def _reseal_password(
-        self,
-        tx: sa.Connection,
-        of: str,
-        user: Principal,
-        heir: Principal,
-        others: Mapping[str, Principal],
-        key: bytes,
-        opened: Callable[[bytes], bytes | None],
-    ) -> bool:
+    def _reseal_password(self, tx: sa.Connection, of: str, anew: Anew) -> bool:
         """Like :meth:`_reseal`, for the password for sudo of a connection or category."""
         try:
-            anew = _anew(user, heir, others, key, opened)
             self._passwords.change_within(tx, of, lambda one: dataclasses.replace(one, body=replaced(one.body, anew)))
         except (SecretLocked, IntegrityError):
             return False
@@ -373,7 +358,7 @@ def _anew(
     others: Mapping[str, Principal],
     key: bytes,
     opened: Callable[[bytes], bytes | None],
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
+) -> Anew:
     """Return a function that seals a secret to ``heir`` if only ``user`` can open it, and leaves any other as it is."""
     alive = {each.key_id for each in others.values()}
 

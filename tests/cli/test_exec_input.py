@@ -224,7 +224,7 @@ def test_a_script_runs_on_many(clean_connmgr: CommandLine, script: Path) -> None
     # Equal connections would be one.
     for name, shell in (("one", "bash"), ("two", "sh")):
         clean_connmgr("add", "local", name, f"shell={shell}")
-    lines = clean_connmgr("exec", "--all", "one", "two", "-n", "--script", str(script), "--", "a b", code=1)
+    lines = clean_connmgr("exec", "--all", "--brief", "one", "two", "-n", "--script", str(script), "--", "a b", code=1)
     assert lines.output.count("exit 5") == 2, lines.output
     done = clean_connmgr("exec", "--all", "--json", "one", "--script", "-", "--", "a b", stdin='echo "<$1>"').json
     assert (done["exitCode"], done["stdout"], done["name"]) == (0, "<a b>", "default/one")
