@@ -244,7 +244,7 @@ def exec(
     ssh://[USER@]HOST[:PORT]: ~/.ssh/config of the daemon's user applies to it, and it is forgotten a minute after its
     shell has ended.
 
-    With --all it runs on all connections that match one of the GLOBs in place of CONNECTION, and -- must precede the
+    With --all it runs on all connections that match one of the GLOBs in place of CONNECTION; write -- before the
     command. When all have ended, each output is printed once, below the names of the connections that share it; then
     come failures and a summary. With --brief each connection gets one line when it finishes. The exit code is 1 if any
     failed. With --json there is one object, or with --all one per line, with the whole output, when the command has

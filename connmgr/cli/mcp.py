@@ -119,7 +119,10 @@ def _load() -> None:
 
         log_to_stderr()
     except ImportError as error:
-        raise Failure(f"The MCP server is not installed ({error.name} is missing): install connmgr[mcp].") from error
+        raise Failure(
+            f"The MCP server is not installed ({error.name} is missing): install connmgr[mcp], in a clone by "
+            "`pip install '.[mcp]'`."
+        ) from error
     finally:
         gc.freeze()
         gc.enable()

@@ -196,8 +196,8 @@ def _require_sdk() -> None:
     for module in ("mcp", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise Failure(
-                f"The MCP server is not installed ({module} is missing), so that no client could start it. Install it "
-                "beside connmgr, by `pipx install --force 'connmgr[mcp]'` or `pip install 'connmgr[mcp]'`, and repeat "
+                f"The MCP server is not installed ({module} is missing), so that no client could start it. Install "
+                "connmgr[mcp], in a clone by `pipx install --force '.[mcp]'` or `pip install '.[mcp]'`, and repeat "
                 "this."
             )
 

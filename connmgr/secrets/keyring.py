@@ -83,7 +83,9 @@ def _system_backend() -> KeyringBackend:
         from keyring.backends.fail import Keyring as NoBackend
         from keyring.backends.null import Keyring as Disabled
     except ImportError as error:
-        raise StartupError("The setting key_store is keyring: install connmgr[keyring].") from error
+        raise StartupError(
+            "The setting key_store is keyring: install connmgr[keyring], in a clone by `pip install '.[keyring]'`."
+        ) from error
     try:
         backend = keyring.get_keyring()
     except Exception as error:

@@ -71,7 +71,9 @@ class PostgreSQL:
         try:
             import psycopg
         except ImportError:
-            raise StartupError("PostgreSQL needs its driver: install connmgr with the extra postgres.") from None
+            raise StartupError(
+                "PostgreSQL needs its driver: install connmgr[postgres], in a clone by `pip install '.[postgres]'`."
+            ) from None
 
         class Connection(psycopg.Connection[Any]):
             """A connection whose waits end even if the server hangs."""
