@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.cli.exits import NOT_RUN
 from connmgr.cli.progress import QUIET_SECONDS
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
@@ -359,3 +360,8 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_dry_run_does_not_drop_detach_in_silence(connmgr: CommandLine) -> None:
+    done = connmgr("exec", "--dry-run", "--detach", "local", "--", "true", code=NOT_RUN)
+    assert "leave out --detach" in done.errors

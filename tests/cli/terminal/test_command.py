@@ -34,6 +34,17 @@ def test_terminals_are_listed(connmgr: CommandLine, opened: str) -> None:
         assert "is neither a uuid nor a connection" in connmgr("terminal", "close", part, code=NOT_FOUND).errors
 
 
+def test_a_terminal_on_an_address_is_listed(connmgr: CommandLine) -> None:
+    client = connmgr.daemon.client
+    address = client.connection.add("address", {"type": "local", "shell": "/bin/sh"}, temporary=True)
+    terminal = client.terminal.open(address, command="exec sleep 1000")
+    listed = connmgr("terminal", "ls", "--json").json
+    others = connmgr("terminal", "ls", "local*", "--json").json
+    client.terminal.close(terminal)
+    assert terminal in [one["terminal"] for one in listed]
+    assert terminal not in [one["terminal"] for one in others]
+
+
 def test_an_argv_is_listed_as_it_would_be_typed(connmgr: CommandLine) -> None:
     client = connmgr.daemon.client
     terminal = client.terminal.open(LOCAL_MACHINE, argv=["sleep", "1000", "it's"])
