@@ -42,12 +42,15 @@ class Terminals(Group):
         term: str | None = None,
         record: bool | None = None,
         send_env: Mapping[str, str] | None = None,
+        elevate: Mapping[str, str] | None = None,
     ) -> str:
         """Open a terminal with the login shell, ``command`` or the program ``argv`` in it, and return its uuid.
 
         ``send_env`` are variables of the client's environment; those that the connection takes are set.
+        ``elevate`` opens it by sudo as its ``user``.
         """
-        options = given(session=session, columns=columns, rows=rows, term=term, record=record, sendEnv=send_env)
+        options = given(session=session, columns=columns, rows=rows, term=term, record=record)
+        options |= given(sendEnv=send_env, elevate=elevate)
         answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv, saved), **options)
         return str(answer["terminal"])
 

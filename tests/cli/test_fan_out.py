@@ -218,7 +218,7 @@ def test_what_is_no_earlier_output_is_refused(clean_connmgr: CommandLine, tmp_pa
     for text in ("web1  ok", "[]", '{"connection": "x"}', "3"):
         log.write_text(text)
         done = clean_connmgr("exec", "--all", "*", "--retry-failed", str(log), "--", "true", code=125)
-        assert "line 1 is none" in done.errors
+        assert "line 1 is not one" in done.errors
     assert (
         "goes with --all" in clean_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
     )

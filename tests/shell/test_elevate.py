@@ -116,6 +116,9 @@ def test_files_jobs_and_broadcasts(clean_daemon: Daemon, web: str, user: Inhabit
     assert [(one.connection, one.name, one.result.stdout) for one in lines] == [(web, ("web", "root"), "root")]
     by_filter = list(client.shell.broadcast("id -un", connection="web", elevate=ROOT))
     assert [(one.connection, one.result.stdout) for one in by_filter] == [(web, "root")]
+    terminal = client.terminal.open(web, command="id -un; exec sleep 1000", elevate=ROOT)
+    assert client.terminal.output(terminal, wait=20).data.startswith(b"root")
+    client.terminal.close(terminal)
     job = client.post("/job/start", connection=web, command="id -un; cat", stdin="x", key="k", elevate=ROOT)["job"]
     plain = client.post("/shell/start", connection=web) and client.post(
         "/job/start", connection=web, command="id -un", key="k"
