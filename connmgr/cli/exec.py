@@ -121,6 +121,10 @@ class _WithCommand(ExecCommand):
             if marked is not None:
                 ctx.meta[_BEFORE_MARK] = following
             return [*before, name], args[len(before) + 1 :]
+        leading, rest = self._parsed(ctx, following, interspersed=False)
+        if marked is None and (leading.get("saved") or leading.get("script")):
+            # What runs is named, and the words behind the options are its arguments.
+            return own[: len(own) - len(rest)], args[len(args) - len(rest) :]
         # No program is called like an option, so these are connmgr's, if the command is marked behind them.
         if marked is None or self._parsed(ctx, following, interspersed=True)[1]:
             raise click.UsageError(

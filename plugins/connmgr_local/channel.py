@@ -43,7 +43,7 @@ class LocalChannel(Channel):
         directory: str,
         closed: Callable[[LocalChannel], None],
     ) -> None:
-        self.merged = terminal is not None
+        self.merged = bool(terminal)
         self._on_close = closed
         self._closing = threading.Event()
         # Taken once, by the thread that closes: a second close could hit a reused descriptor number.

@@ -58,7 +58,7 @@ def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server:
     shells = connmgr.daemon.client.shell.list()
     assert len(shells) == 2
     assert address in connmgr("status").output
-    assert connmgr("disconnect", address).output == f"{address}: 1 shell ended\n"
+    assert connmgr("disconnect", address).output == f"{address}: 1 shell ended: the shared shell\n"
     assert len(connmgr.daemon.client.shell.list()) == 1
 
 

@@ -51,7 +51,7 @@ def test_a_command_is_saved_listed_run_and_removed(connmgr: CommandLine) -> None
         (["command", "save", "x"], 2, "Missing argument"),
         (["command", "rm", "none"], 1, "Unknown saved command: none"),
         (["exec", "local", "--saved", "x", "a"], 125, "not of the form NAME=VALUE"),
-        (["exec", "local", "--saved", "x", "--argv", "--", "a=b"], 125, "Give --argv or --saved"),
+        (["exec", "local", "--saved", "x", "--argv", "--", "a=b"], 125, "Give one of --argv, --saved and --script"),
     ],
 )
 def test_what_cannot_be_is_told(connmgr: CommandLine, arguments: list[str], code: int, told: str) -> None:

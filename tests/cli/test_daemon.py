@@ -116,5 +116,5 @@ def test_the_program_explains_itself(connmgr: CommandLine) -> None:
     shown = connmgr("--help").output
     assert "exec " in shown
     assert "import-ssh-config " in shown
-    assert connmgr("exec", "-h").output.startswith("Usage: connmgr exec [OPTIONS] CONNECTION... -- COMMAND...")
+    assert connmgr("exec", "-h").output.startswith("Usage: connmgr exec [OPTIONS] CONNECTION COMMAND...")
     assert "connmgr has no command 'nonsense'." in connmgr("nonsense", code=2).errors
