@@ -117,6 +117,8 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
         lines == [{"stdout": "one\n"}, {"stdout": "two\n"}, {"stderr": "oops\n"}, {"exitCode": 3}]
     ),
     "32-shell-list.sh": lambda answers: [one.get("session") for one in answers[1]["shells"]] == [None, "second"],
+    "27-connection-environment.sh": lambda answers: "LANG" in answers[0]["send"],
+    "27-connection-login.sh": lambda answers: answers == [{"opened": True}],
     "27-connection-elevate.sh": lambda answers: answers[0]["connection"].endswith("+owner+root"),
     "33-shell-broadcast.sh": lambda answers: [answers[0]["stdout"], answers[1]["succeeded"]] == ["Linux", 1],
     "33-job-start.sh": keys("job"),

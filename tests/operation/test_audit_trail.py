@@ -33,6 +33,7 @@ READING = {
     "category.info",
     "category.query",
     "connection.browse",
+    "connection.environment",
     "connection.info",
     "connection.query",
     "connection.terminal",

@@ -99,7 +99,8 @@ def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path, closed_po
         client.post("/secret/encrypt", value=new(), unknown=new())
         with_password = {**closed, "password": new()}
         uuid = client.post("/connection/add", name="c", data=with_password, validate=False)["connection"]
-        assert client.post("/connection/add", name="d", data=with_password, validate=False) == {"connection": uuid}
+        again = client.post("/connection/add", name="d", data=with_password, validate=False)
+        assert again == {"connection": uuid, "added": False}
         client.post("/connection/add", name="e", data={**closed, "password": new()}, validate=True)
         client.post("/connection/add", name="f", data={**closed, "password": new(), "port": "x"}, validate=False)
         client.post("/connection/add", name="g", data={**closed, "password": {"text": new()}}, validate=False)

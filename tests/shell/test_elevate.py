@@ -226,7 +226,7 @@ class TestRights:
         for filters, count in ((["*"], 1), (["web/root"], 1), (["web"], 0)):
             reader = create(clean_daemon, "audit.read", "approval.decide", connections=filters)
             entries = reader.ok("/audit/query", limit=100, action="shell.exec")["entries"]
-            found = [one for one in entries if one["connection"] == f"{web}+owner+root"]
+            found = [one for one in entries if one.get("connection") == f"{web}+owner+root"]
             assert len(found) == count, filters
         rules = [{"effect": "ask", "argv": ["/usr/bin/id", "-un"], "connections": ["web/root"]}]
         asking = create(clean_daemon, "shell.argv", "elevate", rules=rules)

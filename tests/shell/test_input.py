@@ -270,7 +270,8 @@ def test_a_person_is_told_that_the_input_is_unknown_and_the_request_then_runs(da
         with pytest.raises(ClientError) as required:
             limited.shell.stream(LOCAL_MACHINE, argv=["cat"], stdin=iter([b"never read"]))
         assert required.value.code == "approval_required"
-        [approval] = daemon.client.post("/approval/query", states=["pending"])["approvals"]
+        pending = daemon.client.post("/approval/query", states=["pending"])["approvals"]
+        [approval] = [one for one in pending if one["tokenName"] == "asks"]
         assert approval["asked"]["input"].startswith("unknown")
         daemon.client.post("/approval/decide", approval=approval["approval"], decision="once")
         with limited.shell.stream(LOCAL_MACHINE, argv=["cat"], stdin=iter([b"read now"])) as stream:
