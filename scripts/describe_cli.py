@@ -27,21 +27,21 @@ WIDTH = 130
 SECTIONS = {
     "Naming connections": """
         A CONNECTION is named by its path, as `connmgr ls` shows it: `web`, or `web/root` for a connection that runs
-        in it. The end of a path (`root`), or any part that reaches into its last name (`we`, `oo`, `we/ro`), suffices
-        if only one connection has it. A part of `web` alone never means `web/root`. If several have it, connmgr lists
-        them and does nothing. A category may stand before the path (`customers/web`). The uuid always works. Letter
-        case makes no difference.
+        in it. The end of a path in whole segments (`root`) suffices if only one connection has it. A category may stand
+        before the path (`customers/web`). The uuid always works. Letter case makes no difference. A part of a name is
+        an error, which suggests whole ones; if several connections have a name, connmgr lists them. Then it does
+        nothing. `local` is the machine of the daemon.
 
         `exec`, `shell`, `cp`, `info`, `disconnect` and `trust` also take the address of a machine without a stored
         connection: `deploy@web.example` or `ssh://deploy@web.example:2222`, for `cp` with `:path` behind it. The daemon
         keeps this connection in memory until a minute after its shell has ended. It works like a stored one, host key
         checks included, but has no jobs. `connmgr exec --store` stores it.
 
-        A GLOB matches whole names, with the category or without it: `web*` and `customers/web*` match
-        `customers/web1`. `*` stands for any characters within one segment, and `**` for any across segments:
-        `fleet/*` matches the connections in the category `fleet` itself, `fleet/**` also those in the categories below
-        it, and those that run in its connections. `?`, `[abc]`, `[!abc]` and `{a,b}` work too. Quote a GLOB, so that
-        your own shell does not expand it.
+        A GLOB without `/` is held against last names, one with `/` against paths, with the category or without it:
+        `web*` and `customers/web*` match `customers/web1`. `*` stands for any characters within one segment, and `**`
+        for any across segments: `fleet/*` matches the connections in the category `fleet` itself, `fleet/**` also those
+        in the categories below it, and those that run in its connections. `?`, `[abc]`, `[!abc]` and `{a,b}` work too.
+        Quote a GLOB, so that your own shell does not expand it.
 
         `connmgr ls` and `connmgr exec --all` take several GLOBs, and `--category`, `--type`, `--failed` and `--limit`
         narrow down their matches. A GLOB that matches nothing is an error, and then nothing runs at all.
@@ -60,37 +60,39 @@ SECTIONS = {
         """,
     "Running commands": """
         `connmgr exec web -- ls -l /srv` runs a command in the shell of a connection. It starts a missing shell and
-        leaves the shell open, so that the next command costs 1 to 2 ms in the daemon (`make bench`). The directory
-        and exported variables last from one command to the next, for all who use the connection.
+        leaves the shell open, so that the next command costs 1 to 2 ms in the daemon (`make bench`). Each of your
+        terminals, and each cron job, has a shell of its own on a connection, in which the directory and exported
+        variables last from one command to the next.
 
-        `--session NAME` uses another shell of the connection, with a directory, variables and a queue of its own, until
-        `connmgr disconnect` or `idle-timeout`. `export CONNMGR_SESSION=$$` gives each of your terminals its own.
-        `--fresh` runs a command in a new shell, which is stopped afterwards: it sees no directory
-        or variables of earlier commands, and leaves none.
+        `--session NAME` uses another shell of the connection, which terminals can share, until `connmgr disconnect` or
+        `idle-timeout`; `$CONNMGR_SESSION` names one too. `--session -` is the connection's own shell, which clients of
+        the API share. `--fresh` runs a command in a new shell, which is stopped afterwards: it sees no directory or
+        variables of earlier commands, and leaves none. `--sudo` runs it as root, in a further shell of its own.
 
         `connmgr exec web -- 'cd /srv && ls *.log'` quotes the command against your own shell. As with ssh, blanks join
         the words after `--` into one command for the far shell: quote a word with blanks for that shell too. With
         `--argv` no shell reads the words: `connmgr exec web --argv -- rm 'a file' '*'` removes exactly these two files.
 
-        Output appears as it is printed. The command reads nothing without `--stdin`. Ctrl-C, or any
-        other end of `connmgr exec`, kills the command with all that it started.
+        Output appears as it is printed. As with ssh, the command reads standard input if that is a pipe, a socket or a
+        file; from a terminal it does so only with `--stdin`, and `-n` gives it no input. Ctrl-C, or any other end of
+        `connmgr exec`, kills the command with all that it started.
 
         When a link breaks or a machine reboots, the next command has a new shell. connmgr says on standard error that
         its directory and variables are new, and with `--json` by `"restarted": true`. A command that may have been sent
         already is never repeated: it fails.
 
         `connmgr exec --all 'web*' db -j 20 -- uptime` runs a command on every connection that one of the GLOBs
-        matches, twenty at a time. `--` must stand before the command. Each connection has one line when it finishes:
-        its name, `ok`, the exit code or the error, the time, and the first line of output. The summary goes to
-        standard error.
+        matches, twenty at a time. `--` must stand before the command. When all have finished, each output is printed
+        once, below the names of the connections that share it; with `--brief` each connection has one line as soon as
+        it finishes. The summary goes to standard error.
         """,
     "Jobs": """
         `connmgr exec --detach --name nightly web -- make -j4 all` starts a command as a job,
         in the directory and with the variables of the connection's shell, and prints its uuid. The job runs on after
         the end of this program, the shell, the link and the daemon. docs/LONG_COMMANDS.md has the details.
 
-        A JOB is named by its `--name`, by its uuid, or by the beginning of that. If several jobs have the name, connmgr
-        lists them and does nothing.
+        A JOB is named by its `--name` or its uuid; where a command only reads, the first 8 digits of a uuid suffice. If
+        several jobs have the name, connmgr lists them and does nothing.
 
         `connmgr job logs -f nightly` prints its output until its end. `connmgr job wait nightly` exits with its exit
         code. Both wait while the daemon is gone.

@@ -9,7 +9,7 @@ import click
 
 from connmgr.cli import fields
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ensure_category
+from connmgr.cli.names import check_name, ensure_category
 from connmgr.cli.output import json_option, print_json, print_table
 from connmgr.client import Client
 from connmgr.client.names import qualified
@@ -50,12 +50,16 @@ def add(
         return
     if kind is None or name is None:
         raise click.UsageError("TYPE and NAME are needed; `connmgr add --schema` lists the types.")
+    check_name(name)
     chosen = fields.type_named(client, kind)
     data: dict[str, Any] = {"type": chosen.name}
     fields.apply(client, chosen, data, assignments, secrets)
+    fields.require(chosen, data)
     where = None if category is None else ensure_category(client, category)
     added, is_new = client.connection.ensure(name, data, validate=validate, category=where)
-    if not is_new:
+    if is_new:
+        _tell_unusual(client, name, added)
+    else:
         _tell_equal(client, name, added)
     if as_json:
         print_json({"connection": added, "added": is_new})
@@ -70,6 +74,21 @@ def _tell_equal(client: Client, name: str, existing: str) -> None:
     click.echo(f"{visible(name)} was not added: {stored} is stored with the same data.", err=True)
     if one.name[-1] != name.lower():
         click.echo(f"To rename it: connmgr mv {shlex.quote(stored)} {shlex.quote(name)}", err=True)
+
+
+def _tell_unusual(client: Client, name: str, added: str) -> None:
+    """Say that the connection ``added`` has another name than ``name``, or one that others have too."""
+    [one] = client.connection.info([added])
+    stored = visible(qualified(one))
+    if one.name[-1] != name.lower():
+        click.echo(f"It is stored as {stored}, since / separates names.", err=True)
+    alike = [other for other in client.connection.names() if (other.category, other.name) == (one.category, one.name)]
+    if len(alike) > 1:
+        click.echo(
+            f"{stored} now is the name of {len(alike)} connections, and commands refuse it. To rename this one: "
+            f"connmgr mv {added} NAME",
+            err=True,
+        )
 
 
 def _show(client: Client, kind: str | None, *, as_json: bool) -> None:

@@ -89,15 +89,31 @@ def _advised(error: ClientError) -> str:
         return f"{error.message}\n`connmgr serve` starts a daemon; `connmgr service install` has the system start it."
     if error.code in ("secret_locked", "vault_locked"):
         return f"{error.message}\n`connmgr vault unlock USER` unlocks the vault until it is locked again."
-    if error.details.get("passwordRequired") and "elevation" in error.details:
-        return f"{error.message}\n`connmgr sudo-password CONNECTION` stores it; on a terminal it is asked for."
+    if "elevation" in error.details and (advice := _sudo_advice(error.details)):
+        return f"{error.message}\n{advice}"
     if error.code == "shell_lost":
         return f"{error.message}\nThe next command starts a new shell, whose directory and variables are new."
     if error.code == "auth_failed" and "name" in error.details:
         return f"{error.message}\n{_login_advice(error.details)}"
+    if error.code == "invalid_request":
+        # The fields of a connection are the command line's own words; where the API has them is not.
+        return error.message.removeprefix("data.")
     if error.details.get("restarted"):
         return f"{error.message}\nThe shell was started anew before; its directory and variables are new."
     return error.message
+
+
+def _sudo_advice(details: dict[str, Any]) -> str:
+    """Return the commands that help where sudo has no password or refused one, ``""`` if it failed otherwise."""
+    name = shlex.quote(str(details["elevation"].get("name", "CONNECTION")))
+    if details.get("passwordRequired"):
+        return f"`connmgr sudo-password {name}` stores it; on a terminal it is asked for."
+    if details.get("passwordRefused"):
+        return (
+            f"`connmgr sudo-password --show {name}` prints for what the password is stored; "
+            f"`connmgr sudo-password {name}` stores another for this connection."
+        )
+    return ""
 
 
 def _login_advice(details: dict[str, Any]) -> str:
@@ -109,5 +125,10 @@ def _login_advice(details: dict[str, Any]) -> str:
             f"`connmgr edit {name}{key} --secret identity.passphrase` keeps the passphrase sealed in the vault; "
             "commands on a terminal ask for it."
         )
+    if "@" in name:
+        # An address, most likely: nothing is stored that could be changed.
+        offers = "`connmgr add ssh NAME host=HOST user=USER identity.file=FILE` stores a connection with a key."
+    else:
+        offers = f"`connmgr edit {name} identity.file=FILE` names a key."
     agent = " `ssh-add` puts a key into an ssh-agent, which commands lend." if "agent" in details else ""
-    return f"`connmgr info {name}` shows what is offered; `connmgr edit {name} identity.file=FILE` names a key.{agent}"
+    return f"`connmgr info {name}` shows what is offered; {offers}{agent}"

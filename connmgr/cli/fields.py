@@ -61,6 +61,14 @@ def apply(
         _inside(data, field)[field.rpartition(".")[2]] = value
 
 
+def require(kind: ConnectionType, data: Mapping[str, Any]) -> None:
+    """Raise UsageError if ``data`` lack a field that the type requires."""
+    missing = [name for name in kind.schema.get("required", ()) if name not in data]
+    if missing:
+        given = " ".join(f"{name}=…" for name in missing)
+        raise click.UsageError(f"{kind.name} needs {given}; `connmgr add --schema {kind.name}` shows its fields.")
+
+
 def unset(kind: ConnectionType, data: dict[str, Any], fields: Sequence[str]) -> None:
     """Remove ``fields`` from ``data``."""
     for field in fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,6 +23,8 @@ from connmgr.printable import visible
 
 WAITS = 64
 """Requests that wait at a time; a job that ended meanwhile answers at once."""
+
+_FAILED_START = re.compile(r"(?P<name>\S.*?) {2,}(?P<code>[a-z]+(?:_[a-z]+)*) {2,}(?P<message>.*)")
 
 
 class Ended(NamedTuple):
@@ -86,11 +89,22 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
             else:
                 ids.append(str(told["job"]))
         except (ValueError, TypeError, KeyError):
+            if (start := _failed_start(line)) is not None:
+                failed.append(start)
+                continue
             found = [one[0] for one in UUID.finditer(line)]
             if line.strip() and not found:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
             ids += [one.lower() for one in found[-1:]]
     return failed, ids
+
+
+def _failed_start(line: str) -> Ended | None:
+    """Return what a line of `exec --all --detach` without `--json` says of a job that was not begun."""
+    parts = _FAILED_START.fullmatch(line.rstrip("\n"))
+    if parts is None or UUID.fullmatch(parts["name"]):
+        return None
+    return Ended("", error=(parts["code"], parts["message"]), name=parts["name"])
 
 
 def _ends(client: Client, ids: Sequence[str]) -> Iterator[Ended]:

@@ -47,6 +47,9 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     """
     client = connect()
     names = chosen(client, selectors, choice, may_be_none=True).names
+    if not names and choice.filters and not selectors:
+        filters = " and ".join(map(" ".join, choice.filters.items()))
+        click.echo(f"connmgr: no connection matches {filters}", err=True)
     if shape == "names":
         print_table([(qualified(one),) for one in names])
         return

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import click
 
 from connmgr.cli.daemon import connect
-from connmgr.cli.names import ConnectionName, find_category
+from connmgr.cli.exits import Failure
+from connmgr.cli.names import ConnectionName, check_name, find_category
 from connmgr.cli.output import counted
 from connmgr.cli.selection import Choice, agreed, all_option, choosing, chosen, consent, means_many, require_some
+from connmgr.cli.stored import folded
 from connmgr.client import Client
 from connmgr.client.names import qualified
+from connmgr.printable import visible
 
 
 @click.command()
@@ -40,6 +44,8 @@ def mv(
     else:
         require_some(words, choice)
     name = words[1] if not everywhere and len(words) == 2 else None
+    if name is not None:
+        check_name(name)
     if name is None and target is None:
         raise click.UsageError("Nothing to change: give NAME, --category or both.")
     client = connect()
@@ -50,9 +56,28 @@ def mv(
     id = client.connection.find(words[0])
     [one] = client.connection.info([id])
     path = one.category if where is None else client.category.info([where])[0].name[1:]
-    row = (qualified(one), "/".join([*path, *one.name[:-1], name or one.name[-1]]))
+    moved = folded([*one.name[:-1], name or one.name[-1]])
+    row = (qualified(one), "/".join([*path, *moved]))
+    _refuse_taken([(one.id, path, moved)], client)
     if agreed([row], "", yes=yes, dry_run=dry_run, asks=False):
         client.connection.update(id, name=name, category=where)
+
+
+def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], client: Client) -> None:
+    """Refuse if a connection would get the category and path of another, so that their name means neither.
+
+    ``moves`` are the uuids of connections, with the category and the path that each would get.
+    :raises Failure: one is taken, or two would be the same.
+    """
+    going = {id for id, *_ in moves}
+    taken = {(one.category, one.name): one.id for one in client.connection.names() if one.id not in going}
+    for id, category, path in moves:
+        other = taken.setdefault((folded(category), path), id)
+        if other != id:
+            raise Failure(
+                f"{visible('/'.join([*category, *path]))!r} is the name of another connection, {other}, and one name "
+                "cannot mean both. Nothing was changed."
+            )
 
 
 def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *, yes: bool, dry_run: bool) -> None:
@@ -63,6 +88,7 @@ def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *,
         click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
         return
     rows = [(qualified(one), "/".join([*path, *one.name])) for one in names]
+    _refuse_taken([(one.id, path, one.name) for one in names], client)
     question = f"Move {counted(len(rows), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(words, choice)):
         client.connection.apply(change=[{"connection": one.id, "category": list(path)} for one in names])

@@ -67,6 +67,12 @@ def find_category(client: Client, name: str) -> str:
     return found[0]
 
 
+def check_name(name: str) -> None:
+    """Raise UsageError if ``name`` is blank: no command could name such a connection."""
+    if not name.strip():
+        raise click.UsageError("The name of a connection cannot be blank.")
+
+
 def category_path(client: Client, category: str) -> tuple[str, ...]:
     """Return the path of a category that is given by its uuid, or by its path, which need not exist yet."""
     if UUID.fullmatch(category):

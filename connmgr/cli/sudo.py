@@ -15,9 +15,17 @@ OPTION, ROOT = "--sudo", "root"
 TRIES = 3
 """Passwords that are asked for, as by sudo itself."""
 
+
+def _named(_context: click.Context, _option: click.Parameter, user: str | None) -> str | None:
+    if user is not None and not user.strip():
+        raise click.BadParameter("no user is named; --sudo alone means root.")
+    return user
+
+
 sudo_option = click.option(
     OPTION,
     "sudo",
+    callback=_named,
     metavar="[=USER]",
     help="Work as root, or as USER, by sudo; its password is that of `connmgr sudo-password`, or asked for.",
 )

@@ -24,6 +24,7 @@ from connmgr.plugin import LEAST_SECONDS, Asker, ClientEnvironment, Deadline, Tr
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
+from connmgr.vault.elevated import elevation_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,9 @@ class Target:
 
     @classmethod
     def stored(cls, record: Connection) -> Target:
-        """Return a stored connection as a target."""
-        return cls(record.type, record.data, record.id, record.way, "/".join(record.path))
+        """Return a stored connection as a target, an elevated one by the name of that which it runs over."""
+        path = record.path if elevation_of(record.id) is None else record.path[:-1]
+        return cls(record.type, record.data, record.id, record.way, "/".join(path))
 
 
 @dataclass

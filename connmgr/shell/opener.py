@@ -135,7 +135,7 @@ class Opener:
                 )
             else:
                 text = f"sudo to {elevation.user}: {error.message}"
-            about = {"connection": elevation.base, "user": elevation.user}
+            about = {"connection": elevation.base, "name": place, "user": elevation.user}
             raise type(error)(f"{place}: {text}", **error.details, elevation=about) from error
 
     def _refuse_when_closed(self) -> None:

@@ -33,6 +33,8 @@ STEP_SECONDS = 8.0
 # Prompts and refusals are recognised in English; the session gets its own locale back. sudo passes LC_* on.
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
 _IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
+# sudo and doas run programs as users whose login shell refuses logins, such as www-data, but name that shell in SHELL.
+_WITH_SHELL = "case ${SHELL-} in */nologin|*/false) SHELL=/bin/sh; export SHELL;; esac; "
 # Bounded, because an unbounded search would scan to the end of the line for each "password".
 _PASSWORD_PROMPT = rb"(?i)pass(?:word|code|phrase)[^\r\n]{0,200}: ?$"
 _REFUSED = re.compile(r"(?i)authentication (?:failure|failed|error)|incorrect password|sorry, try|su: sorry")
@@ -90,7 +92,7 @@ class ShellEnvironment(Wrapper):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         if not data["elevated"]:
             return list(argv)
-        own = ["/bin/sh", "-c", _IN_OWN_LANGUAGE, "sh", *argv]
+        own = ["/bin/sh", "-c", _WITH_SHELL + _IN_OWN_LANGUAGE, "sh", *argv]
         return ["/bin/sh", "-c", _IN_ENGLISH, "sh", *self._elevation(own, data, prompt)]
 
     def _elevation(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:

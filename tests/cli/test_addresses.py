@@ -116,6 +116,15 @@ def test_what_is_no_address_is_refused(connmgr: CommandLine, address: str, said:
     assert "hunter2" not in errors
 
 
+def test_after_a_refused_login_no_field_of_an_address_is_to_be_changed(connmgr: CommandLine, server: Sshd) -> None:
+    Path(connmgr.daemon.environment["HOME"], ".ssh", "known_hosts").write_text(server.known_hosts())
+    address = f"ssh://nobody-here@127.0.0.1:{server.port}"
+    errors = connmgr("exec", address, "--", "true", code=125).errors
+    assert "does not let nobody-here in" in errors
+    assert "`connmgr add ssh NAME host=HOST user=USER identity.file=FILE` stores a connection with a key." in errors
+    assert "connmgr edit" not in errors
+
+
 def test_what_needs_a_stored_connection_says_so(connmgr: CommandLine, server: Sshd) -> None:
     address = f"{server.user}@known"
     assert "has no jobs" in connmgr("exec", address, "--detach", "--", "true", code=125).errors

@@ -244,3 +244,8 @@ class TestChangesOfMany:
         assert [one["name"] for one in fleet("info", "web?", "db", "--json").json] == [["db"], ["web1"], ["web2"]]
         assert fleet("info", "web1", "--json").json["name"] == ["web1"]
         assert fleet("info", "--category", "default", "--limit", "2").output.count("uuid") == 2
+
+
+def test_ls_says_that_filters_match_nothing(connmgr: CommandLine) -> None:
+    done = connmgr("ls", "--type", "shh", "--category", "fleet")
+    assert (done.output, done.errors) == ("", "connmgr: no connection matches --category fleet and --type shh\n")

@@ -316,8 +316,8 @@ class TestFields:
         assert said in connmgr("add", *arguments, code=2).errors
 
     def test_what_the_daemon_refuses_is_told_with_the_field(self, connmgr: CommandLine) -> None:
-        assert "data.port" in connmgr("add", "ssh", "web", "host=x", "port=99999", code=1).errors
-        assert "data.host" in connmgr("add", "ssh", "web", code=1).errors
+        refusal = connmgr("add", "ssh", "web", "host=x", "port=99999", code=1).errors
+        assert refusal.startswith("Error: port: "), refusal
 
     def test_a_connection_that_cannot_be_opened_is_not_added_when_validated(self, connmgr: CommandLine) -> None:
         refusal = connmgr("add", "local", "odd", "shell=/nonexistent", "--validate", code=1).errors
@@ -422,3 +422,39 @@ def test_what_an_empty_variable_leaves_names_nothing(own_connmgr: CommandLine) -
     assert job.state == "running"
     client.jobs.get(job.id).kill()
     assert not (connmgr.daemon.home / "copied").exists()
+
+
+def test_no_connection_gets_the_name_of_another(clean_connmgr: CommandLine) -> None:
+    one, two = add(clean_connmgr, "one"), add(clean_connmgr, "two")
+    for words in (("mv", "one", "TWO"), ("mv", "one", "two", "--category", "default")):
+        assert f"'default/two' is the name of another connection, {two}, and" in clean_connmgr(*words, code=1).errors
+    clean_connmgr("category", "add", "fleet")
+    three = clean_connmgr("add", "ssh", "one", "host=three.example", "--category", "fleet").output.strip()
+    for words in (("mv", "default/one", "--category", "fleet"), ("mv", "--all", "*/{one,two}", "--category", "fleet")):
+        assert (
+            f"'fleet/one' is the name of another connection, {three}" in clean_connmgr(*words, "--yes", code=1).errors
+        )
+    # Nor do two that move at once become one name.
+    clean_connmgr("category", "add", "both")
+    moved = clean_connmgr("mv", "--all", "*/one", "--category", "both", "--yes", code=1).errors
+    assert "'both/one' is the name of another connection" in moved
+    listed = clean_connmgr("ls", "--format", "names", "one", "two", code=5).errors
+    assert "'one' is the name of 2 connections" in listed
+    assert clean_connmgr("info", "default/one", "--json").json["connection"] == one
+    clean_connmgr("mv", "default/one", "ONE")
+    clean_connmgr("mv", "default/one", "four")
+    assert clean_connmgr("info", "four", "--json").json["connection"] == one
+
+
+def test_add_says_what_is_unusual_about_the_name(clean_connmgr: CommandLine) -> None:
+    add(clean_connmgr, "one")
+    second = clean_connmgr("add", "ssh", "one", "host=other.example")
+    assert second.errors.startswith("default/one now is the name of 2 connections, and commands refuse it.")
+    rename = second.errors.strip().partition("connmgr mv ")[2].replace("NAME", "other").split()
+    clean_connmgr("mv", *rename)
+    assert clean_connmgr("info", "other", "--json").json["connection"] == second.output.strip()
+    slashed = clean_connmgr("add", "ssh", "a/b", "host=third.example")
+    assert slashed.errors == "It is stored as default/a_b, since / separates names.\n"
+    for words in (("add", "ssh", " ", "host=fourth.example"), ("mv", "one", "")):
+        assert "The name of a connection cannot be blank." in clean_connmgr(*words, code=2).errors
+    assert "ssh needs host=…; `connmgr add --schema ssh`" in clean_connmgr("add", "ssh", "x", code=2).errors

@@ -87,7 +87,9 @@ def test_modes(connmgr: CommandLine, tmp_path: Path) -> None:
 def test_what_fails_leaves_no_file_and_says_why(connmgr: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     for source, target, code, said in (
-        (f"local:{tmp_path}/nowhere", f"{tmp_path}/old", 1, "does not exist"),
+        (f"local:{tmp_path}/nowhere", f"{tmp_path}/old", 1, f"Error: local:{tmp_path}/nowhere: File does not exist"),
+        (f"local:{tmp_path}/nowhere", "local:copy", 1, f"Error: local:{tmp_path}/nowhere: File does not exist"),
+        (f"{tmp_path}/old", f"local:{tmp_path}/no/where", 1, f"Error: local:{tmp_path}/no/where: The directory"),
         (f"{tmp_path}/nowhere", f"local:{tmp_path}/old", 1, "No such file"),
         (f"local:{tmp_path}", f"{tmp_path}/old", 1, "directory"),
         (f"{tmp_path}", f"local:{tmp_path}/old", 1, "directory"),
@@ -126,3 +128,9 @@ def test_progress_is_shown_on_a_terminal_unless_told_otherwise(
         assert ("2.9/2.9 MiB" in printed) == shown, printed
         assert ("big[1]" in printed) == shown
     assert connmgr("cp", f"{tmp_path}/big[1]", f"local:{tmp_path}/there").errors == ""
+
+
+def test_all_does_not_take_an_option_for_a_glob(connmgr: CommandLine) -> None:
+    for option in ("--sudo", "-q"):
+        errors = connmgr("cp", "--all", option, "local", "file", ":/tmp/file", code=2).errors
+        assert f"--all needs a GLOB, and {option} follows it: write `--all GLOB {option}`." in errors

@@ -385,6 +385,10 @@ class TestSeveral:
         waited = shells("job", "wait", "--from", "-", stdin=started.output, code=1)
         assert "down  host_refused" in waited.output
         assert waited.errors.endswith(" s: 1 ok, 1 host_refused\n")
+        plain = shells("exec", "--all", "--detach", "**/sh0", "down", "--", "true", code=1)
+        again = shells("job", "wait", "--from", "-", stdin=plain.output, code=1)
+        assert "down  host_refused  127.0.0.1:" in again.output
+        assert again.errors.endswith(" s: 1 ok, 1 host_refused\n")
         chosen = shells("ls", "--format", "names", "--failed", "-", stdin=started.output)
         assert chosen.output == "default/down\n"
 

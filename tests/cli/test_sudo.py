@@ -12,6 +12,7 @@ from tests.cli.program import CommandLine, finish
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.plugins.places import Places, ssh_fields
+from tests.plugins.sshd import keygen
 
 pytestmark = pytest.mark.needs("machine", "sshd", "sudo")
 
@@ -39,7 +40,7 @@ def test_without_anybody_to_ask_the_error_says_what_to_do(
 ) -> None:
     done = clean_connmgr("exec", "host1", "--sudo", "--", "id", code=125)
     assert f"host1: sudo wants the password of {users['host1'].name} to run as root, and none is stored" in done.errors
-    assert "`connmgr sudo-password CONNECTION`" in done.errors
+    assert "`connmgr sudo-password host1`" in done.errors
     copied = clean_connmgr("cp", "--sudo", "host1:/etc/hostname", "-", code=1)
     assert "host1: sudo wants the password" in copied.errors
 
@@ -147,5 +148,54 @@ def test_on_a_terminal_one_password_is_asked_for_all(
     assert f": {HOSTS} ok" in silent.errors
 
 
+def test_on_a_terminal_a_script_for_all_asks_for_one_password(
+    clean_connmgr: CommandLine, users: dict[str, Inhabitant], tmp_path: Path
+) -> None:
+    assert users
+    (tmp_path / "script").write_text("#!/bin/sh\nid -un\n")
+    script = str(tmp_path / "script")
+    terminal = clean_connmgr.on_terminal("exec", "--all", "--sudo", "--script", script, "hosts/host*", "--")
+    terminal.expect_exact("sudo wants a password on ")
+    terminal.expect_exact("(empty for none): ")
+    terminal.sendline(PASSWORD)
+    code, rest = finish(terminal)
+    assert code == 0, rest
+    assert re.search(rf"host\[1-{HOSTS}\] \({HOSTS}\)\s+-+\s+root\s", rest), rest
+
+
 def _id(connmgr: CommandLine, name: str) -> str:
     return connmgr.daemon.client.connection.query(name)[0]
+
+
+def test_advice_names_the_connection_that_is_stored(
+    clean_connmgr: CommandLine,
+    users: dict[str, Inhabitant],
+    places: Places,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    wanted = clean_connmgr("exec", "host1", "--sudo", "--", "id", code=125).errors
+    assert "`connmgr sudo-password host1` stores it" in wanted
+    clean_connmgr("sudo-password", "host1", stdin="wrong")
+    refused = clean_connmgr("exec", "host1", "--sudo", "--", "id", code=125).errors
+    assert "`connmgr sudo-password --show host1` prints" in refused
+    other = keygen(tmp_path / "other").with_suffix(".pub").read_text().split()
+    data = {"type": "ssh", **ssh_fields(places.sshd, "nobody", hostKey=" ".join(other[:2]))}
+    clean_connmgr.daemon.client.connection.add("changed", data)
+    changed = clean_connmgr("exec", "changed", "--sudo", "--", "id", code=125).errors
+    assert "`connmgr trust --forget changed` forgets the old key" in changed
+    empty = clean_connmgr("exec", "host1", "--sudo=", "--", "id", code=125).errors
+    assert "no user is named; --sudo alone means root" in empty
+
+
+def test_a_user_without_a_login_shell_runs_commands(
+    clean_connmgr: CommandLine,
+    users: dict[str, Inhabitant],
+    running_machine: Machine,  # noqa: F811
+) -> None:
+    service = running_machine.add_user(shell="/usr/sbin/nologin").name
+    clean_connmgr("sudo-password", "host1", stdin=PASSWORD)
+    done = clean_connmgr("exec", f"--sudo={service}", "host1", "--", "id -un; echo $SHELL")
+    assert done.output == f"{service}\n/bin/sh\n"
+    shells = clean_connmgr("info", "host1").output
+    assert f"shell as {service}" in shells
+    assert clean_connmgr("disconnect", "host1").output == f"host1: 1 shell ended: the shared shell as {service}\n"

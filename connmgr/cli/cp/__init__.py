@@ -8,15 +8,25 @@ import click
 
 from connmgr.cli.cp.copy import Copy, Options
 from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded, is_of_address
+from connmgr.cli.cp.single import locating
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED
 from connmgr.cli.outcome import fresh_option, session_of, session_option
 from connmgr.cli.output import json_option, print_json
 from connmgr.cli.progress import transferring
 from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option
-from connmgr.cli.sudo import WithSudo, sudo_option
+from connmgr.cli.sudo import OPTION, WithSudo, sudo_option
 
 DEFAULT_JOBS, MAX_JOBS = 8, 64
+
+
+def _globs(_context: click.Context, _option: click.Parameter, patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse an option in place of a GLOB, which `--all` alone would take for one, unlike that of `connmgr exec`."""
+    for one in patterns:
+        if one.startswith("-"):
+            option = OPTION if one.startswith(OPTION) else one
+            raise click.UsageError(f"--all needs a GLOB, and {option} follows it: write `--all GLOB {option}`.")
+    return patterns
 
 
 @click.command(cls=WithSudo)
@@ -37,6 +47,7 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
     "patterns",
     metavar="GLOB",
     multiple=True,
+    callback=_globs,
     help="Copy to all matching connections, with TARGET :path, or from all, with each SOURCE :path.",
 )
 @choosing
@@ -120,7 +131,7 @@ def cp(
         places = [place for text in sources for place in expanded(client, shells.place_of(text, store=store))]
         if len(places) > 1 and STREAM in (*places, end):
             raise click.UsageError("Standard input and output are one file: copy them by themselves.")
-        with transferring(str(sources[0]), quiet=quiet or as_json) as progress:
+        with transferring(str(sources[0]), quiet=quiet or as_json) as progress, locating():
             copy = Copy(client, options, progress)
             copy.run(places, end)
     if as_json:

@@ -43,11 +43,11 @@ class Copy:
     def run(self, sources: Sequence[Place], end: Place) -> None:
         """Copy all of ``sources`` to ``end``. If one of several fails, this is recorded, and the others are copied.
 
-        :raises Failure: the only source failed, or ``end`` is no directory although there are several.
+        :raises Failure: the only source failed, or ``end`` is not a directory although there are several.
         """
         into = len(sources) > 1
         if into and not self._is_directory(end):
-            raise Failure(f"{end} is no directory, which several files need.")
+            raise Failure(f"{end} is not a directory; copying several files needs one.")
         for start in sources:
             if len(sources) == 1:
                 self._one(start, end, into=into)

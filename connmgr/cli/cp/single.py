@@ -18,6 +18,9 @@ from connmgr.cli.cp.places import STREAM, Place, Remote, own_name
 from connmgr.cli.exits import Failure
 from connmgr.client import Client, ClientError, Download, FileEntry, Progress
 
+_PLACE = "place"
+"""The member of an error's details that is the name of a connection."""
+
 
 class Manner(NamedTuple):
     """How a file is copied: with its time if ``dated``; with ``mode``, or by default its own mode minus ``umask``.
@@ -76,15 +79,16 @@ def _write(
     """Send ``source`` to a file, or into a directory under ``name``."""
     # The source can be sent only once, so check first whether the target is a directory.
     target = end.named(name) if _is_directory(client, end) or end.is_directory else end
-    return client.fs.upload(
-        target.connection,
-        source,
-        target.path,
-        mode=marks.mode,
-        modified=marks.modified,
-        progress=progress,
-        session=target.session,
-    )
+    with _on(target):
+        return client.fs.upload(
+            target.connection,
+            source,
+            target.path,
+            mode=marks.mode,
+            modified=marks.modified,
+            progress=progress,
+            session=target.session,
+        )
 
 
 def _is_directory(client: Client, place: Remote) -> bool:
@@ -98,7 +102,34 @@ def _is_directory(client: Client, place: Remote) -> bool:
 
 def stat_of(client: Client, place: Remote) -> FileEntry:
     """Describe a file of a connection."""
-    return client.fs.stat(place.connection, place.directory, session=place.session)
+    with _on(place):
+        return client.fs.stat(place.connection, place.directory, session=place.session)
+
+
+@contextlib.contextmanager
+def _on(place: Remote) -> Iterator[None]:
+    """Note in an error about a file which connection the file is on, unless the error comes from another one."""
+    try:
+        yield
+    except ClientError as error:
+        error.details.setdefault(_PLACE, place.name)
+        raise
+
+
+@contextlib.contextmanager
+def locating() -> Iterator[None]:
+    """Put the connection before the path that the message of an error begins with.
+
+    Not with --all, whose messages stand below the names of connections, equal ones once.
+    """
+    try:
+        yield
+    except ClientError as error:
+        name = error.details.pop(_PLACE, None)
+        if name is None or not error.message.startswith("/"):
+            raise
+        said = f"{name}:{error.message}"
+        raise ClientError(said, error.code, error.status, error.details, error.retry_after) from error
 
 
 def _down(client: Client, start: Remote, end: str, manner: Manner, progress: Progress | None) -> int:
@@ -106,7 +137,7 @@ def _down(client: Client, start: Remote, end: str, manner: Manner, progress: Pro
         return _send(client, start, sys.stdout.buffer, progress)
     entry = stat_of(client, start)
     if entry.type == "directory":
-        raise Failure(f"{start.path} is a directory; -r copies directories.")
+        raise Failure(f"{start} is a directory; -r copies directories.")
     bits = entry.mode & 0o777 & ~manner.umask if manner.mode is None else manner.mode
     target = Path(end).expanduser()
     if target.is_dir():
@@ -122,7 +153,8 @@ def _down(client: Client, start: Remote, end: str, manner: Manner, progress: Pro
 
 
 def _send(client: Client, start: Remote, file: IO[bytes], progress: Progress | None) -> int:
-    size = client.fs.download(start.connection, start.path, file, progress, session=start.session)
+    with _on(start):
+        size = client.fs.download(start.connection, start.path, file, progress, session=start.session)
     file.flush()
     return size
 
@@ -130,9 +162,10 @@ def _send(client: Client, start: Remote, file: IO[bytes], progress: Progress | N
 def _across(client: Client, start: Remote, end: Remote, manner: Manner, progress: Progress | None) -> int:
     entry = stat_of(client, start)
     if entry.type == "directory":
-        raise Failure(f"{start.path} is a directory; -r copies directories.")
+        raise Failure(f"{start} is a directory; -r copies directories.")
     marks = Marks(entry.mode & 0o777 if manner.mode is None else manner.mode, entry.modified if manner.dated else None)
-    with client.clone() as reading, reading.fs.open(start.connection, start.path, session=start.session) as content:
+    source = start.connection, start.path
+    with client.clone() as reading, _on(start), reading.fs.open(*source, session=start.session) as content:
         return _write(client, content, end, Path(start.path).name, marks, progress)
 
 
