@@ -99,3 +99,4 @@ class IdleCloser:
             # It may have been used meanwhile, or be another one.
             if entry.shell is not None and name in self._unneeded():
                 self._end(entry)
+                self._table.remember_lost(name)

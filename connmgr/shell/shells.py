@@ -262,8 +262,11 @@ class Shells:
 
     def _end_stale(self, name: ShellName) -> None:
         try:
-            with self._holding(name):
-                pass
+            with self._holding(name) as entry:
+                ends = entry.stale and entry.shell is not None
+            if ends:
+                # Whoever used it has not asked for a new directory and new variables.
+                self._table.remember_lost(name)
         except ShellBusy as error:
             raise ShellBusy(
                 "The change is stored. A shell that is being started or stopped will end afterwards."

@@ -106,7 +106,10 @@ class ShellTable:
             return entries[name.session]
 
     def remember_lost(self, name: ShellName) -> None:
-        """Note that a shell gave way to another one: whoever uses the name next is told that its shell was lost."""
+        """Note that a shell ended unasked: it gave way to another one, was idle for long, or its connection was changed.
+
+        Whoever uses the name next is told that its shell was lost.
+        """
         with self._lock:
             self._gave_way[name] = None
             if len(self._gave_way) > MAX_GAVE_WAY:

@@ -104,6 +104,19 @@ def test_a_shell_that_was_stopped_was_not_lost(client: Client, far: str) -> None
     assert "restarted" not in run(client, far, "pwd", start=True)
 
 
+def test_a_shell_that_ended_because_its_connection_was_changed_is_told_as_lost(client: Client, far: str) -> None:
+    run(client, far, "cd /usr", start=True)
+    run(client, far, "cd /usr", start=True, session="other")
+    [stored] = client.connection.info([far])
+    client.connection.update(far, data={"type": stored.type, **stored.data, "keepAlive": 9.0})
+    for session in (None, "other"):
+        more = {} if session is None else {"session": session}
+        assert run(client, far, "pwd", start=True, **more).get("restarted")
+        assert "restarted" not in run(client, far, "pwd", start=True, **more)
+    client.connection.update(far, name=f"{stored.path}-renamed")
+    assert "restarted" not in run(client, far, "pwd", start=True)
+
+
 def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Sshd, far: str, tmp_path: Path) -> None:
     counter, gate = tmp_path / "counter", tmp_path / "gate"
     os.mkfifo(gate)

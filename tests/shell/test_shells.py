@@ -163,6 +163,8 @@ def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon)
     idle = supervisor(client, LOCAL)
     assert exec_text(client, busy, "sleep 3; echo done") == "done"
     await_true(lambda: gone(idle.pid), "the idle shell still runs")
+    anew = client.post("/shell/exec", connection=LOCAL, command="true", start=True)
+    assert anew.get("restarted"), "nobody is told that the directory is another one"
 
 
 def test_a_command_whose_client_left_is_killed(clean_daemon: Daemon) -> None:
