@@ -106,7 +106,7 @@ class ShellTable:
             return entries[name.session]
 
     def remember_lost(self, name: ShellName) -> None:
-        """Note that a shell ended unasked: it gave way to another one, was idle for long, or its connection was changed.
+        """Note that a shell ended unasked: it gave way to another, was idle for long, or its connection was changed.
 
         Whoever uses the name next is told that its shell was lost.
         """
