@@ -137,14 +137,15 @@ def _stored(client: Client, machine: str, place: str, local_port: int | None) ->
     data |= {"address": host} if host else {}
     data |= {"localPort": local_port} if local_port else {}
     leads = machine, (host or "localhost").lower(), int(read[3])
+    name = place
     for one in client.connection.info(client.connection.query(type="customService")):
         stored = one.data
-        if (stored["host"], stored["address"].lower(), stored["remotePort"]) == leads and local_port in (
-            None,
-            stored.get("localPort"),
-        ):
-            return one.id, False
-    return client.connection.ensure(place, data)
+        if (stored["host"], stored["address"].lower(), stored["remotePort"]) == leads:
+            if local_port in (None, stored.get("localPort")):
+                return one.id, False
+            # Two tunnels of one name could not be closed by it.
+            name = f"{place}-{local_port}"
+    return client.connection.ensure(name, data)
 
 
 def _status(client: Client, id: str) -> dict[str, Any]:

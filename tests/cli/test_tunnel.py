@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from tests.cli.program import CommandLine
+from tests.ports import reserved_port
 from tests.tunnels.services import Service, echo, says
 
 
@@ -55,6 +56,17 @@ def test_the_same_service_asked_for_twice_is_one_tunnel(clean_connmgr: CommandLi
         assert connmgr("tunnel", "local", place).output == first, place
     assert connmgr("tunnel", "local", str(service.port), "--local-port", str(port)).output == first
     assert len(connmgr("tunnel", "ls", "--json").json) == 1
+
+
+def test_the_same_service_from_another_port_has_another_name(clean_connmgr: CommandLine, service: Service) -> None:
+    far = str(service.port)
+    clean_connmgr("tunnel", "local", far)
+    with reserved_port() as port:
+        name = f"{far}-{port}"
+        second = clean_connmgr("tunnel", "local", far, "--local-port", str(port)).output
+        assert second == f"services/{name}  open  127.0.0.1:{port}\n"
+        assert clean_connmgr("tunnel", "close", name).output.startswith(f"services/{name}  stopped")
+    assert clean_connmgr("tunnel", "close", far).output.startswith(f"services/{far}  stopped")
 
 
 def test_a_new_tunnel_that_cannot_be_opened_is_stored_only_on_request(clean_connmgr: CommandLine) -> None:
