@@ -16,8 +16,9 @@ from connmgr.api.auth import Caller
 from connmgr.api.body import load, parse, read_query
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import told
+from connmgr.api.parking import Parked
 from connmgr.api.services import Services, services
-from connmgr.errors import UpgradeRequired
+from connmgr.errors import BadFrame, UpgradeRequired
 from connmgr.streams.client import refuse
 from connmgr.streams.opening import Opening
 
@@ -25,6 +26,9 @@ HAND_OVER = "connmgr.hand_over"
 """The key in a request's environment for the function that hands over its client's socket."""
 
 FIRST_MESSAGE_SECONDS = 10.0
+
+_OPENING = "opening"
+"""The key among what a request keeps from turn to turn for the stream whose first message it waits for."""
 
 Begin = Callable[[Opening], None]
 """The result of a view: a function that joins the client with its stream, without waiting."""
@@ -47,17 +51,36 @@ class StreamEndpoint(Endpoint):
 
     def __call__(self, **in_path: Any) -> flask.Response:
         found, known = services(), self._account()
+        opening: Opening | None = known.turns.kept.get(_OPENING)
+        if opening is not None:
+            return self._begin_after_message(found, known, opening, in_path)
         opening = Opening(flask.request.headers.get)
         self._admit(found, known, opening, in_path)
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
             return self._carry_out(found, known, load(self._schema, members), partial(self._begin, opening))
         _accept(opening)
+        known.turns.kept[_OPENING] = opening
+        return self._begin_after_message(found, known, opening, None)
+
+    def _begin_after_message(
+        self, found: Services, known: Account, opening: Opening, in_path: Mapping[str, Any] | None
+    ) -> flask.Response:
+        """Carry out the request in the first message of ``opening``; until it has come, wait without a thread.
+
+        ``in_path`` is given in a further turn, in which the caller is not admitted yet.
+        """
         try:
-            message = opening.first_message(FIRST_MESSAGE_SECONDS)
+            if in_path is not None:
+                self._admit(found, known, opening, in_path)
+            message = _first_message(found, known, opening)
             require_valid()
             request = load(self._schema, parse(message))
             return self._carry_out(found, known, request, partial(_begun, opening))
+        except Parked as parked:
+            # The frames of its traceback would be kept while it waits.
+            known.turns.parked = parked.with_traceback(None)
+            return flask.Response()
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
             refuse(found.streams.loop, opening, told(error, known, debug=False)[0])
             return flask.Response(status=101)
@@ -89,6 +112,14 @@ def _accept(opening: Opening) -> None:
     if hand_over is None:
         raise UpgradeRequired("This server has no WebSockets, or more came than the header of one.")
     opening.accept(hand_over())
+
+
+def _first_message(found: Services, known: Account, opening: Opening) -> bytes:
+    message = opening.first_message()
+    if message is None:
+        known.turns.wait(partial(opening.await_message, found.streams.loop), FIRST_MESSAGE_SECONDS)
+        raise BadFrame(f"The request of the stream did not come within {FIRST_MESSAGE_SECONDS:g} s.")
+    return message
 
 
 def _begun(opening: Opening, begin: Begin) -> flask.Response:

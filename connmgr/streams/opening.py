@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import selectors
 import socket
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from wsproto import ConnectionType, WSConnection
@@ -16,6 +18,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from connmgr import frames
 from connmgr.errors import BadFrame, UpgradeRequired
 from connmgr.plugin import Deadline
+from connmgr.streams.loop import Loop
 
 FIRST_MESSAGE_BYTES = 1024 * 1024
 RECEIVE_BYTES = 64 * 1024
@@ -52,6 +55,11 @@ class Opening:
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.connection = WSConnection(ConnectionType.SERVER)
         self.early: list[Event] = []
+        self._message = bytearray()
+        self._is_whole = False
+        self._failure: str | None = None
+        # The loop reads the first message, until a thread asks for it.
+        self._reading = threading.Lock()
         self.has_ended = lambda: False
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         given = [(name.encode(), value.encode("latin-1")) for name in _HEADERS if (value := header(name)) is not None]
@@ -83,40 +91,79 @@ class Opening:
         chosen = frames.SUBPROTOCOL if frames.SUBPROTOCOL in self._offered else None
         list(self.connection.events())
         self._send(self.connection.send(AcceptConnection(subprotocol=chosen)), Deadline(SEND_SECONDS))
+        stream.setblocking(False)
 
-    def first_message(self, timeout: float) -> bytes:
-        """Return the first message, text or binary, which must come within ``timeout`` seconds.
+    def first_message(self) -> bytes | None:
+        """Return the first message, text or binary, once it has come whole; None before, without waiting.
 
-        :raises BadFrame: none came, it is larger than :data:`FIRST_MESSAGE_BYTES`, or is no WebSocket message.
+        :raises BadFrame: it is larger than :data:`FIRST_MESSAGE_BYTES`, or is not a WebSocket message.
         """
-        deadline, message = Deadline(timeout), bytearray()
-        for event in self._events(deadline):
-            if isinstance(event, CloseConnection):
-                raise BadFrame(f"The stream ended before its request. {event.reason or ''}".strip())
-            if isinstance(event, TextMessage | BytesMessage):
-                message += event.data.encode() if isinstance(event.data, str) else event.data
-                if len(message) > FIRST_MESSAGE_BYTES:
-                    raise BadFrame(f"The request of a stream has at most {FIRST_MESSAGE_BYTES} bytes.")
-                if event.message_finished:
-                    break
-        self.early = list(self.connection.events())
-        return bytes(message)
+        with self._reading:
+            if self._failure is not None:
+                raise BadFrame(self._failure)
+            while not self._is_whole:
+                for event in self.connection.events():
+                    if self._take(event):
+                        self.early = list(self.connection.events())
+                        break
+                else:
+                    if not self._receive():
+                        return None
+            return bytes(self._message)
 
-    def _events(self, deadline: Deadline) -> Iterator[Event]:
-        while True:
-            yield from self.connection.events()
-            late = BadFrame(f"The request of the stream did not come within {deadline.seconds:g} s.")
-            # A client that sends without a pause, such as pings, would never time out.
-            if deadline.passed:
-                raise late
-            self.stream.settimeout(deadline.left(0.001))
+    def await_message(self, loop: Loop, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call ``notify``, in the thread of ``loop``, when :meth:`first_message` has a result.
+
+        Return a function that cancels that. The loop reads, so that a client that says nothing, or says it slowly,
+        takes no thread.
+        """
+        watched: list[int] = []
+
+        def end() -> None:
+            while watched:
+                loop.unwatch(watched.pop())
+
+        def ready(_: int) -> None:
             try:
-                data = self.stream.recv(RECEIVE_BYTES)
-            except TimeoutError:
-                raise late from None
-            except OSError:
-                data = b""
-            self.connection.receive_data(data or None)
+                has_come = self.first_message() is not None
+            except BadFrame:
+                # The next call raises it again.
+                has_come = True
+            if has_come:
+                end()
+                notify()
+
+        def begin() -> None:
+            if (descriptor := self.stream.fileno()) >= 0:
+                watched.append(descriptor)
+                loop.watch(descriptor, selectors.EVENT_READ, ready)
+
+        loop.call(begin)
+        return lambda: loop.call(end)
+
+    def _take(self, event: Event) -> bool:
+        """Take an event of the first message; return whether it is whole now."""
+        if isinstance(event, CloseConnection):
+            self._failure = f"The stream ended before its request. {event.reason or ''}".strip()
+        elif isinstance(event, TextMessage | BytesMessage):
+            self._message += event.data.encode() if isinstance(event.data, str) else event.data
+            if len(self._message) > FIRST_MESSAGE_BYTES:
+                self._failure = f"The request of a stream has at most {FIRST_MESSAGE_BYTES} bytes."
+            self._is_whole = event.message_finished
+        if self._failure is not None:
+            raise BadFrame(self._failure)
+        return self._is_whole
+
+    def _receive(self) -> bool:
+        """Receive what has come; return whether anything has, the end of the stream included."""
+        try:
+            data = self.stream.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        self.connection.receive_data(data or None)
+        return True
 
     def _send(self, data: bytes, deadline: Deadline) -> None:
         self.stream.settimeout(deadline.left(0.001))

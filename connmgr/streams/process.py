@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop, Timer
 
@@ -85,7 +86,7 @@ class Process:
         self._write_on()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Set the size of the terminal, if the process runs and its link works."""
+        """Set the size of the terminal, if the process runs, its link works, and it has a terminal."""
         if self._over:
             return
         if self._descriptor is None:
@@ -98,6 +99,9 @@ class Process:
             self._channel.resize(columns, rows)
         except (OSError, EOFError):
             # The reader of the output reports the end.
+            return
+        except TransportUnsupported:
+            # As with SSH, a size without a terminal has no effect (RFC 4254, section 6.7).
             return
 
     def pause(self) -> None:

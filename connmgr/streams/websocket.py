@@ -125,6 +125,10 @@ class WebSocket:
         except Refused as refusal:
             self._refused(refusal)
             self.close(refusal.code, str(refusal))
+        except Exception:
+            # What came with the frame would be lost unnoticed, and the client must not go on as if it had been taken.
+            self.close(CloseReason.INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
+            raise
 
     def _handle(self, event: object) -> None:
         if isinstance(event, Ping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ import psutil
 import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
-from connmgr.errors import BadFrame
+from connmgr.streams.loop import Loop
 from connmgr.streams.opening import Opening
 from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.streams.wire import Stream
@@ -64,6 +66,19 @@ def test_a_client_that_pings_and_reads_no_answer_is_disconnected(stream: Stream)
             stream.socket.sendall(pings)
 
 
+def test_the_first_message_is_awaited_without_a_thread(own_daemon: Daemon) -> None:
+    token, daemon = token_of(own_daemon), psutil.Process(own_daemon.pid)
+    with contextlib.ExitStack() as silent:
+        streams = [silent.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, token))) for _ in range(200)]
+        assert daemon.num_threads() < 40, "each client that says nothing takes a thread"
+        assert send(own_daemon.url, "/daemon/version", {}, {"Authorization": f"Bearer {token}"}).status == 200
+        streams[0].ask(connection=LOCAL, command="echo heard")
+        assert streams[0].finish().stdout == b"heard\n"
+        for sent in (b'{"connection": "', LOCAL.encode(), b'", "command": "echo pieces"}'):
+            streams[1]._write(streams[1].connection.send(BytesMessage(sent, message_finished=sent.endswith(b"}"))))
+        assert streams[1].finish().stdout == b"pieces\n"
+
+
 def test_other_frames_do_not_extend_the_deadline_of_the_request() -> None:
     headers = {
         "Host": "localhost",
@@ -73,12 +88,25 @@ def test_other_frames_do_not_extend_the_deadline_of_the_request() -> None:
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
     ours, theirs = socket.socketpair()
-    opening = Opening(headers.get)
-    with ours, theirs:
+    opening, loop, heard = Opening(headers.get), Loop(), threading.Event()
+    with ours, theirs, contextlib.closing(ours):
         opening.accept(ours)
-        theirs.sendall(b"\x89\x80\0\0\0\0" * 100 + b"\x82\x82\0\0\0\0{}")
-        with pytest.raises(BadFrame, match="did not come within"):
-            opening.first_message(0.0)
+        assert opening.first_message() is None
+        opening.await_message(loop, heard.set)
+        theirs.sendall(b"\x89\x80\0\0\0\0" * 100 + b"\x02\x81\0\0\0\0{")
+        assert not heard.wait(0.2), "who waits is woken by less than a whole message"
+        theirs.sendall(b"\x80\x81\0\0\0\0}")
+        assert heard.wait(DEADLINE_SECONDS)
+        assert opening.first_message() == b"{}"
+        loop.close(DEADLINE_SECONDS)
+
+
+def test_a_size_without_a_terminal_loses_nothing_that_came_with_it(own_daemon: Daemon, stream: Stream) -> None:
+    stream.ask(connection=LOCAL, command='read -r line; echo "got $line"')
+    frames = [BytesMessage(b"\2\0P\0\x18"), BytesMessage(b"\0input\n")]
+    stream._write(b"".join(stream.connection.send(frame) for frame in frames))
+    assert stream.finish().stdout == b"got input\n"
+    assert "Traceback" not in own_daemon.stderr()
 
 
 def test_empty_input_of_a_terminal_keeps_no_answer_from_its_program(clean_daemon: Daemon) -> None:
