@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "errors",
     "cancellation",
+    "shares",
     "printable",
     "durations",
     "paths",

@@ -55,6 +55,11 @@ class Account:
     caller: Caller | None = None
     code: str | None = None
 
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the daemon it uses (:mod:`connmgr.shares`)."""
+        return self.caller.holder if self.caller else None
+
 
 def begin() -> Account:
     """Open the account of a request, and return it."""
@@ -70,6 +75,11 @@ def account() -> Account:
     """Return the account of the request that is being answered."""
     found: Account = flask.g.account
     return found
+
+
+def holder() -> str | None:
+    """Return whose share of the daemon is used here; None, as for the owner, outside of requests."""
+    return account().holder if flask.has_request_context() else None
 
 
 def turns() -> Turns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
@@ -37,6 +37,7 @@ from connmgr.api import (
 )
 from connmgr.api.account import begin
 from connmgr.api.body import REFUSAL, Refusal
+from connmgr.api.endpoint import Endpoint
 from connmgr.api.origin import Addresses
 from connmgr.api.services import EXTENSION, Services
 from connmgr.api.stream_endpoint import StreamEndpoint
@@ -97,13 +98,18 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
 
     app.before_request(admit)
     app.after_request(_finish)
-    for group in (*GROUPS, second_vocabulary.group_of(connection.group), docs.group_of(GROUPS)):
-        for endpoint in group.endpoints:
-            app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
-            if isinstance(endpoint, StreamEndpoint):
-                # Flask matches requests for a WebSocket with such rules only.
-                app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
+    for endpoint in endpoints():
+        app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
+        if isinstance(endpoint, StreamEndpoint):
+            # Flask matches requests for a WebSocket with such rules only.
+            app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
     return app
+
+
+def endpoints() -> Iterator[Endpoint]:
+    """Yield all endpoints, those of the second vocabulary and of the pages included."""
+    for group in (*GROUPS, second_vocabulary.group_of(connection.group), docs.group_of(GROUPS)):
+        yield from group.endpoints
 
 
 def _finish(response: flask.Response) -> flask.Response:

@@ -113,6 +113,7 @@ class ApplyResponse(Schema):
     "/apply",
     ApplyRequest,
     ApplyResponse,
+    has_content=True,
     action="connection.apply",
     dumped=True,
     raises=[

@@ -47,6 +47,7 @@ _CHECKSUM = ChecksumResponse()
 @group.endpoint(
     "/archive",
     MembersRequest,
+    has_content=True,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),
@@ -73,6 +74,7 @@ def archive(request: dict[str, Any]) -> flask.Response:
     "/checksum",
     MembersRequest,
     ChecksumsResponse,
+    has_content=True,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),

@@ -14,8 +14,10 @@ from hashlib import sha256
 
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
 from connmgr.plugin import Asker
+from connmgr.rights.action import Action
 from connmgr.rights.grant import Grant
 from connmgr.rights.grants import PREFIX, Grants
+from connmgr.rights.scopes import ARGV, missing
 from connmgr.rights.tokens_in_use import Live
 from connmgr.secrets.principals import Access
 from connmgr.vault.tables import now
@@ -58,6 +60,18 @@ class Caller:
     def token(self) -> str | None:
         """The id of its token; None for the owner."""
         return self.live.grant.id if self.live else None
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the daemon it uses (:mod:`connmgr.shares`): the first token of its lineage, or the owner."""
+        return self.live.grant.lineage[-1].id if self.live else None
+
+    def may(self, action: Action) -> bool:
+        """Whether it has the scopes without which an action is refused whatever is sent."""
+        if self.live is None:
+            return True
+        scopes = self.live.grant.scopes
+        return missing(action.name, scopes) is None and not (action.runs and ARGV.isdisjoint(scopes))
 
     @property
     def ended(self) -> bool:
@@ -245,18 +259,23 @@ class Tokens:
             caller.access.lock()
         caller.last_used = now
 
-    def accepts(self, authorization: str) -> bool:
-        """Whether an ``Authorization`` header has a valid token. This does not count as a use of the token."""
+    def sender_of(self, authorization: str) -> Caller | None:
+        """Return the caller whose valid token is in an ``Authorization`` header, or None.
+
+        This does not count as a use of the token.
+        """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            return False
+            return None
         with self._lock:
             found = self._callers.get(_digest(token.strip()))
-            known = found is not None and not self._expired(found, time.monotonic())
+            if found is not None and not self._expired(found, time.monotonic()):
+                return found
         try:
-            return known or not self._caller_of(token.strip()).ended
+            found = self._caller_of(token.strip())
         except ConnmgrError:
-            return False
+            return None
+        return None if found.ended else found
 
     @property
     def number(self) -> int:

@@ -19,6 +19,9 @@ from connmgr.fs.inflow import Inflow
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
+MAX_VALUES = 500_000
+"""Most values in a body. A value of three bytes takes a hundred in memory, so its length alone does not limit that."""
+
 MAX_MESSAGE = 2000
 MAX_FIELDS = 64
 """Most members of a query."""
@@ -151,8 +154,11 @@ def _is_json_in_utf8(content_type: str) -> bool:
 def parse(body: bytes) -> dict[str, Any]:
     """Parse ``body``, which must be a JSON object.
 
-    :raises InvalidRequest: it is not a JSON object, or has duplicate names, numbers that JSON lacks or too many levels.
+    :raises InvalidRequest: it is not a JSON object, or has duplicate names, numbers that JSON lacks, too many levels or
+        too many values.
     """
+    if _has_too_many_values(body):
+        raise InvalidRequest(f"The request body has more than {MAX_VALUES} values; send several smaller requests.")
     try:
         text = body.decode()
         value = _DECODER.decode(text)
@@ -170,6 +176,21 @@ def parse(body: bytes) -> dict[str, Any]:
     if _is_too_deep(value):
         raise _too_deep(text)
     return value
+
+
+def _has_too_many_values(body: bytes) -> bool:
+    """Count the values of a JSON text without building any: each follows a comma or the beginning of its container."""
+    if _values_in(body) <= MAX_VALUES:
+        return False
+    # Content has commas and brackets too. Without escapes, each second quote ends a string.
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 4 * MAX_VALUES:
+        return True
+    return _values_in(b"".join(unescaped.split(b'"')[::2])) > MAX_VALUES
+
+
+def _values_in(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

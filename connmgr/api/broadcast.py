@@ -131,6 +131,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     "/broadcast",
     BroadcastRequest,
     lines=BroadcastLine(),
+    has_content=True,
     action=Action("shell.broadcast", runs=True),
     about=("connections", "session", "command", "argv"),
     selects=select,

@@ -82,6 +82,7 @@ class CategoryRemoveRequest(Schema):
     "/info",
     CategoryInfoRequest,
     CategoryInfoResponse,
+    has_content=True,
     action="category.info",
     reads=True,
     dumped=True,
@@ -156,6 +157,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/remove",
     CategoryRemoveRequest,
+    has_content=True,
     action=Action("category.remove", limits=[changes_categories]),
     about=("categories",),
     raises=[

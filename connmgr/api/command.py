@@ -67,6 +67,7 @@ EXAMPLE: dict[str, Any] = {
 @group.endpoint(
     "/save",
     CommandSaveRequest,
+    has_content=True,
     action="command.save",
     about=("name", "replace"),
     raises=[CommandExists],

@@ -101,6 +101,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     "/info",
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    has_content=True,
     action="connection.info",
     reads=True,
     dumped=True,
@@ -150,6 +151,7 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     "/add",
     ConnectionAddRequest,
     ConnectionAddResponse,
+    has_content=True,
     action=ADD,
     about=("name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.TemporaryLimit],
@@ -221,6 +223,7 @@ def elevate(request: dict[str, Any]) -> dict[str, str]:
 @group.endpoint(
     "/update",
     ConnectionUpdateRequest,
+    has_content=True,
     action=UPDATE,
     about=("connection", "name", "category"),
     raises=[*OPENING, errors.UnknownCategory, errors.ConnectionCycle, errors.ShellBusy],
@@ -257,6 +260,7 @@ def update(request: dict[str, Any]) -> None:
 @group.endpoint(
     "/remove",
     ConnectionRemoveRequest,
+    has_content=True,
     action=REMOVE,
     about=("connections",),
     raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],

@@ -14,7 +14,7 @@ import marshmallow
 from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
-from connmgr.api.body import read
+from connmgr.api.body import REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
@@ -22,6 +22,7 @@ from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
 from connmgr.errors import ConnmgrError
 from connmgr.rights.action import Action
+from connmgr.rights.scopes import ARGV
 from connmgr.rights.subjects import NAMES
 
 View = Callable[..., Any]
@@ -69,6 +70,9 @@ class Endpoint:
 
     stops: bool = False
     """Whether it may take one of the extra slots when the others are taken, because it frees one."""
+
+    has_content: bool = False
+    """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
     public: bool = False
     """Whether it needs no token."""
@@ -137,7 +141,7 @@ class Endpoint:
             if concerned:
                 request = _awaited(known.turns, lambda: self._permitted(found, known, request))
             if self.waits:
-                held.enter_context(found.slots.taken(stops=self.stops))
+                held.enter_context(found.slots.taken(known.holder, stops=self.stops))
                 if not self.stops:
                     # It may have waited, behind the client's earlier request or for an approval.
                     require_client()
@@ -184,6 +188,9 @@ class Endpoint:
         if grant is not None:
             # Before the request's content is examined.
             grant.require_scope(self.action.name)
+            if REFUSAL in known.environ and self.action.runs:
+                # Without such a scope no large body is taken.
+                grant.require_one(ARGV)
 
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):

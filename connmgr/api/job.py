@@ -71,6 +71,7 @@ _INFO = {
     "/start",
     JobStartRequest,
     JobStartResponse,
+    has_content=True,
     action=Action("job.start", runs=True),
     about=("connection", "session", "command", "argv", "name"),
     selects=with_words,
@@ -207,6 +208,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 @group.endpoint(
     "/input",
     JobInputRequest,
+    has_content=True,
     action="job.input",
     about=("job",),
     raises=[*REACHING, errors.JobFinished, errors.StdinClosed, errors.NoSpace],

@@ -131,7 +131,7 @@ def pipe(request: dict[str, Any]) -> Begin:
     directory nor the variables of a shell. It gets HUP when its client leaves.
     """
     found, access = services(), caller().access
-    found.streams.require_room()
+    found.streams.require_room(caller().holder)
     cookie = secrets.token_hex(16)
     open = (
         partial(_open_tcp, request["tcp"])

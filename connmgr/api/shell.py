@@ -153,6 +153,7 @@ def start(request: dict[str, Any]) -> object:
     ExecRequest,
     ExecResponse,
     lines=streaming.ExecLine(),
+    has_content=True,
     action=Action("shell.exec", runs=True),
     about=("connection", "session", "command", "argv"),
     selects=with_words,

@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connmgr.errors import Busy
+from connmgr.shares import Shares
 
 STOPS = 16
 """Extra slots for requests that stop something, so that a full daemon can still be freed."""
 
 
 class RequestSlots:
-    """Limits how many requests may wait for machines, so that others always find a free thread."""
+    """Limits how many requests may wait for machines, so that others always find a free thread.
+
+    A token may have half of them, and all tokens together three quarters.
+    """
 
     def __init__(self, count: int) -> None:
+        one = (count + 1) // 2
+        self._shares = Shares(one, max(one, count * 3 // 4))
         self._free = threading.BoundedSemaphore(count)
         self._stops = threading.BoundedSemaphore(STOPS)
         self._lock = threading.Lock()
@@ -23,14 +29,14 @@ class RequestSlots:
         self.in_use = 0
 
     @contextmanager
-    def taken(self, *, stops: bool = False) -> Iterator[None]:
-        """Hold one slot. A request that ``stops`` something may also take one of the :data:`STOPS` extra slots.
+    def taken(self, holder: str | None = None, *, stops: bool = False) -> Iterator[None]:
+        """Hold one slot for ``holder``. A request that ``stops`` something may also take one of :data:`STOPS` more.
 
-        :raises Busy: all are taken; this does not wait.
+        :raises Busy: all are taken, or the holder's share is; this does not wait.
         """
-        if not self._free.acquire(blocking=False):
+        if not self._take(holder):
             if not stops or not self._stops.acquire(blocking=False):
-                raise Busy(f"All {self.count} slots for requests that wait are taken; try again later.")
+                raise Busy(self._reason(holder))
             try:
                 yield
             finally:
@@ -41,7 +47,21 @@ class RequestSlots:
             yield
         finally:
             self._add(-1)
+            self._shares.give_back(holder)
             self._free.release()
+
+    def _take(self, holder: str | None) -> bool:
+        if not self._shares.take(holder):
+            return False
+        if self._free.acquire(blocking=False):
+            return True
+        self._shares.give_back(holder)
+        return False
+
+    def _reason(self, holder: str | None) -> str:
+        if holder and self._shares.is_exhausted(holder):
+            return f"The token has its {self._shares.one} slots for requests that wait; try again later."
+        return f"All {self.count} slots for requests that wait are taken; try again later."
 
     def _add(self, number: int) -> None:
         with self._lock:

@@ -96,7 +96,7 @@ class StreamEndpoint(Endpoint):
         else:
             asking = self.redeems(opening.ticket, in_path)
             self._admit_caller(found, known, asking)
-        opening.token, opening.has_ended = asking.token, lambda: asking.ended
+        opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
         _accept(opening)

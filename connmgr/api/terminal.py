@@ -84,6 +84,7 @@ _INFO = {
     "/open",
     TerminalOpenRequest,
     TerminalInfo,
+    has_content=True,
     action=Action("terminal.open", runs=True, takes_input=True),
     about=("connection", "session", "command", "argv"),
     selects=with_words,
@@ -149,7 +150,7 @@ def attach(request: dict[str, Any]) -> Begin:
     Leaving does not end the terminal. A browser, which cannot send a token with a WebSocket, sends a ticket.
     """
     found = services()
-    found.streams.require_room()
+    found.streams.require_room(caller().holder)
     terminal = _found(request)
 
     def begin(opening: Opening) -> None:
@@ -195,6 +196,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 @group.endpoint(
     "/input",
     TerminalInputRequest,
+    has_content=True,
     action="terminal.input",
     about=("terminal",),
     raises=[*FINDING, errors.TerminalEnded],

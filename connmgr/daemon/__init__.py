@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from connmgr.api.app import create_app
+from connmgr.api.app import create_app, endpoints
 from connmgr.api.archive import STREAMED_PATHS
 from connmgr.api.body import FED_PATHS
 from connmgr.api.fs import BLOB_PATH
@@ -24,7 +24,7 @@ from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.daemon_file import DaemonFile
 from connmgr.daemon.files import private_directory
 from connmgr.daemon.notify import tell_ready
-from connmgr.daemon.parser import Uploads
+from connmgr.daemon.parser import Bodies
 from connmgr.daemon.process import prepare_process
 from connmgr.daemon.server import Server, bind, url_of
 from connmgr.daemon.stop import CLOSE_SECONDS, FINISH_SECONDS, Stop, guard, ignore_signals
@@ -34,7 +34,8 @@ from connmgr.daemon.wiring import open_services
 from connmgr.engine.script import programs
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import load_from
-from connmgr.settings import Settings
+from connmgr.settings import MEBIBYTE, Settings
+from connmgr.shares import Shares
 from connmgr.streams.websocket import GOODBYE_SECONDS
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
@@ -103,15 +104,32 @@ def _prepared(registry: Registry, data_dir: Path) -> Registry:
 def _open_server(services: Services, bound: socket.socket, beside: socket.socket | None) -> Server:
     settings = services.settings
     addresses = Addresses(bound.getsockname()[1], settings.host, settings.allowed_hosts)
+    content = {one.path: one.action for one in endpoints() if one.has_content or one.raw_body}
     return Server(
         create_app(services, addresses),
         bound,
         beside,
         slots=settings.threads + STOPS,
         max_body=settings.max_body,
-        trusted=lambda header: settings.no_auth or services.tokens.accepts(header),
-        uploads=Uploads(BLOB_PATH, services.blobs.spool, settings.max_blob, STREAMED_PATHS, FED_PATHS),
+        sender_of=lambda header: (
+            services.anonymous if settings.no_auth and not header else services.tokens.sender_of(header)
+        ),
+        bodies=Bodies(
+            BLOB_PATH,
+            services.blobs.spool,
+            settings.max_blob,
+            _body_shares(settings.max_body),
+            STREAMED_PATHS,
+            FED_PATHS,
+            allows=lambda caller, path: path in content and caller.may(content[path]),
+        ),
     )
+
+
+def _body_shares(max_body: int) -> Shares:
+    """Return the shares of the memory for request bodies: two of the largest at a time for a token."""
+    one = max(MEBIBYTE, 2 * max_body)
+    return Shares(one, 2 * one, strangers=MEBIBYTE, owner=8 * one)
 
 
 def _finish(server: Server, services: Services) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol
 
 from waitress.channel import ClientDisconnected
 from waitress.task import Task
 
+from connmgr.api.auth import Caller
 from connmgr.api.parking import Parked
-from connmgr.daemon import receiving
+from connmgr.daemon import parser, receiving
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Parser
 from connmgr.daemon.rejection import RejectTask
 from connmgr.daemon.resumable import ResumableTask
+from connmgr.errors import Busy
+from connmgr.shares import STRANGER
 
 IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
@@ -27,6 +31,10 @@ class Server(receiving.Server, Protocol):
 
     parked_channels: ParkedChannels
     departures: Departures
+    sender_of: Callable[[str], Caller | None]
+
+    def join(self, channel: Channel, holder: str) -> bool: ...
+    def leave(self, channel: Channel) -> None: ...
 
     @property
     def crowded(self) -> bool: ...
@@ -54,8 +62,17 @@ class Channel(receiving.ReceivingChannel):
     _place = -1
     """The key of this channel in the server's table of waiting requests."""
 
-    _known = False
-    """Whether the client has shown a valid token."""
+    is_local = False
+    """Whether its client is of the daemon's user, by the kernel's word."""
+
+    caller: Caller | None = None
+    """The sender of its last request with a valid token."""
+
+    counts_for: str | None = None
+    """The token in whose share of the connections it is counted."""
+
+    gives_way = False
+    """Whether it is to be closed for another one as soon as it answers nothing."""
 
     def overdue(self, now: float) -> bool:
         """Whether the client exceeded a time limit at ``now``, in seconds since 1970."""
@@ -65,15 +82,47 @@ class Channel(receiving.ReceivingChannel):
             return now > self.last_activity + receiving.STALL_SECONDS
         if self.requests:
             return False
+        if self.caller is not None and self.caller.ended:
+            return not self.keeps_alive
         if self.request is not None:
-            return now > self.request.overdue_at
+            stalls = not self.request.is_upload and now > self.last_activity + parser.RECEIVE_SECONDS
+            return stalls or now > self.request.overdue_at
         return now > self.last_activity + IDLE_SECONDS
 
     @property
-    def dispensable(self) -> bool:
-        """Whether it may be closed for another client: it showed no valid token, and waits for no answer."""
-        known = self._known or (self.request is not None and self.request.is_trusted)
-        return not (known or self.keeps_alive or self.requests)
+    def is_idle(self) -> bool:
+        """Whether it may be closed for another client: it waits for no answer, and does not send for one either.
+
+        The request of a client that showed no valid token is disregarded until it is whole.
+        """
+        sends = self.request is not None and self.caller is not None
+        return not (sends or self.keeps_alive or self.requests)
+
+    @property
+    def rank(self) -> int:
+        """Who it belongs to: 0 for a client without a valid token, 1 for one with a token, 2 for the owner."""
+        if self.caller is None:
+            return 2 if self.is_local else 0
+        return 2 if self.caller.holder is None else 1
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the threads its oldest request uses (:mod:`connmgr.shares`)."""
+        asking = self.requests[0].caller if self.requests else self.caller
+        if asking is None:
+            return None if self.is_local else STRANGER
+        return asking.holder
+
+    def _sender_of(self, authorization: str) -> Caller | None:
+        asking = self.server.sender_of(authorization)
+        if asking is None:
+            return None
+        if asking.holder != self.counts_for:
+            self.server.leave(self)
+            if asking.holder is not None and not self.server.join(self, asking.holder):
+                raise Busy("Too many connections of tokens are open; close some first.")
+        self.caller = asking
+        return asking
 
     @property
     def busy(self) -> bool:
@@ -153,7 +202,6 @@ class Channel(receiving.ReceivingChannel):
         task: Task = kind(self, request)
         self._header = None
         self._awaits_reader = False
-        self._known = self._known or request.is_trusted
         task.close_on_finish = not self.connected
         if self.connected:
             self._carry_out(task, request)
@@ -220,6 +268,9 @@ class Channel(receiving.ReceivingChannel):
         if self.parked is not None:
             self.server.parked_channels.leave(self._place)
             self.parked.end()
+            for request in self.requests:
+                request.close()
+        self.server.leave(self)
         super().handle_close()
 
     def _linger(self) -> None:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from waitress.adjustments import Adjustments
 from waitress.buffers import OverflowableBuffer
 from waitress.parser import HTTPRequestParser, ParsingError
-from waitress.utilities import BadRequest
+from waitress.utilities import BadRequest, Error
 
+from connmgr.api.auth import Caller
 from connmgr.api.body import BYTES
 from connmgr.api.parking import Turns
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
+from connmgr.errors import Busy
 from connmgr.fs.inflow import Inflow
 from connmgr.fs.spool import Spool
+from connmgr.shares import STRANGER, Shares
 
 RECEIVE_SECONDS = 20.0
 """Time for a whole request to arrive, apart from the extension for its body."""
@@ -25,23 +28,36 @@ RECEIVE_SECONDS = 20.0
 RECEIVE_BYTES_PER_SECOND = 64 * 1024
 """Body bytes that extend the time for a request by one second."""
 
-STRANGER_BODY_BYTES = 64 * 1024
-"""Bytes of a body accepted without a valid token: enough for a handshake."""
+SMALL_BODY_BYTES = 64 * 1024
+"""Bytes of a body accepted without a valid token, and where no content is expected: enough for a handshake."""
+
+
+def _anybody(_caller: Caller, _path: str) -> bool:
+    return True
+
+
+class ServiceUnavailable(Error):
+    code = 503
+    reason = "Service Unavailable"
 
 
 @dataclass(frozen=True)
-class Uploads:
-    """The place of request bodies that are files: a ``spool`` each at ``path``, at most ``max_bytes`` long.
+class Bodies:
+    """The limits of request bodies, and the place of those that are files: a ``spool`` each at ``path``.
 
-    At the paths in ``streamed`` bodies are used as they arrive, and may have any length; at those in ``fed`` only
-    bodies of the type :data:`BYTES`.
+    A spool has at most ``max_bytes``. At the paths in ``streamed`` bodies are used as they arrive, and may have any
+    length; at those in ``fed`` only bodies of the type :data:`BYTES`. All others are kept in memory, as far as
+    ``shares`` of it allow; those over :data:`SMALL_BODY_BYTES` are accepted only where ``allows`` says that this caller
+    may send content to a path.
     """
 
     path: str
     spool: Callable[[], Spool]
     max_bytes: int
+    shares: Shares
     streamed: frozenset[str] = frozenset()
     fed: frozenset[str] = frozenset()
+    allows: Callable[[Caller, str], bool] = _anybody
 
     def stream(self, path: str, content_type: str) -> bool:
         """Whether a body of ``content_type`` for ``path`` is used as it arrives."""
@@ -51,7 +67,10 @@ class Uploads:
 
 
 class Parser(HTTPRequestParser):
-    """Reads one request; an upload goes to its spool, and a client that is not ``trusted`` may send little."""
+    """Reads one request; an upload goes to its spool, and a client that ``sender_of`` does not know may send little.
+
+    ``sender_of`` returns the sender by its Authorization header, and raises :class:`Busy` to refuse it.
+    """
 
     # Defaults for a request that is not HTTP, or whose header is too large to parse.
     command = "-"  # type: ignore[assignment]
@@ -63,21 +82,30 @@ class Parser(HTTPRequestParser):
     header_read = False
     """Whether the header is complete and valid, so that path and credentials are known."""
 
-    is_trusted = False
-    """Whether it has a valid token."""
+    caller: Caller | None = None
+    """The sender, if it has a valid token."""
+
+    refusal: Busy | None = None
+    """Why the daemon does not take it now, although it is valid so far."""
 
     is_upload = False
     """Whether the body is a file."""
 
+    awaited = 0.0
+    """Seconds for which a thread waited for its body."""
+
     inflow: Inflow | None = None
     """The body, if it is used as it arrives."""
 
-    def __init__(self, adjustments: Adjustments, trusted: Callable[[str], bool], uploads: Uploads) -> None:
+    _charged = 0
+    """Bytes of the body counted in the shares."""
+
+    def __init__(self, adjustments: Adjustments, sender_of: Callable[[str], Caller | None], bodies: Bodies) -> None:
         super().__init__(adjustments)
         self.began = time.time()
         self.turns = Turns()
-        self._trusted = trusted
-        self._uploads = uploads
+        self._sender_of = sender_of
+        self._bodies = bodies
 
     def parse_header(self, header_plus: bytes) -> None:
         if self.header_bytes_received >= self.adj.max_request_header_size:
@@ -92,19 +120,29 @@ class Parser(HTTPRequestParser):
         self.header_read = True
         if self.chunked:
             self.body_rcv = ChunkedBody(OverflowableBuffer(self.adj.inbuf_overflow))  # type: ignore[assignment]
-        self.is_trusted = self._trusted(self.headers.get("AUTHORIZATION", ""))
-        if not self.is_trusted:
-            self._limit_body(min(self.adj.max_request_body_size, STRANGER_BODY_BYTES + 1))
-        elif self.path == self._uploads.path and self.body_rcv is not None:
-            self._limit_body(self._uploads.max_bytes + 1)
+        try:
+            self.caller = self._sender_of(self.headers.get("AUTHORIZATION", ""))
+        except Busy as refusal:
+            self._refuse(refusal)
+            return
+        bodies = self._bodies
+        if self.caller is None or not bodies.allows(self.caller, self.path):
+            self._limit_body(min(self.adj.max_request_body_size, SMALL_BODY_BYTES + 1))
+        elif self.path == bodies.path and self.body_rcv is not None:
+            self._limit_body(bodies.max_bytes + 1)
             self.is_upload = True
-            self.body_rcv.buf = self._uploads.spool()  # type: ignore[assignment]
-        elif self.body_rcv is not None and self._uploads.stream(self.path, self.headers.get("CONTENT_TYPE", "")):
+            self.body_rcv.buf = bodies.spool()  # type: ignore[assignment]
+        elif self.body_rcv is not None and bodies.stream(self.path, self.headers.get("CONTENT_TYPE", "")):
             self._limit_body(sys.maxsize)
             self.is_upload = True
             # A request that waits without a thread is read for the next one, and its body is not.
             self.turns = Turns(resumes=False)
             self.inflow = self.body_rcv.buf = Inflow()  # type: ignore[assignment]
+
+    def _refuse(self, refusal: Busy) -> None:
+        self.refusal = refusal
+        self.error = ServiceUnavailable(refusal.message)
+        self.completed = True
 
     def _limit_body(self, size: int) -> None:
         self.adj = copy.copy(self.adj)
@@ -112,6 +150,8 @@ class Parser(HTTPRequestParser):
 
     def received(self, data: bytes) -> int:
         consumed: int = super().received(data)
+        if self.body_bytes_received > SMALL_BODY_BYTES and not self.is_upload:
+            self._charge(self.body_bytes_received - self._charged)
         if not self.headers_finished and not self.completed and has_bare_lf(self.header_plus):
             # A client that ends lines without CR may consider the header complete and wait forever.
             self.error = BadRequest("A header line ends without CR")
@@ -121,6 +161,23 @@ class Parser(HTTPRequestParser):
             self.expect_continue = False
         return consumed
 
+    def _charge(self, size: int) -> None:
+        """Count ``size`` more bytes of the body in memory, or refuse the request."""
+        if self._bodies.shares.take(self.holder, size):
+            self._charged += size
+        elif self.error is None:
+            self._refuse(Busy("Too many bytes of requests are under way; send them one after the other."))
+
+    def close(self) -> None:
+        self._bodies.shares.give_back(self.holder, self._charged)
+        self._charged = 0
+        super().close()
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the daemon it uses (:mod:`connmgr.shares`)."""
+        return STRANGER if self.caller is None else self.caller.holder
+
     @property
     def is_whole(self) -> bool:
         """Whether the whole request has arrived and was accepted."""
@@ -128,4 +185,5 @@ class Parser(HTTPRequestParser):
 
     @property
     def overdue_at(self) -> float:
+        """The time, in seconds since 1970, at which it has taken too long to arrive."""
         return self.began + RECEIVE_SECONDS + self.body_bytes_received / RECEIVE_BYTES_PER_SECOND

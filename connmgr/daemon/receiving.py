@@ -5,14 +5,14 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from waitress.adjustments import Adjustments
 
+from connmgr.api.auth import Caller
 from connmgr.daemon.memory import LARGE_BLOCK_BYTES
-from connmgr.daemon.parser import Parser, Uploads
+from connmgr.daemon.parser import Bodies, Parser
 from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
@@ -20,6 +20,11 @@ from connmgr.fs.inflow import Inflow
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
+
+INFLOW_SECONDS = 20.0
+INFLOW_BYTES_PER_SECOND = 8 * 1024
+"""A body that is used as it arrives may make its thread wait for :data:`INFLOW_SECONDS` in all, and a second longer for
+each of these bytes. A slot and a thread belong to it meanwhile."""
 
 KEEP_ALIVE_SECONDS = 0.02
 """The answering thread waits this long for the next request, which saves handing it to another thread."""
@@ -31,8 +36,7 @@ UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 class Server(Protocol):
     """The parts of the server that receiving uses."""
 
-    trusted: Callable[[str], bool]
-    uploads: Uploads
+    bodies: Bodies
     keep_alive_threads: threading.BoundedSemaphore
 
     def add_task(self, channel: Any) -> None: ...
@@ -56,7 +60,11 @@ class ReceivingChannel(SendingChannel):
         super().__init__(*arguments, **options)
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
-        return Parser(adjustments, self.server.trusted, self.server.uploads)
+        return Parser(adjustments, self._sender_of, self.server.bodies)
+
+    def _sender_of(self, authorization: str) -> Caller | None:
+        """Return the sender of a request by its Authorization header; raise :class:`connmgr.errors.Busy`."""
+        raise NotImplementedError
 
     def _next_arrives(self) -> bool:
         """Wait briefly for the next request, if a thread can be spared."""
@@ -112,12 +120,19 @@ class ReceivingChannel(SendingChannel):
     def _receive_body(self, request: Parser) -> bool:
         """Receive more of the body of ``request``, which this thread answers; return False if it is whole.
 
-        :raises ConnmgrError: the body is malformed, the client left, or it sent nothing for :data:`STALL_SECONDS`.
+        :raises ConnmgrError: the body is malformed, the client left, or it sends too slowly.
         """
         if request.completed:
             return False
         until = None if request.inflow is None else request.inflow.until
-        data = self._next_data(STALL_SECONDS) if until is None else self._next_data_until(until)
+        if until is None:
+            allowed = INFLOW_SECONDS + request.body_bytes_received / INFLOW_BYTES_PER_SECOND - request.awaited
+            began = time.monotonic()
+            data: bytes | None = self._next_data(min(allowed, INFLOW_SECONDS))
+            request.awaited += time.monotonic() - began
+        else:
+            # The input of a running command comes when it comes.
+            data = self._next_data_until(until)
         if data is None:
             return False
         if not data:
@@ -138,8 +153,11 @@ class ReceivingChannel(SendingChannel):
             if receiving is None:
                 return b""
             poll.register(receiving, select.POLLIN)
-            if not poll.poll(timeout * 1000):
-                raise TransferFailed(f"Nothing more of the request's body came for {timeout:g} s.")
+            if not poll.poll(max(0.0, timeout) * 1000):
+                raise TransferFailed(
+                    f"The request's body came too slowly: it may make the daemon wait for {INFLOW_SECONDS:g} s at a "
+                    f"time, and has at least {INFLOW_BYTES_PER_SECOND // 1024} KiB/s."
+                )
         except (OSError, ValueError):
             return b""
         return self._received_now(receiving)

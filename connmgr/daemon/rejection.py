@@ -34,6 +34,8 @@ class RejectTask(WSGITask):
 
 def error_of(request: Parser) -> errors.ConnmgrError:
     """Return the error for a request that the parser has refused."""
+    if request.refusal is not None:
+        return request.refusal
     status = request.error.code if request.error else 500
     if status == errors.BodyTooLarge.status:
         return errors.BodyTooLarge(f"The request body exceeds {request.adj.max_request_body_size - 1} bytes.")

@@ -14,13 +14,15 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
+from connmgr.api.auth import Caller
 from connmgr.daemon.channel import Channel
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
-from connmgr.daemon.parser import Uploads
+from connmgr.daemon.parser import Bodies
 from connmgr.daemon.threads import Threads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
+from connmgr.shares import Shares
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
@@ -29,7 +31,25 @@ KEEP_ALIVE_THREADS = 64
 """Threads in addition to those that wait for a client's next request."""
 
 MAX_CONNECTIONS = 512
-"""Most connections at once. At the limit, the longest-idle client without a token is closed."""
+"""Most connections at once. At the limit, the longest-idle one is closed: of a client without a token, else of a token.
+"""
+
+TOKEN_CONNECTIONS = 128
+"""Most connections of one token, and of those made with it; at the limit its longest-idle one is closed."""
+
+TOKENS_CONNECTIONS = 384
+"""Most connections of all tokens together, so that some remain for the owner."""
+
+SOCKET_CONNECTIONS = 64
+"""Connections in addition, for the Unix socket, whose clients are of the daemon's user."""
+
+OWNER_THREADS = 40
+STRANGER_THREADS = 16
+ACCEPTS = 64
+"""Clients accepted in one turn of the loop. One at a time, many would wait until the kernel drops further ones."""
+
+BACKLOG = 4096
+"""Clients that the kernel keeps until they are accepted; it drops others, which try again only after a second."""
 
 HEADER_BYTES = 32 * 1024
 POLL_SECONDS = 1.0
@@ -55,7 +75,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
         # Until we listen, another user may bind the same port and listen first.
-        bound.listen()
+        bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
         if error.errno == errno.EADDRINUSE:
@@ -75,8 +95,8 @@ def url_of(bound: socket.socket) -> str:
 class Server(TcpWSGIServer):
     """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, during :meth:`run`.
 
-    ``slots`` is the number of simultaneous slow requests, ``max_body`` is in bytes, ``trusted`` returns whether an
-    Authorization header is valid, and ``uploads`` says where bodies other than JSON go.
+    ``slots`` is the number of simultaneous slow requests, ``max_body`` is in bytes, ``sender_of`` returns the sender of
+    a request by its Authorization header if that is valid, and ``bodies`` says where bodies go.
     """
 
     channel_class = Channel
@@ -90,11 +110,14 @@ class Server(TcpWSGIServer):
         *,
         slots: int,
         max_body: int,
-        trusted: Callable[[str], bool],
-        uploads: Uploads,
+        sender_of: Callable[[str], Caller | None],
+        bodies: Bodies,
     ) -> None:
-        self.trusted = trusted
-        self.uploads = uploads
+        self.sender_of = sender_of
+        self.bodies = bodies
+        self._shares = Shares(TOKEN_CONNECTIONS, TOKENS_CONNECTIONS)
+        # Clients of several threads may show their tokens at the same time.
+        self._joining = threading.Lock()
         self.keep_alive_threads = threading.BoundedSemaphore(KEEP_ALIVE_THREADS)
         self._sockets: dict[int, Any] = {}
         # Reentrant, because a signal handler may interrupt the thread that holds it.
@@ -108,13 +131,13 @@ class Server(TcpWSGIServer):
             application,
             map=self._sockets,
             _sock=bound,
-            dispatcher=Threads(adjustments.threads),
+            dispatcher=Threads(adjustments.threads, _thread_shares(slots, adjustments.threads)),
             adj=adjustments,
             sockinfo=(bound.family, bound.type, bound.proto, bound.getsockname()),
             bind_socket=False,
         )
         if beside is not None:
-            UnixListener(self, beside, self._sockets)
+            UnixListener(self, beside, self._sockets, self._has_room_beside)
 
     def run(self, until: Callable[[], bool], timeout: float = float("inf")) -> None:  # type: ignore[override]
         """Serve until ``until()`` holds or ``timeout`` seconds have passed; :meth:`wake` makes it call ``until``."""
@@ -145,7 +168,7 @@ class Server(TcpWSGIServer):
     @property
     def crowded(self) -> bool:
         """Whether requests wait for a thread."""
-        return bool(self.task_dispatcher.queue)
+        return bool(self.task_dispatcher.crowded)  # type: ignore[attr-defined]
 
     @property
     def busy(self) -> bool:
@@ -155,18 +178,64 @@ class Server(TcpWSGIServer):
     def maintenance(self, now: float) -> None:
         """Do nothing: a poll may already be prepared, and would close a new connection with a reused descriptor."""
 
+    def handle_accept(self) -> None:
+        for _ in range(ACCEPTS):
+            before = len(self.active_channels)
+            super().handle_accept()
+            if len(self.active_channels) == before:
+                return
+
+    def join(self, channel: Channel, holder: str) -> bool:
+        """Count a connection for the token ``holder``; return False if it may have no more, and none can be closed."""
+        with self._joining:
+            if not self._shares.take(holder):
+                own = self._shares.is_exhausted(holder)
+                others = [
+                    one
+                    for one in list(self.active_channels.values())
+                    if one.counts_for and one.is_idle and (one.counts_for == holder or not own)
+                ]
+                if not others:
+                    return False
+                # The token with the most connections gives one up.
+                last = min(others, key=lambda one: (-self._shares.held(one.counts_for), one.last_activity))
+                self._leave(last)
+                last.gives_way = True
+                if not self._shares.take(holder):
+                    return False
+            channel.counts_for = holder
+        return True
+
+    def leave(self, channel: Channel) -> None:
+        """Count a connection for no token any more; calling it again does nothing."""
+        with self._joining:
+            self._leave(channel)
+
+    def _leave(self, channel: Channel) -> None:
+        if channel.counts_for is not None:
+            self._shares.give_back(channel.counts_for)
+            channel.counts_for = None
+
+    def _has_room_beside(self) -> bool:
+        return len(self.active_channels) < MAX_CONNECTIONS + ACCEPTS + SOCKET_CONNECTIONS
+
     def _drop(self) -> None:
-        """Close clients that exceeded a time limit, and at :data:`MAX_CONNECTIONS` one without a token."""
+        """Close clients that exceeded a time limit, and those in place of which others came."""
         now = time.time()
+        channels = list(self.active_channels.values())
         if now >= self._next_drop:
             self._next_drop = now + 1
-            for channel in list(self.active_channels.values()):
+            for channel in channels:
                 if channel.overdue(now):
                     channel.handle_close()
-        if len(self.active_channels) > MAX_CONNECTIONS:
-            strangers = [channel for channel in list(self.active_channels.values()) if channel.dispensable]
-            if strangers:
-                min(strangers, key=lambda channel: channel.last_activity).handle_close()
+        for channel in channels:
+            if channel.gives_way and channel.is_idle:
+                channel.handle_close()
+        excess = len(self.active_channels) - MAX_CONNECTIONS
+        if excess > 0:
+            idle = [channel for channel in list(self.active_channels.values()) if channel.is_idle]
+            for channel in sorted(idle, key=lambda channel: (channel.rank, channel.last_activity))[:excess]:
+                channel.handle_close()
 
     def shut_down(self) -> None:
         """Close every connection and end the idle threads; the others end with the process."""
@@ -177,13 +246,20 @@ class Server(TcpWSGIServer):
         wasyncore.close_all(self._sockets)
 
 
+def _thread_shares(slots: int, threads: int) -> Shares:
+    """Return the shares of the threads; a token's has room for all requests of its slots."""
+    together = max(1, threads - OWNER_THREADS)
+    return Shares(max(1, min(together, slots // 2 + QUICK_THREADS)), together, strangers=STRANGER_THREADS)
+
+
 def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: int) -> Adjustments:
     """Return waitress's settings for a server with ``listening`` sockets that accept clients."""
     return Adjustments(
         sockets=[bound],
         threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
-        # waitress counts the listening sockets and the trigger too; one more is the client that replaces another one.
-        connection_limit=MAX_CONNECTIONS + 2 + listening,
+        # waitress counts the listening sockets and the trigger too; the others are clients that replace other ones.
+        connection_limit=MAX_CONNECTIONS + ACCEPTS + 1 + listening,
+        backlog=BACKLOG,
         max_request_header_size=HEADER_BYTES,
         # waitress refuses a body of exactly this size.
         max_request_body_size=max_body + 1,

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,19 @@ def _left_beside(auth_file: Path) -> Iterator[Path]:
 
 
 class UnixListener(wasyncore.dispatcher):
-    """Accepts clients of ``server`` on a bound Unix socket, if they run as this user or root."""
+    """Accepts clients of ``server`` on a bound Unix socket that run as this user or root, while it ``has_room``."""
 
-    def __init__(self, server: TcpWSGIServer, bound: socket.socket, sockets: dict[int, Any]) -> None:
+    def __init__(
+        self, server: TcpWSGIServer, bound: socket.socket, sockets: dict[int, Any], has_room: Callable[[], bool]
+    ) -> None:
         super().__init__(bound, map=sockets)
         self._server = server
         self._sockets = sockets
+        self._has_room = has_room
         self.accepting = True
 
     def readable(self) -> bool:
-        return not self._server.in_connection_overflow
+        return self._has_room()
 
     def writable(self) -> bool:
         return False
@@ -102,6 +105,6 @@ class UnixListener(wasyncore.dispatcher):
         except OSError:
             welcome = False
         if welcome:
-            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets)
+            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets).is_local = True
         else:
             connected.close()

@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from connmgr.api.account import turns
+from connmgr.api.account import holder, turns
 from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.services import Services
@@ -135,7 +135,7 @@ def _open_terminals(
 
 
 def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
-    jobs = Jobs(vault, reach, slots.taken)
+    jobs = Jobs(vault, reach, lambda: slots.taken(holder()))
     cleanup.callback(jobs.close, CLOSE_SECONDS)
     keeper = Keeper(vault, jobs, reach, kept)
     cleanup.callback(keeper.close, CLOSE_SECONDS)

@@ -49,6 +49,9 @@ class Opening:
     token: str | None = None
     """The id of the client's token, with which the stream ends; None for the owner."""
 
+    holder: str | None = None
+    """Whose share of the streams it counts for."""
+
     has_ended: Callable[[], bool]
     """Returns whether that token has become invalid."""
 

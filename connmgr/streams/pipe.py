@@ -49,7 +49,7 @@ class Pipe:
             ended=self._ended,
             released=self._released,
         )
-        streams.add(self, connection, token=opening.token, has_ended=opening.has_ended)
+        streams.add(self, connection, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
 
     def receive(self, data: bytes) -> None:
         self._process.write(data)

@@ -12,6 +12,12 @@ from connmgr.streams.loop import Loop
 
 MAX_STREAMS = 256
 
+TOKEN_STREAMS = 64
+"""Most streams of one token, and of those made with it."""
+
+TOKENS_STREAMS = 192
+"""Most streams of all tokens together."""
+
 
 class Stream(Protocol):
     """An open stream, with a client or a process."""
@@ -21,10 +27,11 @@ class Stream(Protocol):
 
 
 class _Held(NamedTuple):
-    """The connection and the token's id with which a stream ends."""
+    """The connection and the token's id with which a stream ends, and whose share it is of."""
 
     connection: str | None
     token: str | None
+    holder: str | None
 
 
 class Streams:
@@ -37,8 +44,8 @@ class Streams:
         self._stopping = False
         self._all_ended = threading.Event()
 
-    def require_room(self) -> None:
-        """Return if one more stream may be opened.
+    def require_room(self, holder: str | None) -> None:
+        """Return if one more stream may be opened for ``holder`` (:mod:`connmgr.shares`).
 
         :raises StreamLimit: the limit is reached.
         :raises Stopping: the daemon is stopping.
@@ -48,6 +55,14 @@ class Streams:
                 raise _stopping()
             if len(self._open) >= MAX_STREAMS:
                 raise StreamLimit(f"{MAX_STREAMS} streams are open, and no more may be; try again later.")
+            if holder is not None:
+                of_tokens = [held.holder for held in self._open.values() if held.holder is not None]
+                if of_tokens.count(holder) >= TOKEN_STREAMS:
+                    raise StreamLimit(f"The token has {TOKEN_STREAMS} streams open; end one first.")
+                if len(of_tokens) >= TOKENS_STREAMS:
+                    raise StreamLimit(
+                        f"Tokens have {TOKENS_STREAMS} streams open, and no more may be; try again later."
+                    )
 
     def add(
         self,
@@ -55,15 +70,16 @@ class Streams:
         connection: str | None = None,
         *,
         token: str | None = None,
+        holder: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """Hold ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        It ends with ``connection``, and if given with ``token``, the id of a token. ``has_ended`` returns whether that
-        token has become invalid; then the stream is stopped too.
+        It ends with ``connection``, and if given with ``token``, the id of a token; it counts for ``holder``.
+        ``has_ended`` returns whether that token has become invalid; then the stream is stopped too.
         """
         with self._lock:
-            self._open[stream] = _Held(connection, token)
+            self._open[stream] = _Held(connection, token, holder)
             stopping = self._stopping
         if stopping:
             self.loop.call(lambda: stream.stop(_stopping()))

@@ -56,7 +56,7 @@ class Viewer:
         self._position = 0
         self._drawing = self._over = False
         self._client = Client(streams.loop, opening, self)
-        streams.add(self, token=opening.token, has_ended=opening.has_ended)
+        streams.add(self, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
         self.tell_size(terminal.output.columns, terminal.output.rows)
         self.draw()
 

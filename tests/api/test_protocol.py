@@ -50,8 +50,8 @@ def query(size: int) -> bytes:
 
 def test_a_body_up_to_the_limit_is_taken_and_one_beyond_it_is_413(small: Daemon) -> None:
     headers = bearer(small)
-    assert send(small.url, "/category/query", query(LIMIT), headers).code == "invalid_request"
-    over = send(small.url, "/category/query", query(LIMIT + 1), headers)
+    assert send(small.url, "/secret/decrypt", query(LIMIT), headers).code == "invalid_request"
+    over = send(small.url, "/secret/decrypt", query(LIMIT + 1), headers)
     assert (over.status, over.code, over.headers["Content-Type"]) == (413, "body_too_large", "application/json")
 
 

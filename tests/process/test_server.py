@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from connmgr.api.auth import Caller
 from connmgr.daemon import channel, parser, receiving, server
-from connmgr.daemon.parser import Uploads
+from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
+from connmgr.secrets.principals import Access
+from connmgr.shares import Shares
 
 Application = Callable[..., Iterable[bytes]]
 IDLE_SECONDS = 0.3
@@ -32,9 +35,15 @@ def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 
 def server_of(application: Application, bound: socket.socket, spools: Path) -> Server:
-    uploads = Uploads("/upload", lambda: Spool(spools), 1_000_000)
+    bodies = Bodies("/upload", lambda: Spool(spools), 1_000_000, Shares(100_000, 100_000))
+    owner = Caller("owner", Access(), 0.0)
     return Server(
-        application, bound, slots=2, max_body=100_000, trusted=lambda header: header == "good", uploads=uploads
+        application,
+        bound,
+        slots=2,
+        max_body=100_000,
+        sender_of=lambda header: owner if header == "good" else None,
+        bodies=bodies,
     )
 
 
@@ -167,7 +176,7 @@ def test_a_client_s_disconnection_is_noticed_while_its_request_runs(serve: Any) 
 def test_a_request_that_waits_for_a_thread_is_dropped_when_its_client_leaves(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("QUICK_THREADS", "KEEP_ALIVE_THREADS"):
+    for name in ("QUICK_THREADS", "KEEP_ALIVE_THREADS", "OWNER_THREADS"):
         monkeypatch.setattr(server, name, 0)
     entered, queued, gate, served = threading.Semaphore(0), threading.Semaphore(0), threading.Event(), list[str]()
     add_task = Threads.add_task

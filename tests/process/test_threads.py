@@ -10,6 +10,7 @@ import pytest
 from waitress.task import ThreadedTaskDispatcher
 
 from connmgr.daemon.threads import Threads
+from connmgr.shares import Shares
 from tests.conftest import StartDaemon
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -17,7 +18,10 @@ from tests.deadlines import DEADLINE_SECONDS
 class Request:
     """A task that lasts until ``let_go`` is set."""
 
-    def __init__(self) -> None:
+    queued = False
+
+    def __init__(self, holder: str | None = None) -> None:
+        self.holder = holder
         self.begun, self.let_go = threading.Event(), threading.Event()
 
     def service(self) -> None:
@@ -30,7 +34,7 @@ class Request:
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
-    threads = Threads(3)
+    threads = Threads(3, Shares(2, 2))
     yield threads
     threads.shutdown(timeout=DEADLINE_SECONDS)
     assert not threads.threads
@@ -48,6 +52,19 @@ def test_each_request_has_a_thread_until_there_are_enough(threads: Threads) -> N
     assert requests[3].begun.wait(DEADLINE_SECONDS), "the fourth waits for a thread in vain"
     for request in requests:
         request.let_go.set()
+
+
+def test_a_token_s_requests_wait_for_its_own_and_leave_a_thread_to_the_owner(threads: Threads) -> None:
+    token, owner = [Request("token") for _ in range(4)], Request()
+    for request in (*token, owner):
+        threads.add_task(request)
+    assert all(request.begun.wait(DEADLINE_SECONDS) for request in (*token[:2], owner)), "the owner waits"
+    assert not any(request.begun.is_set() for request in token[2:])
+    assert threads.crowded
+    for request in token:
+        request.let_go.set()
+    assert all(request.begun.wait(DEADLINE_SECONDS) for request in token), "a held back request is never answered"
+    owner.let_go.set()
 
 
 def test_a_request_waits_where_the_system_allows_no_thread(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,58 @@
+"""Shares: how much of something one token may hold, and all tokens together, so that the owner always gets some."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+STRANGER = ""
+"""The holder that stands for all clients that have not shown a valid token."""
+
+
+class Shares:
+    """Counts what each holder has of one kind of things. Safe to use from several threads.
+
+    A holder is the id of a token; tokens made with it count as it, since otherwise it would get a further share with
+    each. The owner is None. ``one`` token may hold that much, all tokens ``together`` that much, and all strangers
+    together ``strangers``. The ``owner`` has no limit unless one is given.
+    """
+
+    def __init__(self, one: int, together: int, *, strangers: int = 0, owner: int | None = None) -> None:
+        self.one, self.together = one, together
+        self._strangers, self._owner = strangers, owner
+        self._lock = threading.Lock()
+        self._held: Counter[str | None] = Counter()
+        self._of_tokens = 0
+
+    def take(self, holder: str | None, size: int = 1) -> bool:
+        """Count ``size`` more for ``holder``, if its limits allow that; return whether they do."""
+        with self._lock:
+            if not self._allows(holder, size):
+                return False
+            self._held[holder] += size
+            self._of_tokens += size if holder else 0
+        return True
+
+    def give_back(self, holder: str | None, size: int = 1) -> None:
+        """Count ``size`` less for ``holder``."""
+        with self._lock:
+            self._held[holder] -= size
+            if not self._held[holder]:
+                del self._held[holder]
+            self._of_tokens -= size if holder else 0
+
+    def held(self, holder: str | None) -> int:
+        """Return how much ``holder`` has."""
+        return self._held[holder]
+
+    def is_exhausted(self, holder: str) -> bool:
+        """Whether a token has its whole share, whatever the others have."""
+        return self._held[holder] >= self.one
+
+    def _allows(self, holder: str | None, size: int) -> bool:
+        wanted = self._held[holder] + size
+        if holder is None:
+            return self._owner is None or wanted <= self._owner
+        if holder == STRANGER:
+            return wanted <= self._strangers
+        return wanted <= self.one and self._of_tokens + size <= self.together

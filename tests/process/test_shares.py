@@ -1,0 +1,247 @@
+"""One token, or a stranger, never stops everybody: connections, bodies, slots and threads of one at its limit."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import select
+import socket
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from connmgr.api import body
+from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
+from connmgr.errors import InvalidRequest
+from connmgr.paths import socket_of
+from connmgr.shares import Shares
+from tests.api.wire import LOCAL, address, bearer, send, token_of
+from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
+from tests.fs.far_sides import eventually
+from tests.rights.wire import Holder, create
+
+VERSION = b"POST /daemon/version HTTP/1.1\r\nHost: %b\r\nAuthorization: Bearer %b\r\nContent-Length: 0\r\n\r\n"
+
+
+def version(daemon: Daemon, secret: str) -> bytes:
+    return VERSION % (daemon.url.removeprefix("http://").encode(), secret.encode())
+
+
+class Crowd:
+    """Connections that stay open until the end of the test."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.open: list[socket.socket] = []
+
+    def connect(self, sent: bytes) -> socket.socket:
+        connection = socket.create_connection(address(self._daemon.url), DEADLINE_SECONDS)
+        self.open.append(connection)
+        connection.sendall(sent)
+        return connection
+
+    def ask(self, secret: str) -> bytes:
+        """Connect, send one request with a token, and return the beginning of its answer; empty if it was dropped."""
+        with contextlib.suppress(ConnectionError):
+            return self.connect(version(self._daemon, secret)).recv(65536)
+        return b""
+
+    @property
+    def alive(self) -> int:
+        """The number of connections that the daemon keeps open."""
+        return sum(not ended(one) for one in self.open)
+
+    def close(self) -> None:
+        for one in self.open:
+            one.close()
+
+
+def ended(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while poll.poll(0):
+        try:
+            if not connection.recv(65536):
+                return True
+        except ConnectionError:
+            return True
+    return False
+
+
+@pytest.fixture
+def crowd(own_daemon: Daemon) -> Iterator[Crowd]:
+    with contextlib.closing(Crowd(own_daemon)) as some:
+        yield some
+
+
+def assert_owner_is_served(daemon: Daemon) -> None:
+    """Shake hands and ask, over the port and over the Unix socket."""
+    assert send(daemon.url, "/daemon/status", {}, bearer(daemon)).status == 200
+    with socket.socket(socket.AF_UNIX) as beside:
+        beside.settimeout(DEADLINE_SECONDS)
+        beside.connect(str(socket_of(daemon.auth_file, address(daemon.url)[1])))
+        beside.sendall(version(daemon, token_of(daemon)))
+        assert beside.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_token_without_rights_locks_nobody_out_and_its_connections_end_with_it(
+    own_daemon: Daemon, crowd: Crowd
+) -> None:
+    holder = create(own_daemon)
+    for _ in range(MAX_CONNECTIONS - 1):
+        crowd.ask(holder.secret)
+    assert_owner_is_served(own_daemon)
+    eventually(lambda: crowd.alive <= TOKEN_CONNECTIONS, "the token has more connections than its share")
+    assert crowd.alive
+    own_daemon.client.post("/token/revoke", id=holder.id)
+    eventually(lambda: not crowd.alive, "a revoked token keeps its connections")
+
+
+def test_tokens_made_with_a_token_share_its_connections(own_daemon: Daemon, crowd: Crowd) -> None:
+    parent = create(own_daemon, "token.create")
+    for one in [parent, parent.create(), parent.create()]:
+        for _ in range(TOKEN_CONNECTIONS):
+            crowd.ask(one.secret)
+    eventually(lambda: crowd.alive <= TOKEN_CONNECTIONS, "a token's children have shares of their own")
+    assert_owner_is_served(own_daemon)
+
+
+def test_all_tokens_together_leave_connections_to_the_owner(own_daemon: Daemon, crowd: Crowd) -> None:
+    for _ in range(5):
+        one = create(own_daemon)
+        for _ in range(TOKEN_CONNECTIONS):
+            crowd.ask(one.secret)
+    assert_owner_is_served(own_daemon)
+    other = create(own_daemon)
+    assert crowd.ask(other.secret).startswith(b"HTTP/1.1 200 "), "tokens keep another token out"
+
+
+def test_silent_strangers_are_displaced(own_daemon: Daemon, crowd: Crowd) -> None:
+    for _ in range(2 * MAX_CONNECTIONS):
+        with contextlib.suppress(ConnectionError):
+            crowd.connect(b"")
+    assert_owner_is_served(own_daemon)
+    assert crowd.alive <= MAX_CONNECTIONS
+
+
+def unfinished(path: str, holder: Holder, length: int, came: bytes) -> bytes:
+    host = holder.url.removeprefix("http://")
+    lines = f"Host: {host}\r\nAuthorization: Bearer {holder.secret}\r\nContent-Type: application/json"
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\nContent-Length: {length}\r\n\r\n".encode() + came
+
+
+def test_unfinished_bodies_of_a_token_take_its_share_of_memory(own_daemon: Daemon, crowd: Crowd) -> None:
+    holder = create(own_daemon, "shell.any")
+    before, piece = psutil.Process(own_daemon.pid).memory_info().rss, b" " * (4 * 1024 * 1024)
+    for _ in range(40):
+        with contextlib.suppress(ConnectionError):
+            crowd.connect(unfinished("/shell/exec", holder, 16 * 1024 * 1024, piece))
+    assert_owner_is_served(own_daemon)
+    # The share is 32 MiB; the rest is what the allocator keeps.
+    assert psutil.Process(own_daemon.pid).memory_info().rss - before < 80 * 1024 * 1024
+    assert send(own_daemon.url, "/secret/decrypt", {"encrypted": "x" * 10_000_000}, bearer(own_daemon)).status == 400
+    crowd.close()
+    eventually(
+        lambda: holder.send("/shell/exec", connection=LOCAL, command="x" * 2_000_000).status == 400,
+        "the share is never given back",
+    )
+
+
+@pytest.mark.parametrize(
+    ("scopes", "path", "status", "code"),
+    [
+        ((), "/shell/exec", 403, b"scope_denied"),
+        (("shell.any",), "/daemon/version", 413, b"body_too_large"),
+        ((), "/fs/blob", 403, b"scope_denied"),
+    ],
+    ids=["no scope", "no content", "no scope for files"],
+)
+def test_a_large_body_is_refused_before_it_is_read(
+    own_daemon: Daemon, crowd: Crowd, scopes: tuple[str, ...], path: str, status: int, code: bytes
+) -> None:
+    holder = create(own_daemon, *scopes)
+    connection = crowd.connect(unfinished(path, holder, 1_000_000, b""))
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    assert answer.status == status
+    assert code in answer.read()
+
+
+def test_values_are_counted_before_any_is_built(own_daemon: Daemon) -> None:
+    headers = bearer(own_daemon)
+    before = psutil.Process(own_daemon.pid).memory_info().rss
+    bomb = b'{"encrypted": [' + b"[]," * 5_000_000 + b"[]]}"
+    answer = send(own_daemon.url, "/secret/decrypt", bomb, headers)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert "more than 500000 values" in answer.message
+    assert psutil.Process(own_daemon.pid).memory_info().rss - before < 150 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "content", ["a,b[c]{d}" * 200_000, '"[,]"\\' * 180_000, "\\" * 600_000 + ",,,,", '\\",' * 180_000]
+)
+def test_punctuation_in_content_is_not_counted(content: str) -> None:
+    assert body.parse(json.dumps({"content": content}).encode()) == {"content": content}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a": [' + b'"",' * 600_000 + b'""]}',
+        b'{"a": [' + b"{}," * 600_000 + b"0]}",
+        b'{"a": "\\\\", "b": [' + b"0," * 600_000 + b"0]}",
+        b'"' * 4_000_000 + b"," * 600_000,
+        b'{"a": ' + b"[" * 600_000,
+    ],
+    ids=["strings", "objects", "after an escape", "quotes", "levels"],
+)
+def test_too_many_values_are_refused_whatever_they_are(text: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="more than 500000 values"):
+        body.parse(text)
+
+
+def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon: Daemon, crowd: Crowd) -> None:
+    holder = create(own_daemon, "fs.write")
+    own_daemon.client.shell.start(LOCAL)
+    for _ in range(70):
+        head = unfinished(f"/fs/extract?connection={LOCAL}&path=/tmp/stalled", holder, 1_000_000, b"x")
+        crowd.connect(head.replace(b"application/json", b"application/octet-stream"))
+    eventually(lambda: own_daemon.client.daemon.status().slots_in_use >= 20, "the uploads do not begin")
+    assert own_daemon.client.shell.exec(LOCAL, "echo served").stdout == "served"
+    eventually(lambda: own_daemon.client.daemon.status().slots_in_use == 0, "stalled uploads hold slots for long")
+
+
+def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:
+    shares = Shares(2, 3, strangers=1, owner=5)
+    assert [shares.take("a") for _ in range(3)] == [True, True, False]
+    assert shares.is_exhausted("a")
+    assert [shares.take("b") for _ in range(2)] == [True, False], "all tokens together have 3"
+    assert not shares.is_exhausted("b")
+    assert [shares.take("") for _ in range(2)] == [True, False]
+    assert shares.take(None, 5)
+    assert not shares.take(None)
+    shares.give_back("a", 2)
+    assert shares.take("b")
+
+
+def test_many_connections_at_once_delay_nobody(own_daemon: Daemon) -> None:
+    def connect() -> socket.socket:
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex(address(own_daemon.url))
+        return one
+
+    daemon = psutil.Process(own_daemon.pid)
+    daemon.suspend()
+    try:
+        # More than the kernel's usual queue of 128.
+        flood = [connect() for _ in range(400)]
+        late = [one for one in flood if not select.select([], [one], [], 0.2)[1]]
+    finally:
+        daemon.resume()
+    for one in flood:
+        one.close()
+    assert not late, f"{len(late)} of 400 clients must connect again"
