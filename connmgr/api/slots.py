@@ -16,11 +16,11 @@ STOPS = 16
 class RequestSlots:
     """Limits how many requests may wait for machines, so that others always find a free thread.
 
-    A token may have half of them, and all tokens together three quarters.
+    A token may have five eighths of them, and all tokens together three quarters.
     """
 
     def __init__(self, count: int) -> None:
-        one = (count + 1) // 2
+        one = max(1, count * 5 // 8)
         self._shares = Shares(one, max(one, count * 3 // 4))
         self._free = threading.BoundedSemaphore(count)
         self._stops = threading.BoundedSemaphore(STOPS)

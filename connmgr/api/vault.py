@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate
 
-from connmgr.api.account import caller
+from connmgr.api.account import account, caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import (
@@ -21,6 +21,7 @@ from connmgr.errors import (
 )
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.secrets.passphrase import MAX_CHARACTERS, MIN_CHARACTERS, check_new_passphrase
+from connmgr.secrets.throttle import Guesser
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
@@ -175,7 +176,7 @@ def unlock(request: dict[str, Any]) -> None:
     """
     if caller().is_shared:
         raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
-    services().vault.principals.unlock(caller().access, request["user"], request["passphrase"])
+    services().vault.principals.unlock(caller().access, request["user"], request["passphrase"], _guesser())
     if caller().grant is None:
         services().tunnels.unlocked(caller().access)
 
@@ -218,7 +219,9 @@ def add_user(request: dict[str, Any]) -> None:
 )
 def change_passphrase(request: dict[str, Any]) -> None:
     """Change a user's passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked."""
-    services().vault.principals.change_passphrase(request["user"], request["passphrase"], request["newPassphrase"])
+    services().vault.principals.change_passphrase(
+        request["user"], request["passphrase"], request["newPassphrase"], _guesser()
+    )
 
 
 @group.endpoint(
@@ -248,6 +251,16 @@ def remove_user(request: dict[str, Any]) -> dict[str, Any]:
     every session has the principal `vault` again.
     """
     removed = services().vault.principals.remove_user(
-        caller().access, request["user"], passphrase=request.get("passphrase"), force=request["force"]
+        caller().access,
+        request["user"],
+        passphrase=request.get("passphrase"),
+        force=request["force"],
+        guesser=_guesser(),
     )
     return {"connections": removed.readable, "resealed": removed.resealed, "heir": removed.heir, "lost": removed.lost}
+
+
+def _guesser() -> Guesser:
+    """Return whom wrong passphrases of this request delay."""
+    holder = caller().holder
+    return Guesser(holder) if holder is not None else Guesser(address=account().environ["REMOTE_ADDR"])

@@ -6,6 +6,7 @@ import os
 import struct
 import threading
 import unicodedata
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from nacl.exceptions import RuntimeError as SodiumRuntimeError
@@ -64,18 +65,22 @@ def check_new_passphrase(passphrase: str) -> None:
         raise InvalidRequest(f"A passphrase has {MIN_CHARACTERS} to {MAX_CHARACTERS} characters.")
 
 
+_CROWDED = "Too many passphrases are being checked; try again in a moment."
+
+
 class KeyDerivation:
     """Derives keys one at a time, so that unlocking cannot exhaust the machine's memory.
 
-    At most ``queue`` threads wait, each for at most ``deadline`` seconds.
+    At most ``queue`` threads wait, each for at most ``deadline`` seconds. Those of tokens leave two places to others.
     """
 
     def __init__(self, *, deadline: float = 10.0, queue: int = 4) -> None:
         self._deadline = deadline
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(queue + 1)
+        self._token_places = threading.BoundedSemaphore(max(1, queue - 1))
 
-    def derive(self, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+    def derive(self, passphrase: str, salt: bytes, cost: Cost, *, of_token: bool = False) -> bytes:
         """Return the 32-byte key of a passphrase (Argon2id 1.3 over its UTF-8 form in Unicode NFC).
 
         :raises IntegrityError: as :func:`check_cost`.
@@ -85,17 +90,16 @@ class KeyDerivation:
         check_cost(cost, salt)
         # Keyboards send composed or decomposed characters.
         password = unicodedata.normalize("NFC", passphrase).encode()
-        if not self._places.acquire(blocking=False):
-            raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")
-        try:
+        with ExitStack() as places:
+            for semaphore in (self._token_places, self._places) if of_token else (self._places,):
+                if not semaphore.acquire(blocking=False):
+                    raise UnlockThrottled(_CROWDED)
+                places.callback(semaphore.release)
             if not self._turn.acquire(timeout=self._deadline):
-                raise UnlockThrottled("Too many passphrases are being checked; try again in a moment.")
+                raise UnlockThrottled(_CROWDED)
+            places.callback(self._turn.release)
             try:
                 return argon2id.kdf(32, password, salt, cost.opslimit, cost.memlimit)
-            finally:
-                self._turn.release()
-        except (SodiumRuntimeError, MemoryError) as error:
-            needed = cost.memlimit >> 20
-            raise Busy(f"Checking a passphrase takes {needed} MiB of memory, which is not free now.") from error
-        finally:
-            self._places.release()
+            except (SodiumRuntimeError, MemoryError) as error:
+                needed = cost.memlimit >> 20
+                raise Busy(f"Checking a passphrase takes {needed} MiB of memory, which is not free now.") from error

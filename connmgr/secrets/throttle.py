@@ -1,4 +1,4 @@
-"""Delays that grow with failed unlocks, per user and for all together."""
+"""Delays that grow with the failed unlocks of one guesser, per user and for all users together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from connmgr.errors import UnlockThrottled
 
@@ -32,12 +34,21 @@ class Delays:
         return 0.0 if over <= 0 else float(min(self.longest, 2 ** min(over - 1, 16)))
 
 
+@dataclass(frozen=True)
+class Guesser:
+    """Who tries a passphrase: a token, with those made with it, or the owner from one address."""
+
+    token: str | None = None
+    address: str = ""
+
+
 class Throttle:
     """Slows down the guessing of passphrases; safe to use from several threads.
 
-    A refused attempt does not lengthen the delay, and every delay is limited, so that a user can unlock while another
-    person guesses. Failures are forgotten after ``memory`` seconds without one. At most ``names`` are counted, whether
-    they exist or not; the oldest is forgotten first.
+    Each guesser has delays of its own, for one name and for all names together, so that nobody keeps the right person
+    from unlocking by guessing wrong. A token tries one passphrase at a time. A refused attempt does not lengthen the
+    delay, and every delay is limited. Failures are forgotten after ``memory`` seconds without one. At most ``names``
+    are counted, whether they exist or not, and as many guessers; the oldest is forgotten first.
     """
 
     def __init__(
@@ -51,41 +62,53 @@ class Throttle:
     ) -> None:
         self._user, self._overall, self._memory, self._names, self._clock = user, overall, memory, names, clock
         self._lock = threading.Lock()
-        self._by_name: OrderedDict[str, _Failures] = OrderedDict()
-        self._total = _Failures()
+        self._by_name: OrderedDict[tuple[Guesser, str], _Failures] = OrderedDict()
+        self._by_guesser: OrderedDict[Guesser, _Failures] = OrderedDict()
+        self._trying: set[Guesser] = set()
 
-    def check(self, name: str) -> None:
-        """Refuse an attempt on ``name`` that comes too early.
+    @contextmanager
+    def attempt(self, name: str, guesser: Guesser) -> Iterator[None]:
+        """Note an attempt of ``guesser`` on ``name`` during the ``with`` block.
 
-        :raises UnlockThrottled: ``retry_after`` holds the whole seconds to wait.
+        :raises UnlockThrottled: it comes too early: ``retry_after`` holds the whole seconds to wait.
         """
         with self._lock:
             now = self._clock()
-            entry = self._by_name.get(name)
-            until = max(self._total.until, entry.until if entry else 0.0)
-        if until > now:
-            wait = math.ceil(until - now)
-            raise UnlockThrottled(f"Too many failed unlocks; try again in {wait} s.", retry_after=wait)
+            counted = self._by_name.get((guesser, name)), self._by_guesser.get(guesser)
+            until = max((entry.until for entry in counted if entry), default=0.0)
+            if until > now:
+                wait = math.ceil(until - now)
+                raise UnlockThrottled(f"Too many failed unlocks; try again in {wait} s.", retry_after=wait)
+            if guesser in self._trying:
+                raise UnlockThrottled("Another passphrase of this token is being checked; try again in a moment.")
+            # Otherwise many simultaneous attempts would all come before the first failure.
+            if guesser.token is not None:
+                self._trying.add(guesser)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._trying.discard(guesser)
 
-    def failed(self, name: str) -> None:
-        """Count a failed attempt on ``name``."""
+    def failed(self, name: str, guesser: Guesser) -> None:
+        """Count a failed attempt of ``guesser`` on ``name``."""
         with self._lock:
-            entry = self._by_name.pop(name, None) or _Failures()
-            self._by_name[name] = entry
-            self._count(entry, self._user)
-            self._count(self._total, self._overall)
-            while len(self._by_name) > self._names:
-                self._by_name.popitem(last=False)
+            self._count(self._by_name, (guesser, name), self._user)
+            self._count(self._by_guesser, guesser, self._overall)
 
-    def succeeded(self, name: str) -> None:
-        """Forget the failures on ``name``."""
+    def succeeded(self, name: str, guesser: Guesser) -> None:
+        """Forget the failures of ``guesser`` on ``name``."""
         with self._lock:
-            self._by_name.pop(name, None)
+            self._by_name.pop((guesser, name), None)
 
-    def _count(self, entry: _Failures, delays: Delays) -> None:
+    def _count(self, counted: OrderedDict[Any, _Failures], key: object, delays: Delays) -> None:
+        entry = counted.pop(key, None) or _Failures()
+        counted[key] = entry
         now = self._clock()
         if now - entry.last > self._memory:
             entry.count = 0
         entry.count += 1
         entry.last = now
         entry.until = now + delays.after(entry.count)
+        while len(counted) > self._names:
+            counted.popitem(last=False)

@@ -37,7 +37,7 @@ from connmgr.secrets.principals import (
     sealing_key,
     unwrap_vault,
 )
-from connmgr.secrets.throttle import Throttle
+from connmgr.secrets.throttle import Guesser, Throttle
 from connmgr.vault import changes, entitlement, principal_rows, record, rows
 from connmgr.vault.database import Database
 from connmgr.vault.documents import Documents
@@ -50,6 +50,7 @@ MAX_PRINCIPALS = 64
 MAX_NAMED = 5
 """Most connections that an error names."""
 
+_OWNER = Guesser()
 _WRONG = "The user does not exist, or the passphrase is wrong."
 
 Anew = Callable[[dict[str, Any]], dict[str, Any]]
@@ -186,9 +187,9 @@ class Principals:
             return Status(bool(users), None, [] if users else [VAULT], [])
         return Status(True, user.name, [user.name, VAULT], users)
 
-    def unlock(self, access: Access, user: str, passphrase: str) -> None:
-        """Unlock ``user`` alone for ``access``, or raise :class:`UnlockFailed` or :class:`UnlockThrottled`."""
-        access.grant(*self._authenticate(user, passphrase))
+    def unlock(self, access: Access, user: str, passphrase: str, guesser: Guesser = _OWNER) -> None:
+        """Unlock ``user`` alone for ``access``, or raise UnlockFailed, or UnlockThrottled if ``guesser`` must wait."""
+        access.grant(*self._authenticate(user, passphrase, guesser))
 
     def add_user(self, access: Access, name: str, passphrase: str) -> None:
         """Add a user. Any session may add the first, later ones only a session that has unlocked one.
@@ -210,14 +211,14 @@ class Principals:
 
         self._change(add)
 
-    def change_passphrase(self, user: str, passphrase: str, new_passphrase: str) -> None:
+    def change_passphrase(self, user: str, passphrase: str, new_passphrase: str, guesser: Guesser = _OWNER) -> None:
         """Wrap the private key of ``user`` with another passphrase; the key pair and sealed secrets stay.
 
         :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises InvalidRequest: the new passphrase breaks the rules.
         """
         check_new_passphrase(new_passphrase)
-        before, private = self._authenticate(user, passphrase)
+        before, private = self._authenticate(user, passphrase, guesser)
         salt = new_salt()
         wrapping = self._derivation.derive(new_passphrase, salt, MODERATE)
         after = before.rewrapped(private, wrapping, MODERATE, salt)
@@ -231,7 +232,13 @@ class Principals:
         self._change(rewrap)
 
     def remove_user(
-        self, access: Access, name: str, *, passphrase: str | None = None, force: bool = False
+        self,
+        access: Access,
+        name: str,
+        *,
+        passphrase: str | None = None,
+        force: bool = False,
+        guesser: Guesser = _OWNER,
     ) -> RemovedUser:
         """Remove a user. Secrets that nobody else can open are sealed anew, if the user's key is at hand.
 
@@ -243,7 +250,7 @@ class Principals:
         :raises LastPrincipal: secrets would be lost, and ``force`` is not set; ``details["connections"]`` lists their
             connections.
         """
-        authenticated = None if passphrase is None else self._authenticate(name, passphrase)
+        authenticated = None if passphrase is None else self._authenticate(name, passphrase, guesser)
 
         def remove(tx: sa.Connection) -> RemovedUser:
             known = principal_rows.load(tx, self._key)
@@ -317,18 +324,19 @@ class Principals:
     def _vault_private(self, known: Mapping[str, Principal]) -> bytes:
         return unwrap_vault(known[VAULT], self._key.wrapping)
 
-    def _authenticate(self, name: str, passphrase: str) -> tuple[Principal, bytes]:
+    def _authenticate(self, name: str, passphrase: str, guesser: Guesser) -> tuple[Principal, bytes]:
         """Return a user and its private key."""
-        self._throttle.check(name)
-        known = self._known()
-        # For an unknown user a key is derived too, so that the answer takes the same time.
-        user = known.get(name) if name != VAULT else None
-        user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
-        private = user.unwrap(self._derivation.derive(passphrase, user.salt, user.cost or NO_COST))
-        if private is None:
-            self._throttle.failed(name)
-            raise UnlockFailed(_WRONG)
-        self._throttle.succeeded(name)
+        with self._throttle.attempt(name, guesser):
+            known = self._known()
+            # For an unknown user a key is derived too, so that the answer takes the same time.
+            user = known.get(name) if name != VAULT else None
+            user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
+            cost = user.cost or NO_COST
+            private = user.unwrap(self._derivation.derive(passphrase, user.salt, cost, of_token=bool(guesser.token)))
+            if private is None:
+                self._throttle.failed(name, guesser)
+                raise UnlockFailed(_WRONG)
+            self._throttle.succeeded(name, guesser)
         return user, private
 
 

@@ -156,7 +156,7 @@ def test_a_token_expires_when_it_is_idle_and_not_while_it_is_used(clock: list[fl
     with pytest.raises(InvalidToken):
         tokens.find(f"Bearer {idle}")
     clock[0] += 61
-    assert not tokens.accepts(f"Bearer {used}")
+    assert not tokens.sender_of(f"Bearer {used}")
     with pytest.raises(InvalidToken):
         tokens.find(f"Bearer {used}")
 

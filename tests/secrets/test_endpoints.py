@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
+from tests.fs.far_sides import eventually
+from tests.rights.wire import Holder, create
 
 PASSPHRASE = "alice's long passphrase"
 
@@ -131,6 +135,29 @@ def test_guessing_is_slowed_down_with_a_time_to_come_back(own_daemon: Daemon) ->
         answers = [refusal(client, "/vault/unlock", user="alice", passphrase="a guess") for _ in range(5)]
     assert [answer.code for answer in answers[:4]] == ["unlock_failed"] * 4
     assert (answers[4].status, answers[4].code) == (503, "unlock_throttled")
+
+
+def test_wrong_passphrases_of_tokens_keep_nobody_from_unlocking(locked: Daemon) -> None:
+    tokens = [create(locked) for _ in range(3)]
+    over = threading.Event()
+    guesses = []
+
+    def guess(token: Holder) -> None:
+        while not over.is_set():
+            wrong = {"user": "alice", "passphrase": "a guess", "newPassphrase": "a new passphrase"}
+            guesses.append(token.refused("/vault/user/passphrase", **wrong))
+
+    with ThreadPoolExecutor(6) as guessing, session(locked) as client:
+        running = [guessing.submit(guess, token) for token in tokens * 2]
+        try:
+            eventually(lambda: guesses.count("unlock_throttled") > 10, "wrong passphrases are not slowed down")
+            for _ in range(5):
+                client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+                client.post("/vault/lock")
+        finally:
+            over.set()
+    for one in running:
+        one.result()
 
 
 def test_a_stored_connection_is_opened_by_its_principals_alone(locked: Daemon) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connmgr.errors import UnlockThrottled
-from connmgr.secrets.throttle import Delays, Throttle
+from connmgr.secrets.throttle import Delays, Guesser, Throttle
 
 
 class Clock:
@@ -20,19 +20,22 @@ def clock() -> Clock:
     return Clock()
 
 
-def wait_of(throttle: Throttle, name: str) -> int:
+ONE, OTHER = Guesser("one"), Guesser("other")
+
+
+def wait_of(throttle: Throttle, name: str, guesser: Guesser = ONE) -> int:
     try:
-        throttle.check(name)
+        with throttle.attempt(name, guesser):
+            return 0
     except UnlockThrottled as refusal:
         return refusal.retry_after
-    return 0
 
 
 def test_the_delay_grows_to_a_limit(clock: Clock) -> None:
     throttle = Throttle(user=Delays(3, 60), overall=Delays(10_000, 1), clock=clock)
     waits = []
     for _ in range(14):
-        throttle.failed("alice")
+        throttle.failed("alice", ONE)
         waits.append(wait_of(throttle, "alice"))
         clock.now += waits[-1]
     assert waits == [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
@@ -41,9 +44,9 @@ def test_the_delay_grows_to_a_limit(clock: Clock) -> None:
 def test_whoever_waits_gets_in_however_often_others_are_refused(clock: Clock) -> None:
     throttle = Throttle(clock=clock)
     for _ in range(30):
-        throttle.failed("alice")
+        throttle.failed("alice", ONE)
     with pytest.raises(UnlockThrottled, match="try again in 60 s") as refusal:
-        throttle.check("alice")
+        throttle.attempt("alice", ONE).__enter__()
     assert refusal.value.status == 503
     assert "alice" not in refusal.value.message
     wait = refusal.value.retry_after
@@ -51,33 +54,54 @@ def test_whoever_waits_gets_in_however_often_others_are_refused(clock: Clock) ->
         assert wait_of(throttle, "alice") > 0
         clock.now += 1
     assert wait_of(throttle, "alice") == 0
-    throttle.succeeded("alice")
-    throttle.failed("alice")
+    throttle.succeeded("alice", ONE)
+    throttle.failed("alice", ONE)
     assert wait_of(throttle, "alice") <= 10, "a success does not forget the failures before it"
 
 
 def test_users_are_counted_apart_and_together(clock: Clock) -> None:
     throttle = Throttle(clock=clock)
     for _ in range(5):
-        throttle.failed("alice")
+        throttle.failed("alice", ONE)
     assert wait_of(throttle, "alice") > 0
     assert wait_of(throttle, "bob") == 0
     for number in range(20):
-        throttle.failed(f"user{number}")
+        throttle.failed(f"user{number}", ONE)
     assert 0 < wait_of(throttle, "bob") <= 10
 
 
 def test_failures_are_forgotten_after_a_while(clock: Clock) -> None:
     throttle = Throttle(memory=900, clock=clock)
     for _ in range(10):
-        throttle.failed("alice")
+        throttle.failed("alice", ONE)
     clock.now += 901
-    throttle.failed("alice")
+    throttle.failed("alice", ONE)
     assert wait_of(throttle, "alice") == 0
 
 
 def test_names_that_do_not_exist_cannot_fill_the_memory(clock: Clock) -> None:
     throttle = Throttle(names=10, clock=clock)
     for number in range(1000):
-        throttle.failed(f"user{number}")
+        throttle.failed(f"user{number}", ONE)
     assert len(throttle._by_name) == 10
+
+
+def test_failures_of_one_guesser_delay_nobody_else(clock: Clock) -> None:
+    throttle = Throttle(clock=clock)
+    for number in range(100):
+        throttle.failed("alice", ONE)
+        throttle.failed(f"user{number}", ONE)
+    assert wait_of(throttle, "alice") > 0
+    assert wait_of(throttle, "bob") > 0, "a guesser of many names is not delayed"
+    for guesser in (OTHER, Guesser(), Guesser(address="127.0.0.1")):
+        assert wait_of(throttle, "alice", guesser) == 0
+
+
+def test_a_token_tries_one_passphrase_at_a_time(clock: Clock) -> None:
+    throttle = Throttle(clock=clock)
+    with throttle.attempt("alice", ONE):
+        assert wait_of(throttle, "bob") > 0
+        assert wait_of(throttle, "alice", OTHER) == 0
+    assert wait_of(throttle, "bob") == 0
+    with throttle.attempt("alice", Guesser()):
+        assert wait_of(throttle, "alice", Guesser()) == 0, "people who share the owner's key wait for each other"

@@ -165,9 +165,9 @@ def derivations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Cost]]:
     asked: list[tuple[str, Cost]] = []
     derive = KeyDerivation.derive
 
-    def record(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+    def record(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost, **options: bool) -> bytes:
         asked.append((passphrase, cost))
-        return derive(self, passphrase, salt, cost)
+        return derive(self, passphrase, salt, cost, **options)
 
     monkeypatch.setattr(KeyDerivation, "derive", record)
     return asked

@@ -252,7 +252,7 @@ def one_salt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Real keys of real passphrases, derived once, since each derivation would take a second."""
     derive, known = KeyDerivation.derive, dict[str, bytes]()
 
-    def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost) -> bytes:
+    def remember(self: KeyDerivation, passphrase: str, salt: bytes, cost: Cost, **_: object) -> bytes:
         if passphrase not in known:
             known[passphrase] = derive(self, passphrase, salt, cost)
         return known[passphrase]
