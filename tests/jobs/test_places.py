@@ -147,7 +147,20 @@ def test_a_place_that_somebody_else_prepared_is_refused(homeless: Jobs, tmp_path
     with pytest.raises(errors.OperationError):
         homeless.spool.start(replace_directory(launch()), 20)
     if kind == "link":
-        assert not list((tmp_path / "elsewhere").rglob("*/*"))
+        assert not list((tmp_path / "elsewhere").iterdir()), "something was made through a stranger's link"
+
+
+def test_nothing_is_read_or_removed_through_a_link_that_somebody_else_prepared(homeless: Jobs, tmp_path: Path) -> None:
+    id = homeless.start(replace_directory(launch()))
+    homeless.ended(id)
+    place, elsewhere = tmp_path / f"tmp/connmgr-{os.getuid()}", tmp_path / "elsewhere"
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    homeless.spool.remove([id], 20)
+    assert (elsewhere / "jobs" / id).is_dir()
+    later = Jobs(LocalTransport())
+    assert later.look(id).state == "gone"
+    later.close()
 
 
 @pytest.mark.parametrize(

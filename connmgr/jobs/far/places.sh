@@ -2,7 +2,20 @@
 job_mask=$(umask)
 job_home=${XDG_STATE_HOME:-${HOME:+$HOME/.local/state}}
 case $job_home in /*) job_home=$job_home/connmgr/jobs;; *) job_home=;; esac
-job_spare=${TMPDIR:-/tmp}/connmgr-$(id -u)/jobs
+job_uid=$(id -u)
+job_top=${TMPDIR:-/tmp}/connmgr-$job_uid
+job_spare=$job_top/jobs
+# Whether only this user may use the directory. One look shows kind, mode and owner: between two looks, somebody who may
+# write to the directory above could replace a link by a directory. Afterwards its sticky bit prevents that.
+job_top_is_ours() {
+  set -- $(ls -ldn -- "$job_top" 2>/dev/null)
+  case $1 in drwx------*) [ "$3" = "$job_uid" ];; *) false;; esac
+}
+# Nothing is read, made or removed through what somebody else has put there.
+job_look_at_top() {
+  if [ -e "$job_top" ] || [ -L "$job_top" ]; then job_top_is_ours || job_spare=/dev/null/jobs; fi
+}
+job_look_at_top
 job_boot=
 { read -r job_boot </proc/sys/kernel/random/boot_id || job_boot=$(sysctl -n kern.boottime); } 2>/dev/null
 job_boot=${job_boot#*sec = } job_boot=${job_boot%%,*} job_boot=${job_boot:-unknown}

@@ -1,4 +1,6 @@
 # If a link is in the place of a job's directory, only the link is removed.
+# It may have been put there since the helper began.
+job_look_at_top
 for id; do
   for d in "$job_home/$id" "$job_spare/$id"; do
     # Input that came before its job, if the machine stopped then.

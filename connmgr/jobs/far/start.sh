@@ -13,11 +13,6 @@ job_home_is_ours() {
   [ "$job_home" ] && job_ours "$job_home" && job_ours "${job_home%/*}" && job_ours "${job_home%/*/*}" || return 1
   [ "$XDG_STATE_HOME" ] || { job_ours "$HOME/.local" && job_ours "$HOME"; }
 }
-job_spare_is_ours() {
-  top=${job_spare%/*}
-  [ -O "$top" ] && [ -d "$top" ] && [ ! -L "$top" ] && job_ours "$job_spare" || return 1
-  case $(ls -ld -- "$top") in drwx------*) ;; *) return 1;; esac
-}
 job_base() {
   base=$job_home
   job_home_is_ours && return
@@ -26,9 +21,12 @@ job_base() {
     case ${why##*: } in *"o space left"*|*"uota exceeded"*) because "$why";; esac
     job_home_is_ours && return
   fi
-  base=$job_spare
-  [ -d "$base" ] || why=$(mkdir -- "${base%/*}" 2>&1; mkdir -- "$base" 2>&1)
-  job_spare_is_ours || no permission_denied "${why##*: }"
+  base=$job_top/jobs why=
+  [ -e "$job_top" ] || [ -L "$job_top" ] || why=$(mkdir -- "$job_top" 2>&1)
+  # Before anything is made in it.
+  job_top_is_ours || no permission_denied "${why##*: }"
+  [ -d "$base" ] || why=$(mkdir -- "$base" 2>&1)
+  job_ours "$base" || no permission_denied "${why##*: }"
 }
 job_base
 d=$base/$id
