@@ -61,6 +61,7 @@ class HostKeyForgetResponse(Schema):
 @group.endpoint(
     "/trust",
     HostKeyTrustRequest,
+    has_content=True,
     action="hostkey.trust",
     about=("connection", "host", "hostKey"),
     raises=[*_RAISES, errors.HostKeyChanged, errors.HostKeyUnknown, errors.ConnectTimeout],

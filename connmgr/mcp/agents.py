@@ -28,6 +28,9 @@ MAX_AGENTS_OF_TOKEN = 16
 MAX_REQUESTS_OF_TOKEN = 64
 """Requests under way at once, listening ones included; each tool call needs one of the threads that agents share."""
 
+MAX_UNKNOWN = 32
+"""Tokens that the daemon is asked about at once, so that invented ones leave threads to the agents that are known."""
+
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 Build = Callable[[Bridge], MCPServer]
@@ -117,6 +120,7 @@ class Agents:
         self._build = build
         self._tasks = tasks
         self._agents: set[Agent] = set()
+        self._unknown = anyio.CapacityLimiter(MAX_UNKNOWN)
 
     def under_way(self, token: str) -> int:
         """Return the number of requests with ``token`` that are not answered yet."""
@@ -143,7 +147,7 @@ class Agents:
         :raises TooManyAgentsError: a limit on agents is reached.
         """
         owner = _owner(token)
-        bridge, server = await anyio.to_thread.run_sync(self._made, token)
+        bridge, server = await anyio.to_thread.run_sync(self._made, token, limiter=self._unknown)
         try:
             found = self._shared(owner) if shared else None
             if found is None:

@@ -22,14 +22,13 @@ from starlette.types import Message, Receive, Scope, Send
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
 from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agent, Agents, Build, TooManyAgentsError
-from connmgr.mcp.callers import Caller
+from connmgr.mcp.callers import CALLER, MAX_CONNECTIONS, Caller
 from connmgr.mcp.server import build
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
 VERSION_HEADER = "mcp-protocol-version"
 
-MAX_CONNECTIONS = 512
 MAX_THREADS = 256
 """Most tool calls that wait for the daemon at once, each in a thread."""
 
@@ -111,6 +110,7 @@ class App:
             return _refused(503, "session_limit", "Too many sessions are in use: end one first.")
         if agent is None:
             return _refused(404, "unknown_session", "There is no such session: initialize a new one.")
+        request.scope[CALLER].is_known = True
         return await self._by(agent, request, send, begins=begins)
 
     async def _by(self, agent: Agent, request: Request, send: Send, *, begins: bool) -> Response | None:
@@ -190,7 +190,6 @@ async def serve(
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from connmgr.daemon.parser import SMALL_BODY_BYTES
 from tests.api.wire import LOCAL, NOBODY, Answer, bearer, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -14,13 +16,14 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.mcp import agents
 from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agent, Agents
+from connmgr.mcp.callers import MAX_CONNECTIONS
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.mcp.agent import MODES, content, fault, refused, run
-from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, HttpBridge, bearer
+from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, SESSION, HttpBridge, bearer
 from tests.rights import wire
 from tests.rights.wire import Holder
 from tests.spawner import PROGRAM
@@ -75,6 +78,20 @@ def test_nobody_is_served_without_a_token(bridge: HttpBridge, worker: Holder, da
         answer = bridge.ask("POST", {"Authorization": header} if header else {}, message)
         assert answer.status == 401, answer.body
         assert answer.headers["www-authenticate"].startswith("Bearer ")
+
+
+def test_strangers_that_take_all_connections_keep_nobody_out(bridge: HttpBridge, worker: Holder) -> None:
+    parts = urlsplit(bridge.url)
+    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer cmgr_x\r\n".encode()
+    session = bridge.initialize(worker)
+    with ExitStack() as strangers:
+        for number in range(MAX_CONNECTIONS + 50):
+            one = strangers.enter_context(socket.create_connection((parts.hostname, parts.port), DEADLINE_SECONDS))
+            one.sendall((b"", head, head + b"Content-Length: 1000000\r\n\r\n{")[number % 3])
+        for _ in range(14):
+            answer = bridge.ask("POST", {**bearer(worker), SESSION: session}, LIST_TOOLS)
+            assert answer.status == 200, answer.body
+        bridge.initialize(worker)
 
 
 def test_a_session_is_of_the_token_that_began_it(bridge: HttpBridge, worker: Holder, daemon: Daemon) -> None:
