@@ -13,7 +13,7 @@ import marshmallow
 
 from connmgr.api.account import Account, require_valid
 from connmgr.api.auth import Caller
-from connmgr.api.body import load, parse, read_query
+from connmgr.api.body import REFUSAL, Refusal, load, parse, read_query
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import told
 from connmgr.api.parking import Parked
@@ -56,6 +56,9 @@ class StreamEndpoint(Endpoint):
             return self._begin_after_message(found, known, opening, in_path)
         opening = Opening(flask.request.headers.get)
         self._admit(found, known, opening, in_path)
+        refusal: Refusal | None = known.environ.get(REFUSAL)
+        if refusal is not None:
+            raise refusal.error
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
             return self._carry_out(found, known, load(self._schema, members), partial(self._begin, opening))

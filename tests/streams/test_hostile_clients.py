@@ -13,6 +13,7 @@ import psutil
 import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
+from connmgr.daemon.server import TOKEN_CONNECTIONS
 from connmgr.streams.loop import Loop
 from connmgr.streams.opening import Opening
 from tests.api.wire import LOCAL, client_of, send, token_of
@@ -20,7 +21,8 @@ from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
-from tests.streams.wire import Stream
+from tests.rights.wire import create
+from tests.streams.wire import NotUpgradedError, Stream
 
 PATH = "/shell/pipe"
 WINDOW = 256 * 1024
@@ -77,6 +79,18 @@ def test_the_first_message_is_awaited_without_a_thread(own_daemon: Daemon) -> No
         for sent in (b'{"connection": "', LOCAL.encode(), b'", "command": "echo pieces"}'):
             streams[1]._write(streams[1].connection.send(BytesMessage(sent, message_finished=sent.endswith(b"}"))))
         assert streams[1].finish().stdout == b"pieces\n"
+
+
+def test_silent_streams_of_a_token_take_its_share_and_no_more(own_daemon: Daemon) -> None:
+    holder = create(own_daemon, "shell.any")
+    with contextlib.ExitStack() as silent:
+        for _ in range(TOKEN_CONNECTIONS):
+            silent.enter_context(contextlib.closing(Stream(own_daemon.url, PATH, holder.secret)))
+        with pytest.raises(NotUpgradedError) as refused:
+            Stream(own_daemon.url, PATH, holder.secret)
+        assert (refused.value.answer.status, refused.value.answer.code) == (503, "busy")
+        with client_of(own_daemon) as owner:
+            assert owner.post("/daemon/version")
 
 
 def test_other_frames_do_not_extend_the_deadline_of_the_request() -> None:
