@@ -335,6 +335,16 @@ def test_the_main_thread_does_not_read_a_client_that_another_thread_reads(tmp_pa
         assert not client.connected
 
 
+def test_many_clients_are_accepted_in_one_turn_of_the_loop(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as flood:
+        served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+        flood.callback(served.shut_down)
+        for _ in range(50):
+            flood.enter_context(connect(served.socket.getsockname()))
+        served.handle_accept()
+        assert len(served.active_channels) == 50, "each client costs a turn, in which all others are polled"
+
+
 def test_nothing_is_ever_written_to_a_temporary_file(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a temporary file")

@@ -225,23 +225,3 @@ def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:
     assert not shares.take(None)
     shares.give_back("a", 2)
     assert shares.take("b")
-
-
-def test_many_connections_at_once_delay_nobody(own_daemon: Daemon) -> None:
-    def connect() -> socket.socket:
-        one = socket.socket()
-        one.setblocking(False)
-        one.connect_ex(address(own_daemon.url))
-        return one
-
-    daemon = psutil.Process(own_daemon.pid)
-    daemon.suspend()
-    try:
-        # More than the kernel's usual queue of 128.
-        flood = [connect() for _ in range(400)]
-        late = [one for one in flood if not select.select([], [one], [], 0.2)[1]]
-    finally:
-        daemon.resume()
-    for one in flood:
-        one.close()
-    assert not late, f"{len(late)} of 400 clients must connect again"
