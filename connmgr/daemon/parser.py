@@ -150,7 +150,7 @@ class Parser(HTTPRequestParser):
 
     def received(self, data: bytes) -> int:
         consumed: int = super().received(data)
-        if self.body_bytes_received > SMALL_BODY_BYTES and not self.is_upload:
+        if self.body_bytes_received > SMALL_BODY_BYTES and self._is_kept:
             self._charge(self.body_bytes_received - self._charged)
         if not self.headers_finished and not self.completed and has_bare_lf(self.header_plus):
             # A client that ends lines without CR may consider the header complete and wait forever.
@@ -160,6 +160,13 @@ class Parser(HTTPRequestParser):
         if self.completed:
             self.expect_continue = False
         return consumed
+
+    @property
+    def _is_kept(self) -> bool:
+        """Whether what arrives now stays in memory: a body that is not used as it arrives, or the line before input."""
+        if self.inflow is None:
+            return not self.is_upload
+        return self.path in self._bodies.fed and not self.inflow.has_line
 
     def _charge(self, size: int) -> None:
         """Count ``size`` more bytes of the body in memory, or refuse the request."""

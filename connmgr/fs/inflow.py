@@ -32,6 +32,11 @@ class Inflow:
         self._pieces: deque[bytes] = deque()
         self._line: bytes | None = None
 
+    @property
+    def has_line(self) -> bool:
+        """Whether its first line was taken, so that the rest is not kept."""
+        return self._line is not None
+
     def __len__(self) -> int:
         return self.size
 

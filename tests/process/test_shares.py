@@ -150,6 +150,16 @@ def test_unfinished_bodies_of_a_token_take_its_share_of_memory(own_daemon: Daemo
     )
 
 
+def test_lines_before_input_take_the_share_of_memory_too(own_daemon: Daemon, crowd: Crowd) -> None:
+    holder = create(own_daemon, "shell.any")
+    line = unfinished("/shell/exec", holder, 16 * 1024 * 1024, b" " * (3 * 1024 * 1024))
+    for _ in range(20):
+        with contextlib.suppress(ConnectionError):
+            crowd.connect(line.replace(b"application/json", b"application/octet-stream"))
+    eventually(lambda: crowd.alive <= 11, "lines of 3 MiB take more than 32 MiB")
+    assert_owner_is_served(own_daemon)
+
+
 @pytest.mark.parametrize(
     ("scopes", "path", "status", "code"),
     [
