@@ -352,8 +352,12 @@ class TestSeveral:
             client.connection.add(f"sh{number}", data)
         return clean_connmgr
 
-    def test_each_connection_gets_a_job_and_all_are_awaited(self, shells: CommandLine, gate: Path) -> None:
-        command = f"read line < {gate}; exit $N"
+    def test_each_connection_gets_a_job_and_all_are_awaited(self, shells: CommandLine, tmp_path: Path) -> None:
+        # Readers of one pipe would take each other's bytes.
+        gates = [tmp_path / f"gate{number}" for number in range(3)]
+        for gate in gates:
+            os.mkfifo(gate)
+        command = f"read line < {tmp_path}/gate$N; exit $N"
         started = shells("exec", "--all", "--detach", "--name", "many", "--key", "k", "**/sh?", "--", command)
         assert re.search(r"3 connections in [\d.]+ s: 3 ok\n", started.errors), started.errors
         lines = started.output.splitlines()
@@ -362,7 +366,7 @@ class TestSeveral:
         again = shells("exec", "--all", "--detach", "--key", "k", "**/sh?", "--", command)
         assert sorted(again.output.splitlines()) == sorted(lines), "a key begins no second job"
         waiting = shells.on_terminal("job", "wait", "--all", "many")
-        for _ in range(3):
+        for gate in gates:
             gate.write_text("go\n")
         code, printed = finish(waiting)
         assert code == 1
