@@ -21,6 +21,9 @@ class ConnmgrError(Exception):
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
 
+    for_tokens: str | None = None
+    """What a token reads in place of the message, where that tells of files on the daemon's machine."""
+
     def __init_subclass__(cls, status: int | None = None) -> None:
         if cls.__module__ == __name__ and "code" not in vars(cls):
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
@@ -175,6 +178,7 @@ class ValidationFailed(RequestError):
 
     def __init__(self, cause: ConnmgrError) -> None:
         super().__init__(cause.message, **cause.details)
+        self.for_tokens = cause.for_tokens
         self.code = cause.code  # type: ignore[misc]
 
 

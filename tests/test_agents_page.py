@@ -25,6 +25,7 @@ BLOCK = re.compile(r"^```(console|json|text)\n(.*?)^```$", re.DOTALL | re.MULTIL
 HOSTS = ("web1", "web2", "db")
 
 VARIABLE = {
+    r'\b(host|user|directory) "[^"]+"': r'\1 "…"',
     r"\b[0-9a-f]{8}\b(-[0-9a-f-]{27})?": "ID",
     r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d+Z": "TIME",
     r"until \d{2}:\d{2} UTC": "until TIME",

@@ -155,7 +155,9 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
             found.authorisation.check(caller(), action, about)
     stored = {one.id: one for one in found.vault.connections.infos(_distinct(request["change"]))}
     batch = _batch(request, stored)
-    applied = found.vault.batches.apply(batch, partial(found.vault.principals.permit, access=caller().access))
+    permits = partial(found.vault.principals.permit, access=caller().access)
+    # The answer must not tell that there is an equivalent connection out of sight.
+    applied = found.vault.batches.apply(batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])))
     _record(batch, applied, stored)
     end_what_runs(applied.stale)
     see_off(applied.removed)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr.api.account import caller, detail
+from connmgr.api.connection_info import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import services
-from connmgr.errors import UnknownApproval
-from connmgr.fields import Integer, List, OneOf, Range, Schema, Text
+from connmgr.errors import SecretLocked, UnknownApproval
+from connmgr.fields import Boolean, Integer, List, OneOf, Range, Schema, Text
 from connmgr.rights.approval import PENDING, STATES, VERDICTS, Approval, shown
 from connmgr.rights.approvals import DECISION_MINUTES, MAX_GRANT_SECONDS
 
@@ -21,7 +23,8 @@ group = Group(
     "approval",
     "A rule of a token may ask for an approval. The request is then answered `approval_required`, and waits "
     "here for a decision. The decision holds for exactly this request: the same token, connections, words or "
-    "text, directory, variables and input. Daemons that share a vault share its approvals.",
+    "text, directory, variables, terminal and input, and for the connection and the state of its shell that were "
+    "shown. Daemons that share a vault share its approvals.",
 )
 
 
@@ -49,8 +52,17 @@ class ApprovalInfo(Schema):
         required=True,
         metadata={
             "description": "The whole request to decide about: the `action`, the uuids of the `connections`, their "
-            "`names`, and the members of the request that decide what is done. Empty once it was used."
+            "`names`, and the members of the request that decide what is done. `on` has for each connection the "
+            "`hosts` that are dialled, the `user`, and of its shell the `directory` (null: where a new shell starts), "
+            "changed `variables` that steer programs, and the names of `otherVariables`. `terminal` says whether it "
+            "gets one, `moved` what is different since it was asked before. Empty once it was used."
         },
+    )
+    locked = Boolean(
+        metadata={
+            "description": "Present, and true, if the caller cannot open the secrets of a connection: `asked` then has "
+            "only names, and the caller cannot decide."
+        }
     )
     created = fields.String(required=True, metadata={"format": "date-time", "description": "When it was asked for."})
     expires = fields.String(
@@ -123,7 +135,9 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
 
     A token sees approvals about connections that it sees.
     """
-    return {"approvals": [shown(one) for one in services().approvals.query(request["states"]) if _is_visible(one)]}
+    found = [one for one in services().approvals.query(request["states"]) if _is_visible(one)]
+    hidden = locked_ones(id for one in found for id in one.asked.get("connections", ()))
+    return {"approvals": [_veiled(one) if _is_on(one, hidden) else shown(one) for one in found]}
 
 
 @group.endpoint(
@@ -132,7 +146,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     ApprovalInfo,
     action="approval.decide",
     about=("approval", "decision", "seconds"),
-    raises=[UnknownApproval],
+    raises=[UnknownApproval, SecretLocked],
     example={"approval": APPROVAL, "decision": "once"},
     answer=_INFO | {"state": "once"},
 )
@@ -145,11 +159,25 @@ def decide(request: dict[str, Any]) -> dict[str, Any]:
     found = approvals.get(request["approval"])
     if not _is_visible(found):
         raise UnknownApproval(request["approval"])
+    if _is_on(found, locked_ones(found.asked.get("connections", ()))):
+        raise SecretLocked(
+            "The session cannot open a connection of this request, so it is not shown: unlock the vault."
+        )
     detail(ofToken=found.token)
     decided = approvals.decide(
         found.id, request["decision"], caller().grant, request.get("seconds", DECISION_MINUTES * 60)
     )
     return shown(decided)
+
+
+def _is_on(one: Approval, connections: Collection[str]) -> bool:
+    return any(id in connections for id in one.asked.get("connections", ()))
+
+
+def _veiled(one: Approval) -> dict[str, Any]:
+    """Return an approval without what is asked on connections that the caller cannot open."""
+    named = {name: value for name, value in one.asked.items() if name in ("action", "connections", "names")}
+    return {**shown(one), "asked": named, "locked": True}
 
 
 def _is_visible(one: Approval) -> bool:

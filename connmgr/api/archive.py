@@ -104,7 +104,7 @@ def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[
     try:
         yield from pieces
     except errors.ConnmgrError as error:
-        known.code = as_error(error, known.id).code
+        known.code = as_error(error, known).code
         raise
     finally:
         known.details.update(counts())

@@ -23,7 +23,8 @@ from connmgr.api.services import services
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
-from connmgr.rights.action import Action
+from connmgr.rights.action import Action, always
+from connmgr.rights.command_rules import GROUNDS
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
 from connmgr.vault.elevated import base_of
@@ -132,7 +133,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     BroadcastRequest,
     lines=BroadcastLine(),
     has_content=True,
-    action=Action("shell.broadcast", runs=True),
+    action=Action("shell.broadcast", runs=True, in_shell=always),
     about=("connections", "session", "command", "argv"),
     selects=select,
     raises=[errors.IntegrityError, errors.UnknownCommand],
@@ -155,6 +156,7 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
         request["start"],
         request.get("session"),
         request["fresh"],
+        request.get(GROUNDS, {}),
     )
     sound = [one for one in stored.values() if isinstance(one, Connection)]
     running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
@@ -200,7 +202,7 @@ class _Lines:
         except errors.CommandCancelled:
             return
         except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
-            self._known.code = as_error(error, self._known.id).code
+            self._known.code = as_error(error, self._known).code
         finally:
             if self._forwards():
                 self._known.details["agentForwarded"] = True
@@ -235,7 +237,7 @@ class _Lines:
         return {"exitCode": result.exit_code, **texts, **{name: True for name, is_so in found.items() if is_so}}
 
     def _error(self, exception: BaseException) -> dict[str, Any]:
-        error = as_error(exception, self._known.id)
+        error = as_error(exception, self._known)
         if isinstance(error, errors.CommandTimeout):
             error.details |= printed_until(error, self._encoding)
         body = body_of(error)

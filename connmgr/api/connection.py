@@ -434,8 +434,15 @@ def types() -> dict[str, Any]:
 def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
     if data.references:
         raise errors.InvalidRequest("data: A temporary connection runs over no other one; store it.")
+    temporary = services().vault.connections.temporary
+    visible = set(services().authorisation.visible(caller(), temporary.ids))
     return services().vault.connections.temporary.add(
-        name, data.kind.name, data.sealed, fingerprint=data.fingerprint, same=data.equals
+        name,
+        data.kind.name,
+        data.sealed,
+        fingerprint=data.fingerprint,
+        same=data.equals,
+        is_visible=lambda id: id in visible,
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from connmgr import errors
+from connmgr.api.account import caller
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
+from connmgr.links.chain import locked
 from connmgr.links.route import dialled
 from connmgr.plugin import Logged
 from connmgr.vault import Connection
@@ -39,7 +41,15 @@ def dialled_hosts(connection: Connection) -> dict[str, Any]:
         hosts = dialled(services().vault, services().registry, connection)
     except errors.ConnmgrError as error:
         return {"error": {"code": error.code, "message": error.message}}
-    return {"hosts": [{**asdict(host), "identities": list(host.identities)} for host in hosts]}
+    # A token must not learn which files are on the daemon's machine.
+    shows_files = caller().grant is None
+    return {"hosts": [{**asdict(host), "identities": list(host.identities) if shows_files else []} for host in hosts]}
+
+
+def locked_ones(connections: Iterable[str]) -> set[str]:
+    """Return those of ``connections`` that the caller cannot open: it is not shown what others run there."""
+    distinct = set(connections)
+    return locked(services().vault, services().registry, distinct, caller().access) if distinct else distinct
 
 
 def log_command(connection: Connection, *, follow: bool, lines: int | None) -> dict[str, Any] | None:

@@ -138,7 +138,9 @@ class DialledHost(Schema):
     port = fields.Integer(required=True, metadata={"description": "The TCP port."})
     user = fields.String(required=True, metadata={"description": "The user who logs in there."})
     identities = fields.List(
-        fields.String(), required=True, metadata={"description": "The files of the private keys that are offered."}
+        fields.String(),
+        required=True,
+        metadata={"description": "The files of the private keys that are offered; none for tokens."},
     )
     agent = fields.Boolean(required=True, metadata={"description": "Whether an ssh-agent is asked for keys."})
 

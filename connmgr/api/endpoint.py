@@ -20,12 +20,15 @@ from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
-from connmgr.errors import ConnmgrError
+from connmgr.errors import ApprovalRequired, ConnmgrError
 from connmgr.rights.action import Action
 from connmgr.rights.scopes import ARGV
 from connmgr.rights.subjects import NAMES
 
 View = Callable[..., Any]
+
+MAX_MOVES = 3
+"""A request is tried so often while the directory of its shell moves between its approval and its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +121,8 @@ class Endpoint:
                 known.about |= {"connection": work.connection} if work else {}
         with known.held as held:
             try:
-                request = self._ready(found, known, request, held)
-                response = respond(_awaited(known.turns, lambda: self.view(request) if self.request else self.view()))
+                ready = self._ready(found, known, request, held)
+                response = respond(_awaited(known.turns, lambda: self._viewed(found, known, request, ready)))
             except Parked as parked:
                 # The frames of its traceback would be kept while it waits.
                 known.turns.parked = parked.with_traceback(None)
@@ -133,6 +136,22 @@ class Endpoint:
                 # Sending the answer waits for a machine too, and begins after this has returned.
                 known.held = held.pop_all()
         return response
+
+    def _viewed(self, found: Services, known: Account, request: Any, ready: Any) -> Any:
+        """Return the result of the view for the authorised request ``ready``.
+
+        If the ground of its approval has moved before it began, the ``request`` is authorised once more: it asks again.
+        """
+        for _ in range(MAX_MOVES):
+            try:
+                return self.view(ready) if self.request else self.view()
+            except ApprovalRequired as error:
+                if "approval" in error.details:
+                    raise
+                moved = error
+            found.approvals.not_begun()
+            ready = self._permitted(found, known, request)
+        raise moved
 
     def _ready(self, found: Services, known: Account, request: Any, held: ExitStack) -> Any:
         """Return the authorised request; ``held`` then holds its slot."""

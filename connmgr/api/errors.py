@@ -41,18 +41,27 @@ def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, An
     return {"error": shown}
 
 
-def as_error(exception: BaseException, request: str) -> ConnmgrError:
-    """Return ``exception`` as one of our own errors.
+def as_error(exception: BaseException, known: Account) -> ConnmgrError:
+    """Return ``exception`` as one of our own errors, as the caller of the request ``known`` may see it.
 
-    An unexpected one is logged with the id of its ``request``, and becomes ``internal``.
+    An unexpected one is logged with the request's id, and becomes ``internal``.
     """
     if isinstance(exception, ConnmgrError):
-        return exception
+        return _for_token(exception) if known.caller is not None and known.caller.grant is not None else exception
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
         kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
         return kind(_message(kind, exception))
-    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, request, exc_info=exception)
+    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, known.id, exc_info=exception)
     return errors.InternalError("An internal error occurred; the daemon's log says more.")
+
+
+def _for_token(error: ConnmgrError) -> ConnmgrError:
+    """Return ``error`` without what it tells of the daemon's machine."""
+    if error.for_tokens is None:
+        return error
+    veiled = ConnmgrError(error.for_tokens)
+    veiled.code, veiled.status = error.code, error.status  # type: ignore[misc]
+    return veiled
 
 
 def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
@@ -68,11 +77,11 @@ def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[Conn
 
     With ``debug`` the body of a failed operation has its traceback.
     """
-    error = as_error(exception, known.id)
+    error = as_error(exception, known)
     known.code = error.code
     known.authority |= {name: error.details[name] for name in ("rule", "approval") if name in error.details}
     trace: list[str] = []
-    if debug and error.status == errors.OperationError.status:
+    if debug and error is exception and error.status == errors.OperationError.status:
         trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
     return error, body_of(error, trace)
 

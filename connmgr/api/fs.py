@@ -333,7 +333,9 @@ def _place_of(
     asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
     asked |= {name: _shown(value) for name, value in request.items() if name not in _NOT_ASKED}
     wait = request.get("wait", 0)
-    rules = services().authorisation.path_rules(caller(), request["connection"], None if streamed else asked, wait)
+    rules = services().authorisation.path_rules(
+        caller(), request["connection"], None if streamed else asked, wait, session.way
+    )
     if rules is not None:
         # A streamed answer ends after Flask's request context.
         known = account()

@@ -13,6 +13,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.account import caller, detail, turns
 from connmgr.api.command import with_words
+from connmgr.api.connection_info import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.job_schemas import (
     JobInfo,
@@ -33,7 +34,7 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.jobs.followed import Output
 from connmgr.jobs.spool import Stream
-from connmgr.rights.action import Action
+from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
@@ -72,7 +73,7 @@ _INFO = {
     JobStartRequest,
     JobStartResponse,
     has_content=True,
-    action=Action("job.start", runs=True),
+    action=Action("job.start", runs=True, in_shell=always),
     about=("connection", "session", "command", "argv", "name"),
     selects=with_words,
     raises=[
@@ -155,7 +156,8 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
     followed = jobs.look(id, access)
     if followed.stored.state not in ENDED:
         turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["wait"])
-    return _info(followed.stored, stale=followed.last.stale)
+    stored = followed.stored
+    return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
 @group.endpoint(
@@ -172,7 +174,8 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
 def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe a job, as it is now."""
     followed = services().jobs.look(request["job"], caller().access)
-    return _info(followed.stored, stale=followed.last.stale)
+    stored = followed.stored
+    return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
 @group.endpoint(
@@ -202,7 +205,12 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     asked = services().jobs.refresh(job for job in found if job.state not in ENDED)
     shown = [(asked.get(job.id, job), job.state not in ENDED and job.id not in asked) for job in found]
     states = request.get("states", (*UNDER_WAY, *ENDED))
-    return {"jobs": [_info(job, stale=stale) for job, stale in shown if job.state in states]}
+    hidden = locked_ones(job.connection for job, _ in shown)
+    return {
+        "jobs": [
+            _info(job, stale=stale, locked=job.connection in hidden) for job, stale in shown if job.state in states
+        ]
+    }
 
 
 @group.endpoint(
@@ -248,8 +256,8 @@ def remove(request: dict[str, Any]) -> None:
     services().jobs.remove(request["job"], caller().access, force=request["force"])
 
 
-def _info(job: StoredJob, *, stale: bool) -> dict[str, Any]:
-    return vars(job) | {"stale": stale}
+def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> dict[str, Any]:
+    return vars(job) | {"stale": stale} | ({"command": "null", "locked": True} if locked else {})
 
 
 def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,7 +216,12 @@ class JobInfo(Schema):
     name = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
     key = fields.String(required=True, allow_none=True, metadata={"description": "As it was given."})
     command = Command(
-        required=True, metadata={"description": "The text of the `command`, or the `argv` as a list.", "type": "string"}
+        required=True,
+        allow_none=True,
+        metadata={"description": "The text of the `command`, the `argv` as a list, or null.", "type": "string"},
+    )
+    locked = Boolean(
+        metadata={"description": "True if the caller cannot open the connection's secrets; `command` is then null."}
     )
     state = fields.String(**_STATE)
     exitCode = fields.Integer(attribute="exit_code", **_EXIT_CODE)

@@ -17,6 +17,8 @@ from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
 from connmgr.jobs.reach import spool_of
 from connmgr.jobs.spool import Spool
+from connmgr.rights.command_rules import ground_of
+from connmgr.shell.grounds import state_of
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.tables import now
 
@@ -34,6 +36,7 @@ def start_shell(request: Mapping[str, Any]) -> bool:
 
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
     """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
+    ground = ground_of(request)
     job = StoredJob(
         id=str(uuid.uuid4()),
         connection=request["connection"],
@@ -51,7 +54,11 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
             beside = Spool(session.transport, session.helpers)
             note_forwarding(session.transport)
             sent = session.environment.select(sent_by(request) or {})
-            given = _launch(job, request, session.surroundings, sent)
+            surroundings = session.surroundings
+            if ground is not None:
+                # The job begins in exactly this state, even if the shell moves on.
+                ground.require(session.way, state_of(surroundings))
+            given = _launch(job, request, surroundings, sent)
             started = services().starts.start(job, given, beside, cancellation())
     except NoShell:
         if "argv" not in request or job.session is not None:
@@ -79,6 +86,8 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
             raise InvalidRequest(
                 "The container has no shell that could enter a directory or set variables: omit cwd and env."
             )
+        if (ground := ground_of(request)) is not None:
+            ground.require(lease.link.target.digest)
         services().kept.keep(job.connection, lease)
         # Nothing there could set variables.
         given = _launch(job, request, None, {})

@@ -30,6 +30,7 @@ from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
 from connmgr.plugin import Channel, Pty
 from connmgr.rights.action import Action
+from connmgr.rights.command_rules import ground_of
 from connmgr.streams.opening import Opening
 from connmgr.streams.pipe import Pipe
 
@@ -108,7 +109,7 @@ class PipeRequest(WhatRuns, SendsEnvironment, PtyFields):
     "/pipe",
     PipeRequest,
     kind=StreamEndpoint,
-    action=Action("shell.pipe", runs=True, takes_input=True),
+    action=Action("shell.pipe", runs=True, takes_input=True, on_terminal=lambda request: request.get("pty") is True),
     about=("connection", "command", "argv", "tcp"),
     selects=with_words,
     raises=[
@@ -138,9 +139,8 @@ def pipe(request: dict[str, Any]) -> Begin:
         if "tcp" in request
         else partial(_start, request, sent_by(request) or {}, cookie)
     )
-    lease, channel = start_over(
-        found.links, request["connection"], access, open, found.settings.start_timeout, cancellation()
-    )
+    timeout, ground = found.settings.start_timeout, ground_of(request)
+    lease, channel = start_over(found.links, request["connection"], access, open, timeout, cancellation(), ground)
     note_forwarding(lease.link.first)
     # git and scp often connect again soon, and then need no login.
     found.kept.keep(request["connection"], lease)

@@ -86,7 +86,7 @@ def _record(services: Services, facts: dict[str, Any], rule: str, known: Account
         known.held.close()
     except BaseException as error:  # noqa: BLE001
         # A plugin may raise any exception, and the token must not stay in use.
-        known.code = as_error(error, known.id).code
+        known.code = as_error(error, known).code
     facts["code"] = known.code
     seconds = time.perf_counter() - known.began
     if known.caller is not None:

@@ -34,7 +34,8 @@ from connmgr.api.shell_schemas import (
 from connmgr.engine.frame import Command
 from connmgr.fields import Boolean, Number, Schema, Text
 from connmgr.fs.inflow import ArrivingInput, Inflow
-from connmgr.rights.action import Action
+from connmgr.rights.action import Action, always
+from connmgr.rights.command_rules import ground_of
 from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import Begun, Place, begun
 from connmgr.shell.status import ShellStatus
@@ -154,7 +155,7 @@ def start(request: dict[str, Any]) -> object:
     ExecResponse,
     lines=streaming.ExecLine(),
     has_content=True,
-    action=Action("shell.exec", runs=True),
+    action=Action("shell.exec", runs=True, in_shell=always),
     about=("connection", "session", "command", "argv"),
     selects=with_words,
     raises=[
@@ -305,7 +306,8 @@ def _arriving() -> ArrivingInput:
 
 def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[Begun]:
     timeout = request.get("timeout", services().settings.command_timeout)
-    place = Place(request["connection"], caller().access, request.get("session"), request["start"], request["fresh"])
+    session, ground = request.get("session"), ground_of(request)
+    place = Place(request["connection"], caller().access, session, request["start"], request["fresh"], ground)
     return begun(services().shells, place, command, timeout, cancellation())
 
 

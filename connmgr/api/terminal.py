@@ -14,6 +14,7 @@ from connmgr.api.account import caller, cancellation, detail, note_forwarding, t
 from connmgr.api.auth import Caller
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import program_of, sent_by
+from connmgr.api.connection_info import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.services import services
@@ -35,8 +36,10 @@ from connmgr.api.terminal_schemas import (
     TerminalTicketResponse,
 )
 from connmgr.plugin import Pty
-from connmgr.rights.action import Action
+from connmgr.rights.action import Action, always
+from connmgr.rights.command_rules import ground_of
 from connmgr.rights.subjects import Work
+from connmgr.shell.grounds import state_of
 from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
 from connmgr.terminals.recording import Recording
@@ -85,7 +88,13 @@ _INFO = {
     TerminalOpenRequest,
     TerminalInfo,
     has_content=True,
-    action=Action("terminal.open", runs=True, takes_input=True),
+    action=Action(
+        "terminal.open",
+        runs=True,
+        takes_input=True,
+        in_shell=lambda request: request.get("session") is not None,
+        on_terminal=always,
+    ),
     about=("connection", "session", "command", "argv"),
     selects=with_words,
     raises=[
@@ -108,10 +117,13 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
     changes neither, and does not wait for the shell's commands. Without `session` it begins as after a login.
     """
     found, access, session = services(), caller().access, request.get("session")
-    surroundings = None
+    surroundings, ground = None, ground_of(request)
     if session is not None:
         with found.shells.using(request["connection"], access, session) as running:
             surroundings = running.surroundings
+            if ground is not None:
+                # The program begins in exactly this state, even if the shell moves on.
+                ground.require(running.way, state_of(surroundings))
     wanted = Wanted(
         request["connection"],
         Pty(request["term"], request["columns"], request["rows"]),
@@ -121,6 +133,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
         record=request["record"],
         sent=sent_by(request) or {},
         token=caller().token,
+        ground=ground,
     )
     terminal = found.terminals.open(wanted, access, cancellation())
     note_forwarding(terminal.lease.link.first)
@@ -190,7 +203,9 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     chosen = None if filters == ["*"] * 3 else set(services().vault.connections.query(*filters))
     works = ((one, Work(one.origin.connection, one.origin.token)) for one in services().terminals.all())
     found = services().authorisation.visible_work(caller(), works)
-    return {"terminals": [_info(one) for one in found if chosen is None or one.origin.connection in chosen]}
+    shown = [one for one in found if chosen is None or one.origin.connection in chosen]
+    hidden = locked_ones(one.origin.connection for one in shown)
+    return {"terminals": [_info(one, locked=one.origin.connection in hidden) for one in shown]}
 
 
 @group.endpoint(
@@ -329,7 +344,7 @@ def _found(request: Mapping[str, Any]) -> Terminal:
     return services().terminals.find(request["terminal"], caller().access)
 
 
-def _info(terminal: Terminal) -> dict[str, Any]:
+def _info(terminal: Terminal, *, locked: bool = False) -> dict[str, Any]:
     origin = terminal.origin
     return {
         "terminal": origin.id,
@@ -346,7 +361,7 @@ def _info(terminal: Terminal) -> dict[str, Any]:
         "opened": origin.opened,
         "ended": terminal.ended,
         "recording": _recording(terminal.recording, running=terminal.state == RUNNING),
-    }
+    } | ({"command": None, "locked": True} if locked else {})
 
 
 def _recording(recording: Recording | None, *, running: bool) -> str | None:

@@ -70,6 +70,9 @@ class TerminalInfo(TerminalRequest):
             "type": "string",
         },
     )
+    locked = Boolean(
+        metadata={"description": "True if the caller cannot open the connection's secrets; `command` is then null."}
+    )
     term = fields.String(required=True, metadata={"description": "The value of TERM."})
     columns = fields.Integer(required=True, metadata={"description": _SIZE["columns"]})
     rows = fields.Integer(required=True, metadata={"description": _SIZE["rows"]})

@@ -241,7 +241,7 @@ _INFO = {
     "scopes": ["shell.argv"],
     "connections": ["web*"],
     "categories": ["*"],
-    "rules": [{"effect": "allow", "argv": ["/usr/bin/systemctl", "status", {"re": "[\\w@.-]+"}]}],
+    "rules": [{"effect": "allow", "argv": ["/usr/bin/systemctl", "status", {"in": ["nginx", "redis"]}]}],
     "created": "2026-01-31T08:15:00.000000Z",
     "expires": "2026-02-07T08:15:00.000000Z",
     "parent": None,

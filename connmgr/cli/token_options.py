@@ -17,7 +17,13 @@ from connmgr.printable import visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-KINDS = {"argv": "shell.argv", "read": "fs.read", "write": "fs.write", "command": "shell.argv"}
+KINDS = {
+    "argv": "shell.argv",
+    "argv-any": "shell.argv",
+    "read": "fs.read",
+    "write": "fs.write",
+    "command": "shell.argv",
+}
 """The first words of a ``--may`` rule, and the scope that each needs."""
 
 ANY_WORD, MORE_WORDS = "*", "..."
@@ -41,7 +47,8 @@ _OPTIONS = (
         multiple=True,
         help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands "
         "for any word that is not an option, ... for any further words; in a path * stays within a directory, ** "
-        "does not.",
+        "does not. Words with * or ... need a program that only prints, such as ls; argv-any:PROGRAM WORD... allows "
+        "them for any program, and so what it can do with any word: write files, run other programs.",
     ),
     click.option(
         "--ask", metavar=_RULE, multiple=True, help="What needs somebody's approval each time; also text:REGEX."
@@ -113,8 +120,8 @@ def _rule(effect: str, text: str) -> dict[str, Any]:
     if not colon or kind not in {*KINDS, "text"} or not rest.strip() or (kind == "text" and effect == "allow"):
         kinds = ", ".join(KINDS) + ("" if effect == "allow" else ", text")
         raise click.BadParameter(f"{text!r} does not begin with one of {kinds} and a colon.")
-    if kind == "argv":
-        return {"effect": effect, "argv": _elements(rest)}
+    if kind in ("argv", "argv-any"):
+        return {"effect": effect, "argv": _elements(rest), **({"mayRunOthers": True} if kind == "argv-any" else {})}
     if kind in ("read", "write"):
         return {"effect": effect, "path": rest, "action": f"fs.{kind}"}
     return {"effect": effect, kind: rest}

@@ -15,12 +15,34 @@ def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
     asked = dict(approval["asked"])
     yield f"{quoted(approval['tokenName'])} asks{when}:"
     yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
+    grounds = {one.get("connection"): one for one in asked.pop("on", [])}
     for id in asked.pop("connections", []):
         yield f"    {visible(id)}"
+        yield from _ground(grounds.get(id))
+    if "terminal" in asked:
+        yield f"  terminal {'yes' if asked.pop('terminal') else 'no'}"
+    for change in asked.pop("moved", []):
+        yield f"  moved since it was asked before: {visible(change)}"
     for member, value in asked.items():
         yield f"  {visible(member)}"
         yield from (f"    {line}" for line in _lines(value))
     yield from beyond_ascii(json.dumps(approval, ensure_ascii=False))
+
+
+def _ground(ground: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the lines that show where a request runs on one connection."""
+    if ground is None:
+        return
+    hosts, user = ground.get("hosts") or [], ground.get("user")
+    yield f"    host {', then '.join(map(quoted, hosts)) or 'the machine of the daemon'}"
+    yield f"    user {quoted(user) if user else 'of the login there' if hosts else 'of the daemon'}"
+    if "directory" in ground:
+        directory = ground["directory"]
+        yield f"    directory {quoted(directory) if directory else 'where a new shell starts'}"
+    for name, value in (ground.get("variables") or {}).items():
+        yield f"    {visible(name)} of the shell {'is no longer exported' if value is None else quoted(value)}"
+    if others := ground.get("otherVariables"):
+        yield f"    further variables of the shell {', '.join(map(visible, others))}"
 
 
 def beyond_ascii(text: str) -> Iterator[str]:

@@ -38,6 +38,7 @@ from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
+from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.terminals.recording import Recordings
@@ -87,7 +88,7 @@ def open_services(
         jobs=jobs,
         starts=starts,
         orphans=Orphans(vault, reach, jobs, starts),
-        authorisation=_authorisation(vault, registry, approvals, jobs, terminals),
+        authorisation=_authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells)),
         approvals=approvals,
         commands=SavedCommands(vault.commands),
         grants=grants,
@@ -178,7 +179,7 @@ def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitSt
 
 
 def _authorisation(
-    vault: Vault, registry: Registry, approvals: Approvals, jobs: Jobs, terminals: Terminals
+    vault: Vault, registry: Registry, approvals: Approvals, jobs: Jobs, terminals: Terminals, grounds: Grounds
 ) -> Authorisation:
     def job(id: str) -> Work | None:
         try:
@@ -192,7 +193,7 @@ def _authorisation(
         return None if origin is None else Work(origin.connection, origin.token)
 
     subjects = SubjectsOf(registry, vault, {"job": job, "terminal": terminal})
-    return Authorisation(registry, vault, subjects, approvals)
+    return Authorisation(registry, vault, subjects, approvals, grounds.of)
 
 
 def _metrics_token(settings: Settings) -> str | None:

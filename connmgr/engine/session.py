@@ -53,11 +53,18 @@ class Session:
     """A running shell. It runs the commands of several threads one at a time, in the order of their requests."""
 
     def __init__(
-        self, supervisor: Supervisor, transport: Transport, max_output: int, helpers: Helpers | None = None
+        self,
+        supervisor: Supervisor,
+        transport: Transport,
+        max_output: int,
+        helpers: Helpers | None = None,
+        way: str | None = None,
     ) -> None:
         self.info = supervisor.info
         self.pid = supervisor.pid
         self.last_used = time.monotonic()
+        self.way = way
+        """The digest of the connection to which it was opened (:func:`connmgr.vault.way.whole`)."""
         self._supervisor = supervisor
         self._channel: Channel = supervisor.channel
         self.transport = transport
@@ -77,6 +84,7 @@ class Session:
         self._moved = False
         self._state = State(supervisor.dialect)
         self._state.update(supervisor.directory, supervisor.variables, from_env=False)
+        self._start = (self._state.directory, dict(self._state.variables))
         self._restore = b""
         self._temporary: list[bytes] = []
         self.environment = ClientEnvironment(DEFAULT_SEND_ENV)
@@ -122,7 +130,12 @@ class Session:
         """The shell and state that a command would start with now."""
         shell = self._supervisor
         variables = dict(self._state.variables)
-        return Surroundings(shell.argv, shell.dialect, shell.interpreter, self._state.directory, variables)
+        directory = self._state.directory
+        return Surroundings(shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start)
+
+    def has_started(self) -> None:
+        """Take the present state as that with which the shell started, after the first commands of its connection."""
+        self._start = (self._state.directory, dict(self._state.variables))
 
     def remove_at_stop(self, path: bytes) -> None:
         """Remove a file or directory of the far side when the session stops."""
@@ -163,11 +176,13 @@ class Session:
         cancellation: Cancellation = NEVER,
         *,
         turn_timeout: float | None = None,
+        require: Callable[[Session], None] | None = None,
     ) -> Iterator[Running]:
         """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, unless it is cancelled; a command that is cancelled before its turn never
-        runs. If it still runs when the block ends, it is killed.
+        runs. If it still runs when the block ends, it is killed. ``require`` is called when its turn has come, before
+        anything is sent, and may raise the reason to send nothing.
         :raises CommandCancelled: it was cancelled before anything was sent.
         :raises ShellBusy: earlier commands took ``turn_timeout`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
@@ -179,6 +194,8 @@ class Session:
         ):
             # The last moment: both waiting for the turn and opening a channel for input may have taken long.
             cancellation.require()
+            if require is not None:
+                require(self)
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
             self._adopt(command.sent)
             frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
@@ -223,7 +240,8 @@ class Session:
             {name: value for name, value in wanted.items() if before.get(name) != value} | gone
         ).items():
             statement = b"export " + name.encode() + b"=" + dialect.quoted(value.encode()) + b";"
-            self._state.variables[name.encode()] = statement
+            # No command has changed it, so that it counts as the shell's from the start.
+            self._state.variables[name.encode()] = self._start[1][name.encode()] = statement
             self._restore += dialect.builtin.encode() + b" " + statement
 
     @contextlib.contextmanager

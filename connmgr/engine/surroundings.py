@@ -22,3 +22,5 @@ class Surroundings:
     interpreter: Interpreter | None
     directory: bytes
     variables: Mapping[bytes, bytes]
+    start: tuple[bytes, Mapping[bytes, bytes]]
+    """The directory and the variables with which the shell started."""

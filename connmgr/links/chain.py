@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,12 @@ from connmgr.errors import (
     AuthFailed,
     ConnectionCycle,
     ConnectTimeout,
+    ConnmgrError,
     HostKeyChanged,
     HostKeyUnknown,
     IntegrityError,
     OperationError,
+    SecretLocked,
     TransportUnsupported,
 )
 from connmgr.fields import map_secrets, references
@@ -25,6 +27,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
 from connmgr.vault.elevated import elevation_of
+from connmgr.vault.way import whole
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Target:
         """Return a stored connection as a target, an elevated one by the name of that which it runs over."""
         path = record.path if elevation_of(record.id) is None else record.path[:-1]
         return cls(record.type, record.data, record.id, record.way, "/".join(path))
+
+    @property
+    def digest(self) -> str:
+        """The digest of this data and of all that the connection runs over."""
+        return whole(self.type, self.data, self.way)
 
 
 @dataclass
@@ -110,6 +118,23 @@ def permitted_hops(
     sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
     vault.principals.require(sealed, access)
     return hops, sealed
+
+
+def locked(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:
+    """Return those of ``connections`` that ``access`` cannot open, because of their secrets or of those on the way."""
+    found, require = set(), vault.principals.requirement(access)
+    for id, one in vault.connections.each(set(connections)).items():
+        try:
+            if isinstance(one, IntegrityError):
+                raise one
+            hops = hops_to(vault, registry, Target.stored(one))
+            require([secret for hop in hops for secret in _sealed(registry, hop)])
+        except (SecretLocked, IntegrityError):
+            found.add(id)
+        except ConnmgrError:
+            # Nothing can be opened there for another reason, which is no secret.
+            continue
+    return found
 
 
 def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:

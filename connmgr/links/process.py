@@ -10,6 +10,7 @@ from connmgr.errors import ShellLost
 from connmgr.links.link import Lease, Link
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline
+from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 
 PROBE_SECONDS = 5.0
@@ -43,11 +44,13 @@ def start_over(
     open: Open,
     timeout: float,
     cancellation: Cancellation = NEVER,
+    ground: Ground | None = None,
 ) -> tuple[Lease, Channel]:
     """Return the result of ``open`` within ``timeout`` seconds, and the lease of its link.
 
     A link that turns out to be lost is replaced by another one.
     :raises connmgr.errors.CommandCancelled: it was cancelled before ``open`` was called.
+    :raises connmgr.errors.ApprovalRequired: the link leads elsewhere than the approved ``ground``.
     :raises connmgr.errors.ConnmgrError: what leasing raises, or ``open``.
     """
     deadline = Deadline(timeout)
@@ -56,6 +59,8 @@ def start_over(
         with ExitStack() as cleanup:
             cleanup.callback(lease.release)
             cancellation.require()
+            if ground is not None:
+                ground.require(lease.link.target.digest)
             try:
                 channel = open(lease.link, deadline.left(LEAST_SECONDS))
             except ShellLost:

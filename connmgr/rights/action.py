@@ -29,6 +29,12 @@ class Action:
     takes_input: bool = False
     """Whether the program that runs reads input that the caller sends later."""
 
+    in_shell: Callable[[Mapping[str, Any]], bool] = lambda _: False
+    """Whether what runs begins with the directory and the variables of a shell."""
+
+    on_terminal: Callable[[Mapping[str, Any]], bool] = lambda _: False
+    """Whether what runs gets a terminal."""
+
     limits: Sequence[Limit] = ()
     """Further conditions of a request, in this order."""
 

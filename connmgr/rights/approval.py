@@ -35,6 +35,9 @@ class Approval:
     root: str = ""
     """The id of the token made by the owner from which the requesting token descends; they may be the same."""
 
+    on: tuple[Mapping[str, Any], ...] = ()
+    """The grounds on which it was asked, as :meth:`connmgr.rights.ground.Ground.shown` returns them."""
+
     decided_by: str | None = None
     """The id of the token that decided; None for the owner, or without a decision."""
 
@@ -71,5 +74,6 @@ def approval_of(document: Document) -> Approval:
         expires=document.expires or document.created,
         askers=tuple(body.get("askers", ())),
         root=body.get("root", body["token"]),
+        on=tuple(body["asked"].get("on", body.get("on", ()))),
         decided_by=body.get("decidedBy"),
     )

@@ -6,8 +6,8 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from connmgr.rights.approval import (
     written,
 )
 from connmgr.rights.approval_waiters import ApprovalWaiters, Subscribe
+from connmgr.rights.ground import Ground, all_differences
 from connmgr.vault.documents import Document, Documents
 from connmgr.vault.record import canonical
 from connmgr.vault.tables import now
@@ -49,6 +50,14 @@ _USED = "used approvals"
 """The key under which a request keeps the approvals that it has used up."""
 
 
+_APPROVED, _BEGUN = "approved subjects", "begun subjects"
+"""The keys under which a request keeps the approvals of its subjects, and those with which it has begun."""
+
+
+def _age(document: Document) -> datetime:
+    return document.created
+
+
 class Holder(Protocol):
     """A token: its name, and the token with which it was created."""
 
@@ -61,6 +70,17 @@ class Holder(Protocol):
     @property
     def lineage(self) -> Sequence[Holder]:
         """This token, the one with which it was created, and so on."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What a token asks for: ``subject`` is the digest of the request alone, ``digest`` that on its grounds."""
+
+    holder: Holder
+    asked: Mapping[str, Any]
+    askers: Sequence[str]
+    subject: str
+    digest: str
 
 
 class Turns(Protocol):
@@ -93,8 +113,17 @@ class Approvals:
         self._lock = threading.Lock()
         self.waiters = ApprovalWaiters(self._is_decided)
 
-    def require(self, holder: Holder, asked: Mapping[str, Any], wait: float = 0, askers: Collection[str] = ()) -> str:
-        """Return the id of an approval of exactly what is ``asked``; wait up to ``wait`` seconds for a decision.
+    def require(
+        self,
+        holder: Holder,
+        asked: Mapping[str, Any],
+        wait: float = 0,
+        askers: Collection[str] = (),
+        grounds: Sequence[Ground] = (),
+    ) -> str:
+        """Return the id of an approval of exactly what is ``asked``, on these ``grounds``.
+
+        It waits up to ``wait`` seconds for a decision.
 
         :raises ApprovalRequired: nobody has decided; ``details`` have ``approval``, its id, and ``expires``.
         :raises ApprovalDenied: a person has refused it.
@@ -103,33 +132,48 @@ class Approvals:
         # `asked` is JSON with everything that decides what is done; `askers` are the ids of the tokens whose rules ask.
         # An approval given once is used up, unless give_back() follows.
         kept = self._turns().kept.setdefault("approvals", {})
-        digest = self._digest(holder, asked)
+        question = self._question(holder, asked, askers, grounds)
+        begun: dict[str, str] = self._turns().kept.get(_BEGUN, {})
+        if question.subject in begun:
+            # It runs already, as a job: it does not matter where the shell moves while the request waits for its end.
+            return begun[question.subject]
+        digest = question.digest
         if digest not in kept:
-            kept[digest] = self._required(holder, asked, digest, wait, askers)
+            kept[digest] = self._required(question, wait)
+        self._turns().kept.setdefault(_APPROVED, {})[question.subject] = kept[digest]
         id: str = kept[digest]
         return id
 
-    def _required(
-        self, holder: Holder, asked: Mapping[str, Any], digest: str, wait: float, askers: Collection[str]
-    ) -> str:
-        found = self._current(digest) or self._ask(holder, asked, digest, askers)
+    def _required(self, question: _Question, wait: float) -> str:
+        digest = question.digest
+        found = self._current(digest) or self._ask(question)
         if found.state == PENDING:
             self._turns().wait(lambda told: self.waiters.subscribe(found.id, told), wait)
             # It may have been decided just now.
             found = self._current(digest) or found
         if found.state == ONCE and not self._use(found.id):
             # Another request for the same was faster.
-            found = self._current(digest) or self._ask(holder, asked, digest, askers)
+            found = self._current(digest) or self._ask(question)
         if found.state in (ONCE, GRANTED):
             return found.id
         if found.state == DENIED:
             raise ApprovalDenied("This was asked for, and denied.", approval=found.id)
         text = "A rule of the token asks for an approval of this: send it again when somebody has approved it."
+        if changes := found.asked.get("moved"):
+            text += f" An earlier approval does not hold: {'; '.join(changes)}."
         raise ApprovalRequired(text, approval=found.id, expires=written(found.expires))
 
     def begun(self) -> None:
         """Note that a part of this request may be carried out, so that its approvals stay used up."""
-        self._turns().kept.pop(_USED, None)
+        kept = self._turns().kept
+        kept.pop(_USED, None)
+        kept.setdefault(_BEGUN, {}).update(kept.get(_APPROVED, {}))
+
+    def not_begun(self) -> None:
+        """Note that nothing of this request was carried out, because the ground of its approval had moved."""
+        kept = self._turns().kept
+        kept.pop(_BEGUN, None)
+        kept.pop(_APPROVED, None)
 
     def give_back(self) -> None:
         """Restore the approvals that this request has used up, unless it has :meth:`begun`."""
@@ -180,11 +224,20 @@ class Approvals:
         self.waiters.tell([id])
         return approval_of(changed)
 
-    def _digest(self, holder: Holder, asked: Mapping[str, Any]) -> str:
-        text = canonical([holder.id, asked])
-        if len(text) > MAX_BYTES:
+    def _question(
+        self, holder: Holder, asked: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
+    ) -> _Question:
+        shown = [one.shown() for one in grounds]
+        whole = {**asked, **({"on": shown} if shown else {})}
+        if len(canonical(whole)) > MAX_BYTES:
             raise PolicyDenied(f"It is too long for somebody to decide about: more than {MAX_BYTES // 1024} KiB.")
-        return blake2b(text.encode(), key=self._key, digest_size=32).hexdigest()
+        subject = self._digest([holder.id, asked])
+        # The directory in which a shell starts is shown if it is known, and is the same ground if it is not.
+        digest = self._digest([holder.id, asked, [one.bound for one in grounds]]) if grounds else subject
+        return _Question(holder, whole, list(askers), subject, digest)
+
+    def _digest(self, value: Any) -> str:
+        return blake2b(canonical(value).encode(), key=self._key, digest_size=32).hexdigest()
 
     def _current(self, digest: str) -> Approval | None:
         """Return the approval with this digest, unless it is over."""
@@ -197,14 +250,18 @@ class Approvals:
             return None
         return found
 
-    def _ask(self, holder: Holder, asked: Mapping[str, Any], digest: str, askers: Collection[str]) -> Approval:
+    def _ask(self, question: _Question) -> Approval:
+        holder, digest = question.holder, question.digest
+        moved = self._moved(question)
         body = {
             "state": PENDING,
             "token": holder.id,
             "tokenName": holder.name,
-            "askers": list(askers),
+            "askers": question.askers,
             "root": holder.lineage[-1].id,
-            "asked": dict(asked),
+            "subject": question.subject,
+            "digest": digest,
+            "asked": {**question.asked, **({"moved": moved} if moved else {})},
         }
         document = Document(key=digest, body=body, expires=now() + timedelta(minutes=DECISION_MINUTES))
         with self._lock:
@@ -223,6 +280,16 @@ class Approvals:
             # A plugin may raise any exception; the approval is listed as pending anyway.
             logger.exception("A plugin failed to take note of the approval %s.", approval.id)
         return approval
+
+    def _moved(self, question: _Question) -> list[str]:
+        """Return what has moved since the same was asked on another ground; empty if it was not."""
+        if question.digest == question.subject:
+            return []
+        stored = [one for one in self._stored.all() if one.body.get("subject") == question.subject]
+        latest = max((one for one in stored if one.expires and one.expires > now()), key=_age, default=None)
+        if latest is None or latest.body["digest"] == question.digest:
+            return []
+        return all_differences(approval_of(latest).on, question.asked["on"])
 
     def _require_room(self, holder: Holder) -> None:
         stored = list(map(approval_of, self._stored.all()))
@@ -244,8 +311,10 @@ class Approvals:
             before, current = one, approval_of(one)
             if current.state != ONCE or current.expires <= now():
                 return one
+            # The next question may have to say what has moved since.
+            on = one.body["asked"].get("on", [])
             # With a new key, so that the next request for the same asks again.
-            return replace(one, key=f"used-{id}", body={**one.body, "state": USED, "use": use, "asked": {}})
+            return replace(one, key=f"used-{id}", body={**one.body, "state": USED, "use": use, "asked": {}, "on": on})
 
         changed = self._stored.change(id, change)
         if before is None or changed is None or changed.body.get("use") != use:

@@ -74,6 +74,9 @@ def _word(text: str, position: int) -> tuple[int, str | None]:
             return position, None
         word += found[found.lastindex or 0]
         position = found.end()
+        if not word and text.startswith(_EXPANDED_AT_A_BEGINNING, position):
+            # zsh removes empty quotes first: `""=ls` is the path of ls there.
+            return position, None
     return position, word
 
 

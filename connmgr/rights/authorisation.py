@@ -10,10 +10,12 @@ from connmgr.plugin import Caller as PluginCaller
 from connmgr.registry import Registry
 from connmgr.rights.action import Action
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.command_rules import CommandRules, Permitted, scope_to_run
+from connmgr.rights.command_rules import CommandRules, GroundOf, Permitted, scope_to_run
 from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.ground import Ground
 from connmgr.rights.path_rules import PathRules, foretold_of_paths
 from connmgr.rights.rules import Decision
+from connmgr.rights.scopes import TERMINAL
 from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.vault import Vault
@@ -33,10 +35,13 @@ class Caller(PluginCaller, Protocol):
 class Authorisation:
     """Applies the rights of tokens, and lets each plugin with the hook ``connmgr_authorise`` refuse a request."""
 
-    def __init__(self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals) -> None:
+    def __init__(
+        self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals, ground_of: GroundOf
+    ) -> None:
         self.subjects = subjects
         self.sight = Sight(vault, registry)
         self._approvals = approvals
+        self._ground_of = ground_of
         self._hook = registry.plugins.hook.connmgr_authorise
         self._has_plugins = bool(self._hook.get_hookimpls())
 
@@ -61,17 +66,23 @@ class Authorisation:
         return permitted
 
     def path_rules(
-        self, caller: Caller, connection: str, asked: Mapping[str, Any] | None, wait: float
+        self, caller: Caller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
     ) -> PathRules | None:
         """Return the rules over paths of the caller's token for one request, or None if there are none.
 
-        ``asked`` and ``wait`` are as in :class:`PathRules`.
+        ``asked`` and ``wait`` are as in :class:`PathRules`. ``way`` is the digest to which the link in use was opened.
         """
         grant = caller.grant
         if grant is None or not grant.has_rules_over_paths:
             return None
         [seen] = self.sight.require(grant, [connection])
-        return PathRules(grant, seen, self._approvals, asked, wait)
+
+        def ground() -> Ground:
+            found = self._ground_of(connection, None, None, False)
+            found.require(way)
+            return found
+
+        return PathRules(grant, seen, self._approvals, asked, wait, ground)
 
     def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
@@ -129,7 +140,7 @@ class Authorisation:
         seen = self._admitted(grant, action, request, about)
         if not action.runs:
             return Permitted(request, {})
-        return CommandRules(grant, action, request, seen).permitted(self._approvals)
+        return CommandRules(grant, action, request, seen).permitted(self._approvals, self._ground_of)
 
     def _admitted(
         self, grant: Grant, action: Action, request: Mapping[str, Any], about: Mapping[str, Any]
@@ -138,6 +149,8 @@ class Authorisation:
         grant.require_scope(action.name)
         if action.runs:
             grant.require_one(scope_to_run(request))
+            if action.on_terminal(request):
+                grant.require_one(TERMINAL)
         if "data" in about and "secret.decrypt" not in grant.scopes and next(within(about["data"]), None):
             # Otherwise the caller could have a sealed secret sent to a machine of its own.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")

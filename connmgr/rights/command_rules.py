@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,27 @@ from connmgr.rights.action import Action
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.ground import Ground, Reads
 from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
+GROUNDS = "grounds"
+"""The member of an approved request that has its grounds, by connections."""
+
+GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
+"""Returns the ground of a request on a connection, in a ``session``, with what it reads; True: in a fresh shell."""
+
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
 """The fields of a request to which an approval is bound, besides its connections."""
+
+
+_LOCALE = frozenset(
+    """
+    LANG LC_ALL LC_ADDRESS LC_COLLATE LC_CTYPE LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY LC_NAME
+    LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME
+    """.split()
+)
+"""The variables of a client to which no approval is bound: they choose the language of messages."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class CommandRules:
         self._grant, self._action, self._seen = grant, action, seen
         self._request = _as_scoped(grant, request)
         self._ruled = [] if "tcp" in request else [one for one in grant.lineage if one.rules.over_commands]
-        self._wanted = [_wanted(request, on, has_stdin=action.takes_input) for on in seen if self._ruled]
+        self._wanted = [_wanted(request, on, action) for on in seen if self._ruled]
 
     def decision(self) -> Decision | None:
         """Return the decision about the request, or None if no rule applies to commands."""
@@ -42,8 +58,8 @@ class CommandRules:
             return None
         return combined([one.rules.decide_command(wanted) for one in self._ruled for wanted in self._wanted])
 
-    def permitted(self, approvals: Approvals) -> Permitted:
-        """Return how the request may be carried out.
+    def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted:
+        """Return how the request may be carried out; an approved one has its :data:`GROUNDS`.
 
         :raises PolicyDenied: a rule denies it, or none allows it.
         :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
@@ -59,7 +75,10 @@ class CommandRules:
         reasons = {} if rule is None else {"rule": rule}
         if decision.effect == "ask":
             wait = self._request.get("wait", 0)
-            reasons["approval"] = approvals.require(self._grant, self._asked(decided), wait, self._askers())
+            grounds = self._grounds(decided, ground_of)
+            asked = self._asked(decided)
+            reasons["approval"] = approvals.require(self._grant, asked, wait, self._askers(), grounds)
+            decided[GROUNDS] = {one.connection: one for one in grounds}
         return Permitted(decided, reasons)
 
     def _asked(self, decided: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,8 +88,15 @@ class CommandRules:
             asked.pop("encoding", None)
         if "input" in asked:
             asked["input"] = "unknown: the client sends it while the command runs"
+        if sent := {name: value for name, value in (decided.get("sendEnv") or {}).items() if name not in _LOCALE}:
+            asked["sendEnv"] = sent
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
-        return {**asked, "action": self._action.name, **seen}
+        return {**asked, "action": self._action.name, **seen, "terminal": self._action.on_terminal(self._request)}
+
+    def _grounds(self, decided: Mapping[str, Any], ground_of: GroundOf) -> list[Ground]:
+        reads = Reads.of(decided) if self._action.in_shell(decided) else None
+        session, fresh = decided.get("session"), bool(decided.get("fresh"))
+        return [ground_of(one.id, session, reads, fresh) for one in self._seen]
 
     def _askers(self) -> list[str]:
         return [
@@ -78,6 +104,12 @@ class CommandRules:
             for one in self._ruled
             if any(one.rules.decide_command(wanted).effect == "ask" for wanted in self._wanted)
         ]
+
+
+def ground_of(request: Mapping[str, Any]) -> Ground | None:
+    """Return the ground on which a request about one connection was approved; None if it needed no approval."""
+    found: Ground | None = request.get(GROUNDS, {}).get(request["connection"])
+    return found
 
 
 def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
@@ -96,7 +128,7 @@ def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in request.items() if name != "command"} | {"argv": list(argv)}
 
 
-def _wanted(request: Mapping[str, Any], on: Seen, *, has_stdin: bool) -> Wanted:
+def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
     return Wanted(
         names=on.names,
         user=on.user,
@@ -105,7 +137,8 @@ def _wanted(request: Mapping[str, Any], on: Seen, *, has_stdin: bool) -> Wanted:
         saved=request.get("saved"),
         env=request.get("env") or {},
         cwd=request.get("cwd"),
-        has_stdin=has_stdin or bool(request.get("stdin") or request.get("input")),
+        has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),
+        has_pty=action.on_terminal(request),
     )
 
 

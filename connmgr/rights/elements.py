@@ -34,6 +34,10 @@ class Element(Protocol):
     def fixed(self) -> bool:
         """Whether the rule lists all words that it permits."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether it permits nothing but listed words, or digits up to a number."""
+
     def permits(self, word: str) -> bool:
         """Whether the rule certainly means ``word``."""
 
@@ -51,7 +55,7 @@ class OneOfTexts:
     """One of these texts, exactly."""
 
     texts: frozenset[str]
-    fixed = True
+    fixed = bounded = True
 
     def permits(self, word: str) -> bool:
         return word in self.texts
@@ -65,7 +69,7 @@ class Expression:
     It permits no word with a newline, because ``.`` or ``[^a]`` would otherwise allow a second line.
     """
 
-    fixed = False
+    fixed = bounded = False
 
     def __init__(self, pattern: str, place: str) -> None:
         self._pattern, self._place = pattern, place
@@ -112,6 +116,10 @@ class Span:
     high: int | None
     fixed = False
 
+    @property
+    def bounded(self) -> bool:
+        return self.low >= 0 and self.high is not None
+
     def permits(self, word: str) -> bool:
         return (
             _INTEGER.fullmatch(word) is not None
@@ -134,7 +142,7 @@ _LOOSE_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 class PathWord:
     """An absolute path that a pattern matches as a text; symbolic links on it are not resolved."""
 
-    fixed = False
+    fixed = bounded = False
 
     def __init__(self, pattern: str, place: str) -> None:
         self._matches = glob.Matcher(path_alternatives(pattern, place))

@@ -94,8 +94,8 @@ class Grant:
         object.__setattr__(self, "scopes", self.own_scopes & self.parent.scopes if self.parent else self.own_scopes)
 
     @classmethod
-    def load(cls, stored: Document, parent: Grant | None) -> Grant:
-        """Return the grant of a stored token.
+    def load(cls, stored: Document, parent: Grant | None, *, is_new: bool = False) -> Grant:
+        """Return the grant of a stored token, or of one that ``is_new`` and about to be stored.
 
         :raises InvalidRequest: a filter, an address or a rule is malformed; the message names its place.
         """
@@ -108,7 +108,7 @@ class Grant:
             own_scopes=frozenset(body["scopes"]),
             connections=Paths(body["connections"], "connections"),
             categories=Paths(body["categories"], "categories", below_root=True),
-            rules=load_rules(body["rules"]),
+            rules=load_rules(body["rules"], are_stored=not is_new),
             quota_per_day=body.get("quotaPerDay"),
             max_concurrent=body.get("maxConcurrent"),
             networks=tuple(networks(body.get("from", ()))),

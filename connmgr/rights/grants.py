@@ -50,7 +50,7 @@ class Grants:
         end = end_of(wanted["expires"], creator)
         body["lasts"] = (end - now()).total_seconds()
         document = Document(key=self._digest(secret), body=body, expires=end)
-        grant = Grant.load(document, creator)
+        grant = Grant.load(document, creator, is_new=True)
         self._make_room(creator)
         if not self._stored.add(document, most=MAX_TOKENS):
             raise TokenLimit(f"There are {MAX_TOKENS} tokens that are valid: revoke some first.")

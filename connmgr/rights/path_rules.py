@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import PolicyDenied
@@ -12,6 +12,7 @@ from connmgr.rights.action import Action
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.elements import is_clean
 from connmgr.rights.grant import Grant, Seen
+from connmgr.rights.ground import Ground
 from connmgr.rights.rules import Decision, Rules, combined, rule_of
 
 
@@ -19,13 +20,21 @@ class PathRules:
     """Decides for one request about its real paths on ``seen``.
 
     ``asked`` is what an approval is bound to besides the path; None if approvals are impossible, because the content is
-    not known in advance. The request waits ``wait`` seconds for a decision.
+    not known in advance. The request waits ``wait`` seconds for a decision. ``ground`` returns where the link in use
+    leads, or raises an error if that was changed meanwhile.
     """
 
     def __init__(
-        self, grant: Grant, seen: Seen, approvals: Approvals, asked: Mapping[str, Any] | None, wait: float
+        self,
+        grant: Grant,
+        seen: Seen,
+        approvals: Approvals,
+        asked: Mapping[str, Any] | None,
+        wait: float,
+        ground: Callable[[], Ground],
     ) -> None:
         self._grant, self._seen, self._approvals, self._asked, self._wait = grant, seen, approvals, asked, wait
+        self._ground = ground
         self._approved = False
         self.reasons: dict[str, Any] = {}
         """The deciding rule and approval, for the audit trail."""
@@ -76,7 +85,7 @@ class PathRules:
         askers = [one.id for one in ruled if one.rules.decide_path(action, path, names, user).effect == "ask"]
         asked = {**self._asked, "action": action, "connections": [self._seen.id], "names": [self._seen.path]}
         self.reasons["approval"] = self._approvals.require(
-            self._grant, {**asked, "realPath": shown}, self._wait, askers
+            self._grant, {**asked, "realPath": shown}, self._wait, askers, [self._ground()]
         )
         self._approved = True
 

@@ -59,6 +59,22 @@ _KINDS = (_SHELLS, _LANGUAGES, _ELEVATION, _STARTERS, _EDITORS_AND_PAGERS, _FAR,
 RUN_OTHERS = frozenset(name for kind in (*_KINDS, _PACKAGES, _OTHERS) for name in kind.split())
 """Programs that can run a program of the caller's choice: by their words, their input, or a key press."""
 
+_PRINTERS = """
+    arch b2sum base32 base64 basename basenc cal cat cksum cmp column comm cut df dir dirname du echo expand expr factor
+    false findmnt fmt fold free getcap getfacl getfattr grep groups head hexdump hostid id iostat jq join locale
+    logname ls lsattr lsblk lscpu lsipc lslocks lslogins lsmem lsmod lsns md5sum mountpoint mpstat namei ncal nl nproc
+    numfmt od paste pgrep pidof pr printenv printf ps pstree pwd readlink realpath rev seq sha1sum
+    sha224sum sha256sum sha384sum sha512sum sleep stat sum tac tail test tr true tsort tty uname unexpand uptime users
+    vdir vmstat w wc whereis which who whoami
+"""
+# Not among them, because of one option or operand each: blkid -c, date -s, dmesg -C, file -C, find -exec, getconf -v,
+# getent -s (loads a library), pmap -N, readelf (debuginfod),
+# hostname NAME, ifconfig, ip netns exec, journalctl and systemctl (pagers), lastlog -C, ldd, lsof -D, nm --plugin,
+# sar -o, shuf -o, sort -o, ss -K, tee FILE, tree -o, uniq IN OUT, xxd IN OUT.
+
+PRINTERS = frozenset(_PRINTERS.split())
+"""Programs that only print, whatever their words are: they write no file, change nothing and run no other program."""
+
 _VERSION = re.compile(r"(?<=[^\d-])[-\d]+\Z")
 _LOADER = re.compile(r"(?:rt)?ld(?:-[\w.-]+)?\.so(?:\.\d+)*\Z|ld-musl-.*")
 
@@ -74,6 +90,12 @@ def runs_others(program: str) -> bool:
     # For names such as vim.tiny and python3.12.
     kind = _VERSION.sub("", name.partition(".")[0])
     return name in RUN_OTHERS or kind in RUN_OTHERS or _LOADER.match(name) is not None
+
+
+def only_prints(program: str) -> bool:
+    """Whether ``program``, without a directory or in one of the system's, is known to print and do nothing else."""
+    directory, slash, name = program.rpartition("/")
+    return name in PRINTERS and (not slash or directory in FIXED_DIRECTORIES)
 
 
 _STEERING = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from connmgr.errors import InvalidRequest
@@ -55,9 +55,14 @@ class RunRule(Rule):
     env: Mapping[str, Element]
     cwd: Element | None
     stdin: bool | None
+    pty: bool
 
-    def permits_surroundings(self, env: Mapping[str, str], cwd: str | None, *, has_stdin: bool, program: str) -> bool:
-        """Whether a command of ``program`` may have this environment, directory and input."""
+    def permits_surroundings(
+        self, env: Mapping[str, str], cwd: str | None, *, has_stdin: bool, has_pty: bool, program: str
+    ) -> bool:
+        """Whether a command of ``program`` may have this environment, directory, input and terminal."""
+        if has_pty and not self.pty:
+            return False
         if any(name not in self.env or not self.env[name].permits(value) for name, value in env.items()):
             return False
         if (self.cwd is None) != (cwd is None) or (cwd is not None and self.cwd and not self.cwd.permits(cwd)):
@@ -77,8 +82,13 @@ class ArgvRule(RunRule):
     rest: Element | None
     """The condition on each further word; None allows none."""
 
+    void: bool = False
+    """Whether it permits nothing, because no such rule can be made any more."""
+
     def permits(self, words: tuple[str, ...]) -> bool:
         """Whether the rule certainly means these words, which follow the program."""
+        if self.void:
+            return False
         count = len(self.elements)
         if len(words) < count or (len(words) > count and self.rest is None):
             return False
@@ -150,9 +160,11 @@ class PathRule(Rule):
     actions: frozenset[str] = field(default=frozenset(FS_ACTIONS))
 
 
-def read_rule(raw: object, index: int) -> Rule:
+def read_rule(raw: object, index: int, *, is_stored: bool = False) -> Rule:
     """Return the rule at ``index``.
 
+    One that ``is_stored`` may allow more words than new rules can; then it allows nothing, so that its token can still
+    be listed and revoked.
     :raises InvalidRequest: it is malformed; the message names the place.
     """
     place = f"rules[{index}]"
@@ -167,7 +179,24 @@ def read_rule(raw: object, index: int) -> Rule:
         raise refuse(f"{place}.{min(map(str, unknown))[:100]}", f"Not a member of a rule with {kinds[0]}.")
     if raw.get("effect") not in ("allow", "ask", "deny"):
         raise refuse(f"{place}.effect", "Not one of allow, ask, deny.")
-    return read(raw, place, {"index": index, "effect": raw["effect"], **_read_common(raw, place)})
+    rule = read(raw, place, {"index": index, "effect": raw["effect"], **_read_common(raw, place)})
+    if isinstance(rule, ArgvRule) and rule.effect == "allow" and not _may_run_others(raw) and (why := _too_free(rule)):
+        if not is_stored:
+            raise refuse(f"{place}.argv", why)
+        return replace(rule, void=True)
+    return rule
+
+
+def _too_free(rule: ArgvRule) -> str | None:
+    """Return why the words of a rule may not be free, or None if they may."""
+    if programs.only_prints(rule.program) or (rule.rest is None and all(each.bounded for each in rule.elements)):
+        return None
+    name = programs.last_segment(rule.program)
+    return (
+        f"{name} is not known to do nothing but print: a word that the token chooses may have it write a file or run "
+        'a program. Write every word as a text, as {"in": […]} or as {"integer": {"min": …, "max": …}} with both '
+        "limits; or say mayRunOthers (in --may: argv-any), which allows what the program can do with any word; or ask."
+    )
 
 
 def _read_common(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -202,7 +231,7 @@ def _read_connections(raw: Mapping[str, Any], place: str) -> tuple[glob.Alternat
 
 def _read_surroundings(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
     if raw["effect"] == "deny":
-        for member in ("env", "cwd", "stdin", "mayRunOthers"):
+        for member in ("env", "cwd", "stdin", "pty", "mayRunOthers"):
             if member in raw:
                 raise refuse(f"{place}.{member}", "A deny rule holds whatever comes with the command; leave it out.")
     env, cwd = raw.get("env", {}), raw.get("cwd")
@@ -214,13 +243,14 @@ def _read_surroundings(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
         if programs.steers(name) and not _may_run_others(raw):
             message = "This variable can have a program run or read something else; allow it with mayRunOthers."
             raise refuse(f"{place}.env.{name}", message)
-    for member in ("stdin", "mayRunOthers"):
+    for member in ("stdin", "pty", "mayRunOthers"):
         if member in raw and not isinstance(raw[member], bool):
             raise refuse(f"{place}.{member}", "Neither true nor false.")
     return {
         "env": {name: read_element(element, f"{place}.env.{name}") for name, element in env.items()},
         "cwd": None if "cwd" not in raw else read_element({"path": cwd}, place + ".cwd"),
         "stdin": raw.get("stdin"),
+        "pty": raw.get("pty", False),
     }
 
 
@@ -292,7 +322,7 @@ def _read_path_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) 
 
 
 _COMMON = frozenset({"effect", "name", "connections", "user"})
-_SURROUNDINGS = frozenset({"env", "cwd", "stdin", "mayRunOthers"})
+_SURROUNDINGS = frozenset({"env", "cwd", "stdin", "pty", "mayRunOthers"})
 _KINDS: dict[str, tuple[Callable[[Mapping[str, Any], str, dict[str, Any]], Rule], frozenset[str]]] = {
     "argv": (_read_argv_rule, _SURROUNDINGS | {"argv"}),
     "command": (_read_saved_rule, _SURROUNDINGS | {"command", "arguments"}),

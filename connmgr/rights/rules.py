@@ -48,6 +48,7 @@ class Wanted:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     has_stdin: bool = False
+    has_pty: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,8 @@ def rule_of(decision: Decision) -> int | str | None:
     return decision.rule if decision.name is None else decision.name
 
 
-def load_rules(raw: object) -> Rules:
-    """Return the rules of a token from JSON.
+def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
+    """Return the rules of a token from JSON; ``are_stored`` is as in :func:`read_rule`.
 
     :raises InvalidRequest: one is malformed, or grants more than it seems to; the message begins with its place.
     """
@@ -233,7 +234,7 @@ def load_rules(raw: object) -> Rules:
         raise InvalidRequest("rules: Not a list.")
     if len(raw) > MAX_RULES:
         raise InvalidRequest(f"rules: More than {MAX_RULES}.")
-    rules = [read_rule(each, index) for index, each in enumerate(raw)]
+    rules = [read_rule(each, index, is_stored=are_stored) for index, each in enumerate(raw)]
     paths = sum(len(one) for rule in rules if isinstance(rule, PathRule) for one in rule.alternatives)
     if max(paths, sum(len(one) for rule in rules for one in rule.connections or ())) > MAX_TOKENS:
         raise InvalidRequest(f"rules: Their patterns are too long together: more than {MAX_TOKENS} characters.")
@@ -255,7 +256,8 @@ def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
         if wanted.saved is None or not rule.permits(*wanted.saved):
             return None
         path = None if "/" in argv[0] else programs.FIXED_PATH
-    if not rule.permits_surroundings(wanted.env, wanted.cwd, has_stdin=wanted.has_stdin, program=argv[0]):
+    surroundings = {"has_stdin": wanted.has_stdin, "has_pty": wanted.has_pty}
+    if not rule.permits_surroundings(wanted.env, wanted.cwd, program=argv[0], **surroundings):
         return None
     return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True)
 

@@ -32,6 +32,9 @@ ARGV = frozenset({"shell.argv", "shell.any"})
 TEXT = frozenset({"shell.any"})
 """The scopes for running a command besides its action, by the form of the command."""
 
+TERMINAL = frozenset({"terminal"})
+"""The scope for running a command on a terminal, besides those of its action and form."""
+
 _USES_A_SHELL = (ARGV | {"fs.read", "fs.write", "job", "terminal"},)
 
 

@@ -7,9 +7,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -18,8 +18,10 @@ from connmgr.engine.frame import Command
 from connmgr.engine.running import LOOK_SECONDS, Result, Running
 from connmgr.engine.session import FRAME_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
+from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shell.commands import Place, begun
+from connmgr.shell.grounds import on
 from connmgr.shell.shells import Shells
 
 QUICK_SECONDS = 0.05
@@ -43,6 +45,8 @@ class Order:
     start: bool
     session: str | None = None
     fresh: bool = False
+    grounds: Mapping[str, Ground] = field(default_factory=dict)
+    """The grounds on which the command was approved, by connections; empty if it needed no approval."""
 
 
 class Outcome(NamedTuple):
@@ -160,7 +164,10 @@ class Broadcast:
         try:
             with contextlib.ExitStack() as held:
                 session = held.enter_context(self._shells.using(connection, self._access, order.session))
-                begin = session.begin(order.command, order.timeout, self._cancellation, turn_timeout=0.0)
+                require = on(order.grounds.get(connection))
+                begin = session.begin(
+                    order.command, order.timeout, self._cancellation, turn_timeout=0.0, require=require
+                )
                 begun = _Begun(connection, at, held.enter_context(begin), held.pop_all())
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
@@ -198,7 +205,8 @@ class Broadcast:
     def _run(self, connection: str) -> Result:
         """Run the command to its end; if ordered, start the shell first."""
         order = self._order
-        place = Place(connection, self._access, order.session, order.start, order.fresh)
+        ground = order.grounds.get(connection)
+        place = Place(connection, self._access, order.session, order.start, order.fresh, ground)
         running_there = begun(self._shells, place, order.command, order.timeout, self._cancellation)
         with running_there as (running, restarted):
             if restarted:

@@ -11,7 +11,9 @@ from connmgr.cancellation import Cancellation
 from connmgr.engine.frame import Command
 from connmgr.engine.running import Running
 from connmgr.errors import ConnmgrError, NoShell, ShellLost
+from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
+from connmgr.shell.grounds import on
 from connmgr.shell.shells import Shells
 
 
@@ -27,6 +29,8 @@ class Place(NamedTuple):
     session: str | None = None
     start: bool = False
     fresh: bool = False
+    ground: Ground | None = None
+    """The ground on which the command was approved; None if it needed no approval."""
 
 
 class Begun(NamedTuple):
@@ -50,20 +54,21 @@ def begun(
     ``restarted``.
 
     :raises NoShell: the shell does not run, and shall not be started; otherwise the errors of starting it.
+    :raises connmgr.errors.ApprovalRequired: the shell is not what it was when the command was approved.
     :raises connmgr.errors.CommandCancelled: it was cancelled before it began.
     """
     if not (place.start or place.fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
         with (
             shells.using(place.connection, place.access, place.session) as session,
-            session.begin(command, timeout, cancellation) as running,
+            session.begin(command, timeout, cancellation, require=on(place.ground)) as running,
         ):
             yield Begun(running, False)
         return
 
     def begin() -> Running:
         session = held.enter_context(shells.using(place.connection, place.access, place.session))
-        return held.enter_context(session.begin(command, timeout, cancellation))
+        return held.enter_context(session.begin(command, timeout, cancellation, require=on(place.ground)))
 
     restarted = False
     try:

@@ -66,10 +66,11 @@ def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
         lease, supervisor = _supervised(leasing, deadline)
         cleanup.callback(lease.release)
         link = lease.link
-        session = Session(supervisor, link.transport, max_output, Helpers(link.helpers))
+        session = Session(supervisor, link.transport, max_output, Helpers(link.helpers), link.target.digest)
         session.environment = link.environment
         cleanup.callback(session.stop, STOP_SECONDS)
         _run_first(session, link.target.data.get("commands") or (), deadline)
+        session.has_started()
         shell = Shell(session, lease)
         cleanup.pop_all()
     return shell

@@ -18,6 +18,7 @@ from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Channel, Deadline, Pty
+from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.streams.streams import Streams
 from connmgr.terminals.output import Output
@@ -61,6 +62,9 @@ class Wanted:
     """Variables of the client's environment."""
     token: str | None = None
     """The id of the token with which it is opened; None for the owner's."""
+
+    ground: Ground | None = None
+    """The ground on which it was approved; None if it needed no approval."""
 
 
 class Terminals:
@@ -114,6 +118,7 @@ class Terminals:
                 partial(_start, program, wanted.sent, printed),
                 self._timeout,
                 cancellation,
+                wanted.ground,
             )
             cleanup.pop_all()
             opened = datetime.now(timezone.utc)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -112,15 +112,20 @@ class Batches:
         self._categories = categories
         self._connections = connections
 
-    def apply(self, batch: Batch, permits: Permission) -> Applied:
-        """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`."""
-        erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
-        return self._database.write(lambda tx: self._apply(tx, batch, permits), erases=erases)
+    def apply(self, batch: Batch, permits: Permission, is_visible: Callable[[str], bool] = lambda _: True) -> Applied:
+        """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`.
 
-    def _apply(self, tx: sa.Connection, batch: Batch, permits: Permission) -> Applied:
+        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none.
+        """
+        erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
+        return self._database.write(lambda tx: self._apply(tx, batch, permits, is_visible), erases=erases)
+
+    def _apply(
+        self, tx: sa.Connection, batch: Batch, permits: Permission, is_visible: Callable[[str], bool]
+    ) -> Applied:
         paths = list(dict.fromkeys(batch.paths()))
         ids, made = self._categories.ensure_within(tx, paths)
-        additions = _Additions(tx, self._key, batch.additions)
+        additions = _Additions(tx, self._key, batch.additions, is_visible)
         added = additions.store(ids)
         moved: dict[str, Sequence[str]] = {}
         for change in batch.changes:
@@ -149,13 +154,17 @@ def held(content: Content) -> dict[str, Any]:
 class _Additions:
     """The additions of a batch within a transaction, stored with few statements whatever their number."""
 
-    def __init__(self, tx: sa.Connection, key: VaultKey, additions: Sequence[Addition]) -> None:
+    def __init__(
+        self, tx: sa.Connection, key: VaultKey, additions: Sequence[Addition], is_visible: Callable[[str], bool]
+    ) -> None:
+        self._is_visible = is_visible
         self._tx = tx
         self._key = key
         self._additions = additions
         self.folded: dict[str, str] = {}
         """For each addition with an equivalent connection, its id and that connection's."""
 
+        self._added: set[str] = set()
         own = {one.id for one in additions}
         over = {target for one in additions for target in _targets(one.content) if target not in own}
         self._known = dict(way.verified(tx, key, over))
@@ -180,7 +189,9 @@ class _Additions:
         for row in same:
             # A record that was changed outside of connmgr equals none.
             alike = row["type"] == one.type and record.intact(row, self._key)
-            if alike and content.equals(record.load(row, self._key).data):
+            if not alike or not content.equals(record.load(row, self._key).data):
+                continue
+            if row["id"] in self._added or self._is_visible(row["id"]):
                 self.folded[one.id] = row["id"]
                 return row["id"], False
         row = self._row(one, content, category)
@@ -201,6 +212,7 @@ class _Additions:
         row["mac"] = record.mac(row, self._key)
         self._known[one.id] = row
         self._new.append(row)
+        self._added.add(one.id)
         self._references[one.id] = targets
         return row
 

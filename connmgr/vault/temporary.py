@@ -54,15 +54,18 @@ class TemporaryConnections:
         *,
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
+        is_visible: Callable[[str], bool] = lambda _: True,
     ) -> tuple[str, bool]:
         """Keep a connection; arguments and answer are those of :meth:`Connections.add`.
 
+        One for whose id ``is_visible`` returns False counts as equivalent to none.
         :raises TemporaryLimit: there are too many.
         """
         with self._lock:
             alive = self._alive()
             for id, one in alive.items():
-                if (one.connection.type, one.fingerprint) == (type, fingerprint) and same(one.connection.data):
+                alike = (one.connection.type, one.fingerprint) == (type, fingerprint) and same(one.connection.data)
+                if alike and is_visible(id):
                     one.until = None if one.until is None else _soon()
                     return id, False
             if len(alive) >= MAX_TEMPORARY:
@@ -70,6 +73,11 @@ class TemporaryConnections:
             made = _made(name, type, data)
             self._kept = {**alive, made.id: _Kept(made, fingerprint, _soon())}
             return made.id, True
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all that are kept."""
+        return list(self._kept)
 
     def get(self, id: str) -> Connection | None:
         """Return the connection ``id``, or None if none is kept."""

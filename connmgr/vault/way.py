@@ -33,6 +33,11 @@ def digest(targets: Iterable[Row]) -> str:
     return hashlib.sha256(canonical(hops).encode()).hexdigest() if hops else NOWHERE
 
 
+def whole(type: str, data: Mapping[str, Any], way: str | None) -> str:
+    """Return the digest of a connection and of all that it runs over."""
+    return hashlib.sha256(canonical([type, data, way]).encode()).hexdigest()
+
+
 def verified(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str, Row]:
     """Return the rows ``targets`` and all that they run over.
 

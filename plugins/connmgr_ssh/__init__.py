@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from connmgr.errors import InvalidRequest
+from connmgr.errors import AuthFailed, InvalidRequest
 from connmgr.plugin import (
     Asker,
     Boolean,
@@ -199,7 +199,15 @@ class Ssh(ConnectionType):
         # Importing paramiko takes longer than all the rest of this module.
         from connmgr_ssh.transport import connect
 
-        return connect(data, via, self._accepted, timeout, asker)
+        try:
+            return connect(data, via, self._accepted, timeout, asker)
+        except AuthFailed as error:
+            # The data name files of the daemon's machine, and the message says what is wrong with them.
+            error.for_tokens = (
+                f"{data['host']} refused the login, or the daemon has no identity for it that can be used: ask the "
+                "daemon's owner, who sees the reason."
+            )
+            raise
 
     def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
         # They import cryptography.

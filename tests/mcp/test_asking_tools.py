@@ -22,7 +22,7 @@ RULES = [
     {"effect": "ask", "path": "/**"},
     {"effect": "ask", "command": "greeting"},
     {"effect": "ask", "argv": ["/bin/echo", "a"]},
-    {"effect": "ask", "argv": ["/bin/sleep", "5"]},
+    {"effect": "ask", "argv": ["/bin/sleep", "5"], "pty": True},
 ]
 
 ASKING: dict[str, tuple[dict[str, Any], int, str]] = {

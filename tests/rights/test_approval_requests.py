@@ -100,6 +100,8 @@ def test_a_command_runs_only_after_its_approval_and_unchanged(asked: Daemon, hol
         "names": ["local machine"],
         "command": command,
         "encoding": "utf-8",
+        "terminal": False,
+        "on": [{"connection": LOCAL, "hosts": [], "user": None}],
         **options,
     }
     assert requested(asked, 1)[-1] == shown

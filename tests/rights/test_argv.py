@@ -65,6 +65,8 @@ HOSTILE = {
     "braces": r"""a {b,c}   a b{1..3}   a {}   a }   {   }   a b}""",
     "comments": r"""#   # a   a # b   a #   a b#   #a""",
     "history": r"""!!   a !!   a !b   a '!b'   a "!b"   a \!b   ^a^b   a b!   a 'b\!'""",
+    "expansions behind empty quotes": r"""a ""=ls   a ''=ls   a ''""=ls   a ""''=   a ""==   a ""~   a ''~root   a ""%1
+        ''=ls   a ""x=~   a ''""%1""",
     "assignments": r"""x=1   x=1 a   x= a   x+=1 a   x[0]=1 a   a/b=c   a/b=c d   'x=1' a   x'='1 a   =a   a =b   a =1
         /a=b c   A=~ b""",
     "open quotes": r"""a 'b   a "b   a b'   a b"   a \\   a 'b' 'c   a "b" "c""",
@@ -155,6 +157,20 @@ def test_every_shell_executes_generated_texts_as_the_argv_that_is_read(
     recorder: Path, name: str, text: str, third: int
 ) -> None:
     check_in_shells(recorder, f"{name} {text}", SHELLS[third::3])
+
+
+PIECES = r"""
+    '' "" = == ls =ls a 1 % %1 ~ ~root a~ - -- x= --x= : + @ , . / ! ^ # \= \~ \# \ '=' "=" '~' "%1" 'a' "b"
+"""
+ODD_WORD = st.lists(st.sampled_from([*PIECES.split(), "\\ "]), min_size=1, max_size=4).map("".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(words=st.lists(ODD_WORD, min_size=1, max_size=12), third=st.integers(0, 2))
+def test_every_shell_reads_words_of_quotes_and_signs_alike(recorder: Path, words: list[str], third: int) -> None:
+    # Many words at once, because each shell takes some milliseconds to start.
+    known = [word for word in words if as_argv(f"PROGRAM {word}")]
+    check_in_shells(recorder, " ".join(["PROGRAM", *known]), SHELLS[third::3])
 
 
 @settings(max_examples=200)

@@ -18,15 +18,24 @@ HERE = ("web/web1", "default/web/web1")
 
 RULES: list[dict[str, Any]] = [
     {"effect": "allow", "argv": ["systemctl", "restart", {"in": ["nginx", "redis"]}]},
-    {"effect": "allow", "argv": ["/usr/bin/journalctl", "-u", {"re": "[a-z]+"}, "-n", {"integer": {"max": 1000}}]},
+    {
+        "effect": "allow",
+        "argv": ["/usr/bin/journalctl", "-u", {"re": "[a-z]+"}, "-n", {"integer": {"max": 1000}}],
+        "mayRunOthers": True,
+    },
     {"effect": "allow", "argv": ["cat", {"path": "/srv/app/**"}]},
     {"effect": "allow", "argv": ["echo", {"rest": {"re": "[^;]+"}}]},
     {"effect": "allow", "argv": ["printenv", {"re": "APP_.*"}], "env": {"APP_MODE": {"in": ["dev", "prod"]}}},
     {"effect": "allow", "argv": ["report"], "cwd": "/srv/reports/**"},
-    {"effect": "allow", "argv": ["/opt/app/bin/deploy", {"re": r"v\d+\.\d+|latest"}], "user": "deploy"},
+    {
+        "effect": "allow",
+        "argv": ["/opt/app/bin/deploy", {"re": r"v\d+\.\d+|latest"}],
+        "user": "deploy",
+        "mayRunOthers": True,
+    },
     {"effect": "allow", "argv": ["bash", "/srv/run.sh"]},
     {"effect": "allow", "argv": ["uptime"], "connections": ["web/*"]},
-    {"effect": "allow", "argv": ["tee", {"path": "/srv/in/*"}], "stdin": False},
+    {"effect": "allow", "argv": ["tee", {"path": "/srv/in/*"}], "stdin": False, "mayRunOthers": True},
     {"effect": "allow", "command": "restart-web", "arguments": {"service": {"in": ["nginx"]}}},
     {"effect": "deny", "argv": ["systemctl", "restart", "redis"], "connections": ["db/**"]},
     {"effect": "ask", "argv": ["reboot"]},

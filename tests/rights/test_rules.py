@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,9 +142,43 @@ def test_a_program_that_runs_others_takes_only_fixed_words(program: str) -> None
     load({"effect": "deny", "argv": [program, {"rest": {"re": ".*"}}]})
 
 
-@pytest.mark.parametrize("program", ["systemctl", "cat", "ls", "/opt/app/bin/deploy", "uname", "ldd", "df", "2time3x"])
-def test_an_ordinary_program_takes_any_words(program: str) -> None:
+@pytest.mark.parametrize("program", ["cat", "ls", "/usr/bin/uname", "/bin/df", "grep", "uptime", "echo"])
+def test_a_program_that_only_prints_takes_any_words(program: str) -> None:
     load({**ALLOW, "argv": [program, {"rest": {"re": ".*"}}]})
+
+
+UNCLASSED = """
+    systemctl journalctl loginctl ip wget curl m4 gpg ssh-keygen modprobe mount tee dd cp install ln usermod date
+    hostname uniq xxd shuf tree file dmesg ss getent getconf kill touch rm /opt/app/bin/deploy ldd 2time3x
+    /opt/bin/cat /tmp/ls
+"""
+
+
+@pytest.mark.parametrize("program", UNCLASSED.split())
+def test_a_program_that_nobody_has_classed_takes_no_free_words(program: str) -> None:
+    for free in ({"re": "x"}, {"path": "/x"}, {"integer": {}}, {"integer": {"min": -1, "max": 1}}, {"rest": "x"}):
+        rule = {**ALLOW, "argv": [program, free]}
+        with pytest.raises(InvalidRequest, match=r"^rules\[0\]\.argv: .*mayRunOthers"):
+            load(rule)
+        load({**rule, "mayRunOthers": True})
+        stored = load_rules([rule], are_stored=True)
+        assert stored.decide_command(Wanted(names=("x",), argv=(program, "1"))).effect == "deny"
+    load({**ALLOW, "argv": [program, "x", {"in": ["x", "y"]}, {"integer": {"min": 0, "max": 9}}]})
+    load({"effect": "ask", "argv": [program, {"rest": {"re": ".*"}}]})
+
+
+def test_a_rule_allows_a_terminal_only_if_it_says_so() -> None:
+    for rule in ({"argv": ["ls"]}, {"argv": ["systemctl", "status"], "stdin": True}):
+        argv = tuple(rule["argv"])
+        with_pty = Wanted(names=("x",), argv=argv, has_pty=True)
+        assert load({**ALLOW, **rule}).decide_command(with_pty).effect == "deny"
+        assert load({**ALLOW, **rule, "pty": False}).decide_command(with_pty).effect == "deny"
+        assert load({**ALLOW, **rule, "pty": True}).decide_command(with_pty).effect == "allow"
+        assert load({**ALLOW, **rule, "pty": True}).decide_command(replace(with_pty, has_pty=False)).effect == "allow"
+    with pytest.raises(InvalidRequest, match=r"^rules\[0\]\.pty: Neither true nor false"):
+        load({**ALLOW, "argv": ["ls"], "pty": 1})
+    with pytest.raises(InvalidRequest, match=r"^rules\[0\]\.pty: A deny rule"):
+        load({"effect": "deny", "argv": ["ls"], "pty": True})
 
 
 STEERING = """
@@ -163,7 +198,7 @@ def test_no_ordinary_rule_may_name_a_variable_that_steers_programs(variable: str
 
 def test_deny_takes_precedence_over_ask_and_ask_over_allow() -> None:
     rules = load(
-        {**ALLOW, "argv": ["repo", {"rest": {"re": ".*"}}], "name": "reading"},
+        {**ALLOW, "argv": ["repo", {"rest": {"re": ".*"}}], "name": "reading", "mayRunOthers": True},
         {"effect": "ask", "argv": ["repo", "push"], "name": "pushing"},
         {"effect": "deny", "argv": ["repo", "push", "--force"]},
     )
@@ -211,7 +246,7 @@ def test_an_asking_rule_denies_all_else_of_its_kind_unless_it_is_over_texts() ->
 
 def test_a_text_rule_takes_precedence_over_allowing_rules_and_allows_nothing() -> None:
     rules = load(
-        {**ALLOW, "argv": ["run", {"rest": {"re": ".*"}}]},
+        {**ALLOW, "argv": ["run", {"rest": {"re": ".*"}}], "mayRunOthers": True},
         {"effect": "ask", "text": "prod"},
         {"effect": "deny", "text": "rm .*-rf"},
     )
@@ -233,7 +268,7 @@ def test_a_saved_command_is_allowed_by_its_name_or_by_what_it_runs() -> None:
     assert by_name.decide_command(Wanted(names=HERE, **saved)) == Decision(
         "allow", 0, None, saved["argv"], FIXED, exact=True
     )
-    by_words = load({**ALLOW, "argv": ["systemctl", "restart", {"re": ".*"}]})
+    by_words = load({**ALLOW, "argv": ["systemctl", "restart", {"in": ["nginx"]}]})
     assert by_words.decide_command(Wanted(names=HERE, **saved)).effect == "allow"
     assert decide(by_name, "systemctl", "restart", "nginx") == Decision("deny")
     denied = load({**ALLOW, "command": "restart"}, {"effect": "deny", "argv": ["systemctl"]})

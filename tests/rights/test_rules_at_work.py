@@ -62,8 +62,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     daemon.client.shell.start(LOCAL)
     daemon.client.shell.exec(LOCAL, f"export PATH={path}; cd {directory}/evil")
     rules = [
-        {"effect": "allow", "argv": [f"{directory}/tool", "restart", {"in": ["nginx", "a b"]}]},
-        {"effect": "allow", "argv": ["uname", {"re": "-[a-z]"}]},
+        {"effect": "allow", "argv": [f"{directory}/tool", "restart", {"in": ["nginx", "a b"]}], "pty": True},
+        {"effect": "allow", "argv": ["uname", {"re": "-[a-z]"}], "pty": True},
         {"effect": "allow", "argv": [f"{directory}/other"], "env": {"APP": {"re": "[a-z]+"}}, "cwd": f"{directory}/**"},
         {"effect": "deny", "argv": ["tool", "restart", "a b"], "connections": ["elsewhere"]},
     ]

@@ -189,6 +189,21 @@ def test_adding_a_connection_does_not_reveal_an_equal_one_out_of_sight(world: Wo
     world.daemon.client.post("/connection/remove", connections=[made])
 
 
+def test_applying_and_temporary_connections_do_not_reveal_an_equal_one_out_of_sight(world: World) -> None:
+    client = world.daemon.client
+    data = {"type": "ssh", "host": "db.example", "user": "ci"}
+    holder = create(world.daemon, "connection.write", "connection.read", connections=["mine*"])
+    entries = [{"name": "mine", "data": data}, {"name": "mine again", "data": data}]
+    first, second = holder.ok("/connection/apply", add=entries)["added"]
+    assert first["connection"] != world.db
+    assert (first["added"], second) == (True, {"connection": first["connection"], "added": False})
+    client.post("/connection/remove", connections=[first["connection"]])
+    kept = {"name": "theirs", "data": {**data, "port": 2222}, "temporary": True, "validate": False}
+    theirs = client.post("/connection/add", **kept)["connection"]
+    mine = holder.ok("/connection/add", **{**kept, "name": "mine"})
+    assert (mine["added"], mine["connection"] == theirs) == (True, False)
+
+
 def test_a_connection_that_others_out_of_sight_run_over_is_not_removed(world: World) -> None:
     holder = create(world.daemon, "connection.write", connections=["web"])
     assert holder.refused("/connection/remove", connections=[world.web]) == "scope_denied"

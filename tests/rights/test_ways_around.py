@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connmgr.client import ClientError
 from tests.api.wire import LOCAL, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_fields
 from tests.rights.wire import Holder, add, create
 
 WRITES = ("connection.read", "connection.write")
@@ -170,3 +175,40 @@ def test_a_token_with_rules_starts_and_stops_no_container(clean_daemon: Daemon) 
     for effect in ("allow", "ask"):
         holder = create(clean_daemon, "shell.any", rules=[{**rules[0], "effect": effect}])
         assert holder.refused("/connection/toggle", connection=container, state=False) == "scope_denied"
+
+
+@pytest.mark.needs("sshd")
+def test_identity_files_tell_a_token_nothing_of_the_daemons_machine(own_daemon: Daemon, tmp_path: Path) -> None:
+    with ssh_server(tmp_path) as server:
+        fields = ssh_fields(server, server.user)
+        for name, content in {"no-key": "text", "empty": "", "public.pub": "ssh-ed25519 AAAA"}.items():
+            (tmp_path / name).write_text(content)
+        (tmp_path / "open").write_text("key that others may read")
+        (tmp_path / "open").chmod(0o644)
+        key = subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "stranger")], check=True
+        )
+        assert key.returncode == 0
+        names = ["missing", "no-key", "empty", "public.pub", "open", "stranger", ".", "missing/below"]
+        holder = create(own_daemon, "connection.write", "connection.read", "shell.any")
+        own_daemon.client.shell.start(LOCAL)
+        told, owner = set(), set()
+        for name in names:
+            data = {**fields, "type": "ssh", "identity": {"file": str(tmp_path / name)}}
+            body = {"name": name, "data": data, "validate": True}
+            answer = holder.send("/connection/add", **body)
+            told.add((answer.status, answer.body))
+            id = holder.ok("/connection/add", **{**body, "validate": False})["connection"]
+            started = holder.send("/shell/exec", connection=id, command="true", start=True)
+            assert started.code == "auth_failed"
+            told.add((answer.status, json.dumps({"message": started.json["error"]["message"], "code": "auth_failed"})))
+            lines = holder.send("/shell/broadcast", connections=[id], command="true").body
+            assert str(tmp_path) not in lines.decode()
+            with pytest.raises(ClientError) as error:
+                own_daemon.client.post("/shell/start", connection=id)
+            owner.add(error.value.message)
+            shown = holder.ok("/connection/info", connections=[id], dialled=True)["infos"][0]["dialled"]
+            assert shown["hosts"][0]["identities"] == []
+        assert len({json.loads(body)["message"] for _, body in told}) == 1, told
+        assert str(tmp_path) not in str(told)
+        assert len(owner) > 3, "the owner no longer sees the reasons"

@@ -1,0 +1,162 @@
+"""The ground of an approval: the connection, and the state of its shell, on which the person saw a request.
+
+The words of a request do not say where they run: a connection can be changed to lead to another host, and a command can
+move the shell to another directory or change its PATH. So an approval is bound to its ground too, and the ground is
+compared once more when the command begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from connmgr.errors import ApprovalRequired
+from connmgr.rights.programs import steers
+
+
+@dataclass(frozen=True)
+class ShellState:
+    """The state of a shell, compared with its start; values of variables are as the shell quotes them."""
+
+    directory: str | None = None
+    """Its directory; None if it is still the first one."""
+
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    """The exported variables that were changed; None for those that are exported no longer."""
+
+    at: str | None = None
+    """Its directory, even if it is the first one; None if no shell runs yet."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The part of a shell's state that a request depends on."""
+
+    directory: bool = True
+    steering_only: bool = False
+    """Whether only those variables count that decide what programs run, load and read."""
+
+    replaced: frozenset[str] = frozenset()
+    """The variables that the request sets itself."""
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Reads:
+        """Return what the command of a request reads: a text may use any variable."""
+        directory = not (request.get("cwd") or "").startswith("/")
+        return cls(directory, "argv" in request, frozenset(request.get("env") or ()))
+
+    def variables(self, state: ShellState) -> dict[str, str | None]:
+        """Return the changed variables of ``state`` that count."""
+        return {
+            name: value
+            for name, value in state.variables.items()
+            if name not in self.replaced and (steers(name) or not self.steering_only)
+        }
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The ground of a request on one connection; ``state`` is None for a process without a shell."""
+
+    connection: str
+    name: str
+    way: str
+    """A digest of the connection's data, and of all that it runs over."""
+
+    hosts: tuple[str, ...] = ()
+    """``user@host:port`` in the order in which they are dialled; empty on the daemon's machine."""
+
+    user: str | None = None
+    state: ShellState | None = None
+    reads: Reads = Reads()
+
+    @property
+    def bound(self) -> list[Any]:
+        """The part by which two grounds are compared, as JSON."""
+        if self.state is None:
+            return [self.connection, self.way, self.hosts, self.user]
+        directory = self.state.directory if self.reads.directory else None
+        return [self.connection, self.way, self.hosts, self.user, directory, self.reads.variables(self.state)]
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the deciding person sees, as JSON; of variables that do not steer, only the names."""
+        shown: dict[str, Any] = {"connection": self.connection, "hosts": list(self.hosts), "user": self.user}
+        if self.state is None:
+            return shown
+        if self.reads.directory:
+            shown["directory"] = self.state.at
+        changed = self.reads.variables(self.state)
+        if steering := {name: value for name, value in changed.items() if steers(name)}:
+            shown["variables"] = steering
+        if others := sorted(name for name in changed if not steers(name)):
+            shown["otherVariables"] = others
+        return shown
+
+    def require(self, way: str | None, state: ShellState | None = None) -> None:
+        """Return if this is still the ground: the link in use was opened to ``way``, its shell is in ``state``.
+
+        :raises ApprovalRequired: it is another one; without an ``approval``, because nobody was asked yet.
+        """
+        if way != self.way:
+            raise _moved(f"{self.name} was changed")
+        if self.state is not None and state is not None:
+            now = replace(self, state=state)
+            if now.bound != self.bound:
+                raise _moved("; ".join(differences(self.shown(), now.shown())) or "a variable of the shell has changed")
+
+
+def _moved(why: str) -> ApprovalRequired:
+    return ApprovalRequired(f"It was approved, but not run: {why}. Send it again to ask for an approval of that.")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences between two grounds as :meth:`Ground.shown` returns them."""
+    if before.get("hosts") != now.get("hosts"):
+        yield f"the connection led to {_hosts(before)}, leads to {_hosts(now)}"
+    if before.get("user") != now.get("user"):
+        yield f"the user was {before.get('user')}, is {now.get('user')}"
+    if before.get("directory") != now.get("directory"):
+        yield f"the directory was {_directory(before)}, is {_directory(now)}"
+    old, new = before.get("variables", {}), now.get("variables", {})
+    steering = {name for name in {*old, *new} if old.get(name) != new.get(name) or (name in old) != (name in new)}
+    others = {*before.get("otherVariables", ())} ^ {*now.get("otherVariables", ())}
+    for name in sorted({*steering, *others}):
+        yield f"the exported variable {name} has changed"
+
+
+def all_differences(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what has moved between two requests that are otherwise equal, on all their connections."""
+    found = [
+        text if len(now) == 1 else f"{one['connection']}: {text}"
+        for earlier, one in zip(before, now, strict=False)
+        for text in differences(earlier, one)
+    ]
+    return found or ["the connection, one that it runs over, or a variable of the shell was changed"]
+
+
+def shell_state(
+    directory: bytes, variables: Mapping[bytes, bytes], start: tuple[bytes, Mapping[bytes, bytes]]
+) -> ShellState:
+    """Return the state of a shell in ``directory``, whose ``variables`` are the statements that set them."""
+    first_directory, first = start
+    changed = [name for name in {*variables, *first} if variables.get(name) != first.get(name)]
+    values = {_text(name): _value(name, variables[name]) if name in variables else None for name in changed}
+    at = _text(directory)
+    return ShellState(None if directory == first_directory else at, values, at)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
+
+
+def _value(name: bytes, statement: bytes) -> str:
+    return _text(statement.removeprefix(b"export " + name).removeprefix(b"=").removesuffix(b";"))
+
+
+def _hosts(shown: Mapping[str, Any]) -> str:
+    return " and ".join(shown.get("hosts", ())) or "the daemon's machine"
+
+
+def _directory(shown: Mapping[str, Any]) -> str:
+    return shown.get("directory") or "where a new shell starts"

@@ -1,0 +1,300 @@
+"""An approval holds on the ground that its person saw: the connection, the directory and the variables of the shell."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from connmgr.client.asked import described
+from tests.api.wire import LOCAL
+from tests.daemon import Daemon
+from tests.rights.wire import Holder, add, create
+
+SCOPES = ("shell.any", "job", "terminal")
+REMOVE = ["rm", "-v", "victim"]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    made = Daemon(tmp_path_factory.mktemp("grounds"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def holder(daemon: Daemon) -> Holder:
+    """A token whose texts and argvs need an approval."""
+    return create(daemon, *SCOPES, rules=[{"effect": "ask", "text": "."}])
+
+
+_NUMBERS = itertools.count(1)
+
+
+def another_shell() -> str:
+    """Return another path of bash, because connections with equal data would be the same."""
+    return "/bin/" + "./" * next(_NUMBERS) + "bash"
+
+
+@pytest.fixture
+def here(daemon: Daemon, request: pytest.FixtureRequest) -> str:
+    """A connection to this machine with a running shell of its own."""
+    id = add(daemon.client, request.node.name[:60], type="local", shell=another_shell())
+    daemon.client.shell.start(id)
+    return id
+
+
+def asked(daemon: Daemon, approval: str) -> Any:
+    """Return what the person sees of an approval."""
+    [found] = [one for one in daemon.client.post("/approval/query")["approvals"] if one["approval"] == approval]
+    return found["asked"]
+
+
+def pending(holder: Holder, path: str, /, **body: Any) -> str:
+    """Send a request that must need an approval, and return the id of that."""
+    answer = holder.send(path, **body)
+    assert (answer.status, answer.code) == (403, "approval_required"), answer.json
+    return str(answer.json["approval"])
+
+
+def approve(daemon: Daemon, approval: str, decision: str = "grant") -> None:
+    daemon.client.post("/approval/decide", approval=approval, decision=decision)
+
+
+def test_an_approved_command_does_not_run_in_another_directory(
+    daemon: Daemon, holder: Holder, here: str, tmp_path: Path
+) -> None:
+    for name in ("seen", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "victim").touch()
+    daemon.client.shell.exec(here, f"cd {tmp_path}/seen")
+    body: dict[str, Any] = {"connection": here, "argv": REMOVE}
+    approve(daemon, id := pending(holder, "/shell/exec", **body))
+    daemon.client.shell.exec(here, f"cd {tmp_path}/other")
+    again = holder.send("/shell/exec", **body)
+    assert (again.code, again.json["approval"] != id) == ("approval_required", True)
+    assert asked(daemon, again.json["approval"])["moved"] == [f"the directory was {tmp_path}/seen, is {tmp_path}/other"]
+    assert f"the directory was {tmp_path}/seen" in again.json["message"]
+    assert (tmp_path / "other" / "victim").exists()
+    daemon.client.shell.exec(here, f"cd {tmp_path}/seen")
+    assert holder.ok("/shell/exec", **body)["exitCode"] == 0
+    assert not (tmp_path / "seen" / "victim").exists()
+
+
+@pytest.mark.parametrize("path", ["/shell/exec", "/job/start", "/terminal/open", "/shell/broadcast"])
+@pytest.mark.parametrize("change", ["export PATH=/tmp:$PATH", "export LD_PRELOAD=", "unset PATH; export PATH", "cd /"])
+def test_an_approval_ends_with_the_path_and_directory_of_the_shell(
+    daemon: Daemon, holder: Holder, here: str, path: str, change: str
+) -> None:
+    on = {"connections": [here]} if path == "/shell/broadcast" else {"connection": here}
+    session = {} if path != "/terminal/open" else {"session": "named"}
+    daemon.client.post("/shell/start", connection=here, **session)
+    body: dict[str, Any] = {**on, **session, "argv": ["true"]}
+    approve(daemon, id := pending(holder, path, **body))
+    assert pending_or_ok(holder, path, body) is None
+    daemon.client.post("/shell/exec", connection=here, command=change, **session)
+    assert pending(holder, path, **body) != id
+
+
+def pending_or_ok(holder: Holder, path: str, body: dict[str, Any]) -> str | None:
+    answer = holder.send(path, **body)
+    assert answer.status in (200, 403), answer.json
+    return str(answer.json["approval"]) if answer.status == 403 else None
+
+
+def test_a_variable_that_steers_nothing_is_part_of_an_approved_text_and_not_of_an_argv(
+    daemon: Daemon, holder: Holder, here: str
+) -> None:
+    text: dict[str, Any] = {"connection": here, "command": 'echo "$TARGET"'}
+    argv: dict[str, Any] = {"connection": here, "argv": ["true"]}
+    for body in (text, argv):
+        approve(daemon, pending(holder, "/shell/exec", **body))
+    daemon.client.shell.exec(here, "export TARGET=a-secret")
+    assert holder.ok("/shell/exec", **argv)["exitCode"] == 0
+    found = asked(daemon, pending(holder, "/shell/exec", **text))
+    assert found["moved"] == ["the exported variable TARGET has changed"]
+    assert "a-secret" not in json.dumps(found), "who decides learns the value of a variable of others"
+
+
+def test_an_absolute_directory_of_the_request_is_the_one_that_counts(
+    daemon: Daemon, holder: Holder, here: str, tmp_path: Path
+) -> None:
+    body: dict[str, Any] = {"connection": here, "argv": ["pwd"], "cwd": str(tmp_path)}
+    approve(daemon, pending(holder, "/shell/exec", **body))
+    daemon.client.shell.exec(here, "cd /")
+    assert holder.ok("/shell/exec", **body)["stdout"] == str(tmp_path)
+    body["cwd"] = "."
+    approve(daemon, pending(holder, "/shell/exec", **body))
+    daemon.client.shell.exec(here, "cd /tmp")
+    pending(holder, "/shell/exec", **body)
+
+
+def test_a_command_that_waited_behind_another_does_not_run_where_that_one_went(
+    daemon: Daemon, holder: Holder, here: str, tmp_path: Path
+) -> None:
+    (tmp_path / "victim").touch()
+    os.mkfifo(tmp_path / "gate")
+    body: dict[str, Any] = {"connection": here, "argv": REMOVE}
+    approve(daemon, pending(holder, "/shell/exec", **body))
+    with ThreadPoolExecutor(2) as pool:
+        mover = {"connection": here, "command": f"read line < {tmp_path}/gate; cd {tmp_path}"}
+        first = pool.submit(create(daemon, "shell.any").ok, "/shell/exec", **mover)
+        wait_for(daemon, here, "state", "busy")
+        second = pool.submit(holder.send, "/shell/exec", **body)
+        wait_for(daemon, here, "waiting", 1)
+        (tmp_path / "gate").write_text("go on\n")
+        first.result(30)
+        answer = second.result(30)
+    assert (answer.status, answer.code) == (403, "approval_required")
+    assert asked(daemon, answer.json["approval"])["on"][0]["directory"] == str(tmp_path)
+    assert (tmp_path / "victim").exists()
+
+
+def test_a_broadcast_does_not_run_on_the_connection_whose_shell_has_moved(
+    daemon: Daemon, holder: Holder, here: str, tmp_path: Path
+) -> None:
+    (tmp_path / "victim").touch()
+    os.mkfifo(tmp_path / "gate")
+    daemon.client.shell.start(LOCAL)
+    body: dict[str, Any] = {"connections": [here, LOCAL], "argv": ["rm", "-fv", "victim"]}
+    approve(daemon, pending(holder, "/shell/broadcast", **body))
+    with ThreadPoolExecutor(2) as pool:
+        mover = {"connection": here, "command": f"read line < {tmp_path}/gate; cd {tmp_path}"}
+        first = pool.submit(create(daemon, "shell.any").ok, "/shell/exec", **mover)
+        wait_for(daemon, here, "state", "busy")
+        second = pool.submit(holder.send, "/shell/broadcast", **body)
+        wait_for(daemon, here, "waiting", 1)
+        (tmp_path / "gate").write_text("go on\n")
+        first.result(30)
+        lines = {line.get("connection"): line for line in map(json.loads, second.result(30).body.splitlines())}
+    assert lines[here]["error"]["code"] == "approval_required"
+    assert "the directory was" in lines[here]["error"]["message"]
+    assert lines[LOCAL]["exitCode"] == 0
+    assert (tmp_path / "victim").exists()
+
+
+def test_an_approved_command_that_runs_on_as_a_job_is_answered_although_its_shell_moves(
+    daemon: Daemon, holder: Holder, here: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    body: dict[str, Any] = {"connection": here, "command": f"read line < {tmp_path}/gate; echo end", "detachAfter": 60}
+    approval = pending(holder, "/shell/exec", **body)
+    daemon.client.post("/approval/decide", approval=approval, decision="once")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(holder.send, "/shell/exec", **body)
+        # The job opens the other end when it runs.
+        with (tmp_path / "gate").open("w") as gate:
+            daemon.client.shell.exec(here, "cd /")
+            gate.write("go on\n")
+        answer = running.result(30)
+    assert (answer.status, answer.json.get("stdout")) == (200, "end"), answer.json
+    assert pending(holder, "/shell/exec", **body) != approval
+
+
+def wait_for(daemon: Daemon, connection: str, member: str, value: object) -> None:
+    """Wait until the shell of a connection is described so."""
+    pause = threading.Event()
+    for _ in range(600):
+        if daemon.client.post("/shell/list", connection=connection)["shells"][0].get(member) == value:
+            return
+        pause.wait(0.05)
+    raise AssertionError(f"{member} did not become {value}")
+
+
+def test_an_approval_that_was_asked_before_the_shell_started_holds_in_a_new_shell_alone(
+    daemon: Daemon, holder: Holder
+) -> None:
+    id = add(daemon.client, "starts", type="local", shell=another_shell())
+    body: dict[str, Any] = {"connection": id, "argv": ["pwd"], "start": True}
+    asked_for = pending(holder, "/shell/exec", **body)
+    assert asked(daemon, asked_for)["on"][0]["directory"] is None
+    assert "directory where a new shell starts" in "\n".join(described(query(daemon, asked_for), ""))
+    approve(daemon, asked_for)
+    for _ in range(2):
+        assert holder.ok("/shell/exec", **body)["exitCode"] == 0
+    daemon.client.shell.exec(id, "cd /")
+    pending(holder, "/shell/exec", **body)
+    assert holder.refused("/shell/exec", **body, session="other") == "approval_required"
+
+
+def query(daemon: Daemon, approval: str) -> Any:
+    return next(one for one in daemon.client.post("/approval/query")["approvals"] if one["approval"] == approval)
+
+
+@pytest.mark.parametrize("path", ["/shell/exec", "/job/start", "/shell/broadcast", "/terminal/open"])
+def test_an_approval_ends_with_the_data_of_its_connection(daemon: Daemon, holder: Holder, here: str, path: str) -> None:
+    on = {"connections": [here]} if path == "/shell/broadcast" else {"connection": here}
+    body: dict[str, Any] = {**on, "argv": ["true"]}
+    approve(daemon, id := pending(holder, path, **body))
+    daemon.client.post("/connection/update", connection=here, data={"type": "local", "shell": another_shell()})
+    daemon.client.shell.start(here)
+    assert pending(holder, path, **body) != id
+
+
+def test_an_approval_ends_when_a_connection_below_leads_elsewhere(daemon: Daemon, holder: Holder) -> None:
+    gateway = add(daemon.client, "gateway", type="ssh", host="first.invalid", user="me")
+    target = add(daemon.client, "target", type="ssh", host="inner.invalid", user="you", port=2222, gateway=gateway)
+    body: dict[str, Any] = {"connection": target, "argv": ["true"], "start": True}
+    id = pending(holder, "/shell/exec", **body)
+    assert asked(daemon, id)["on"] == [
+        {
+            "connection": target,
+            "hosts": ["me@first.invalid:22", "you@inner.invalid:2222"],
+            "user": "you",
+            "directory": None,
+        }
+    ]
+    approve(daemon, id)
+    daemon.client.post(
+        "/connection/update", connection=gateway, data={"type": "ssh", "host": "second.invalid", "user": "me"}
+    )
+    again = pending(holder, "/shell/exec", **body)
+    assert asked(daemon, again)["moved"] == [
+        "the connection led to me@first.invalid:22 and you@inner.invalid:2222, "
+        "leads to me@second.invalid:22 and you@inner.invalid:2222"
+    ]
+
+
+def test_an_approval_without_a_terminal_is_none_for_one_with_a_terminal(daemon: Daemon, holder: Holder) -> None:
+    found = []
+    for pty in (False, True):
+        code, approval = pipe_refusal(daemon, holder, argv=["tty"], pty=pty)
+        assert code == "approval_required"
+        assert asked(daemon, approval)["terminal"] is pty
+        found.append(approval)
+    assert found[0] != found[1]
+    shown = "\n".join(described(query(daemon, found[1]), ""))
+    assert "terminal yes" in shown
+    assert "host the machine of the daemon" in shown
+
+
+def pipe_refusal(daemon: Daemon, holder: Holder, **body: Any) -> tuple[str, str]:
+    """Open a pipe that must be refused; return the error's code, and the approval."""
+    client = Client(daemon.url, session_token=holder.secret)
+    with client, client.shell.pipe(LOCAL, **body) as pipe, pytest.raises(ClientError) as error:
+        list(pipe)
+    return error.value.code, str(error.value.details["approval"])
+
+
+def test_approvals_of_files_end_with_the_data_of_the_connection(daemon: Daemon, here: str, tmp_path: Path) -> None:
+    reader = create(daemon, "fs.write", "shell.any", rules=[{"effect": "ask", "path": f"{tmp_path}/**"}])
+    body: dict[str, Any] = {"connection": here, "path": f"{tmp_path}/made"}
+    approve(daemon, id := pending(reader, "/fs/mkdir", **body))
+    assert asked_of(daemon, id)["on"][0]["hosts"] == []
+    daemon.client.post("/connection/update", connection=here, data={"type": "local", "shell": another_shell()})
+    daemon.client.shell.start(here)
+    assert pending(reader, "/fs/mkdir", **body) != id
+    assert not (tmp_path / "made").exists()
+
+
+def asked_of(daemon: Daemon, approval: str) -> Any:
+    found = daemon.client.post("/approval/query", states=["pending", "granted"])["approvals"]
+    return next(one["asked"] for one in found if one["approval"] == approval)

@@ -1,0 +1,76 @@
+"""Who cannot open a connection's secrets does not read what others run there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL
+from tests.daemon import Daemon
+from tests.rights.wire import create
+
+PASSPHRASE = "alice's long passphrase"
+SECRET = "what only alice may read"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    made = Daemon(tmp_path_factory.mktemp("locked"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def alice(daemon: Daemon) -> Iterator[Client]:
+    with Client(daemon.url, auth_file=daemon.auth_file) as client:
+        client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
+        client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def connection(alice: Client) -> str:
+    """An elevated shell on this machine, whose password is sealed to alice."""
+    data = {"type": "shellEnvironment", "elevated": True, "host": {"storeId": LOCAL}, "password": "hers"}
+    return str(alice.post("/connection/add", name="root", data=data, validate=False)["connection"])
+
+
+def test_an_approval_is_shown_to_those_who_can_open_its_connection(
+    daemon: Daemon, alice: Client, connection: str
+) -> None:
+    asking = create(daemon, "shell.any", rules=[{"effect": "ask", "text": "."}])
+    answer = asking.send("/shell/exec", connection=connection, command=f"echo {SECRET}")
+    assert answer.code == "approval_required"
+    id = answer.json["approval"]
+    assert SECRET in str(of(alice.post("/approval/query")["approvals"], "approval", id)["asked"])
+    seen = of(daemon.client.post("/approval/query")["approvals"], "approval", id)
+    assert seen["locked"] is True
+    assert seen["asked"] == {"action": "shell.exec", "connections": [connection], "names": ["local machine/root"]}
+    with pytest.raises(ClientError) as error:
+        daemon.client.post("/approval/decide", approval=id, decision="once")
+    assert error.value.code == "secret_locked"
+    assert alice.post("/approval/decide", approval=id, decision="deny")["state"] == "denied"
+
+
+@pytest.mark.needs("sudo")
+def test_a_job_and_a_terminal_show_their_commands_to_those_who_can_open_their_connection(
+    daemon: Daemon, alice: Client, connection: str
+) -> None:
+    alice.post("/shell/start", connection=connection)
+    job = alice.post("/job/start", connection=connection, command=f"echo {SECRET}")["job"]
+    terminal = alice.post("/terminal/open", connection=connection, command=f"echo {SECRET}")["terminal"]
+    for path, members, id in (
+        ("/job/query", ("jobs", "job"), job),
+        ("/terminal/query", ("terminals", "terminal"), terminal),
+    ):
+        own = of(alice.post(path)[members[0]], members[1], id)
+        assert (own["command"], own.get("locked")) == (f"echo {SECRET}", None)
+        other = of(daemon.client.post(path)[members[0]], members[1], id)
+        assert (other["command"], other["locked"]) == (None, True)
+
+
+def of(entries: list[Any], member: str, id: str) -> Any:
+    return next(one for one in entries if one[member] == id)
