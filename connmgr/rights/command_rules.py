@@ -25,12 +25,8 @@ _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encodin
 """The fields of a request to which an approval is bound, besides its connections."""
 
 
-_LOCALE = frozenset(
-    """
-    LANG LC_ALL LC_ADDRESS LC_COLLATE LC_CTYPE LC_IDENTIFICATION LC_MEASUREMENT LC_MESSAGES LC_MONETARY LC_NAME
-    LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME
-    """.split()
-)
+_CATEGORIES = "ADDRESS ALL COLLATE CTYPE IDENTIFICATION MEASUREMENT MESSAGES MONETARY NAME NUMERIC PAPER TELEPHONE TIME"
+_LOCALE = frozenset({"LANG", *(f"LC_{category}" for category in _CATEGORIES.split())})
 """The variables of a client to which no approval is bound: they choose the language of messages."""
 
 
