@@ -17,6 +17,7 @@ from connmgr.api.account import account, caller, cancellation, detail, note_forw
 from connmgr.api.body import BODY, BYTES, INPUT
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
+from connmgr.api.connection_info import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.schemas import AwaitsApproval, Id
 from connmgr.api.services import services
@@ -257,7 +258,13 @@ def execute(request: dict[str, Any]) -> flask.Response:
 def list_(request: dict[str, Any]) -> dict[str, Any]:
     """Describe the running shells of all connections or of one. No machine is asked."""
     shells = seen_shells(request.get("connection"))
-    return {"shells": [{**vars(one), "running": _shown_command(one.running)} for one in shells]}
+    hidden = locked_ones(one.connection for one in shells if one.running is not None)
+    return {
+        "shells": [
+            {**vars(one), "running": None if one.connection in hidden else _shown_command(one.running)}
+            for one in shells
+        ]
+    }
 
 
 @group.endpoint(

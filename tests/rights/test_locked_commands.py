@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +73,26 @@ def test_a_job_and_a_terminal_show_their_commands_to_those_who_can_open_their_co
         assert (own["command"], own.get("locked")) == (f"echo {SECRET}", None)
         other = of(daemon.client.post(path)[members[0]], members[1], id)
         assert (other["command"], other["locked"]) == (None, True)
+
+
+@pytest.mark.needs("sudo")
+def test_a_running_command_is_shown_to_those_who_can_open_its_connection(
+    daemon: Daemon, alice: Client, connection: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "gate")
+    alice.post("/shell/start", connection=connection)
+    with ThreadPoolExecutor(1) as pool, Client(daemon.url, auth_file=daemon.auth_file) as hers:
+        hers.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        body = {"connection": connection, "command": f": {SECRET}; read line < {tmp_path}/gate"}
+        running = pool.submit(hers.post, "/shell/exec", **body)
+        # The command opens the other end when it runs.
+        with (tmp_path / "gate").open("w") as gate:
+            [own] = alice.post("/shell/list", connection=connection)["shells"]
+            [other] = daemon.client.post("/shell/list", connection=connection)["shells"]
+            gate.write("go on\n")
+        running.result(30)
+    assert SECRET in own["running"]["command"]
+    assert other.get("running") is None
 
 
 def of(entries: list[Any], member: str, id: str) -> Any:
