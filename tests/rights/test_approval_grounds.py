@@ -263,6 +263,23 @@ def test_an_approval_ends_when_a_connection_below_leads_elsewhere(daemon: Daemon
     ]
 
 
+def test_an_approval_of_an_elevated_command_shows_its_user(daemon: Daemon) -> None:
+    holder = create(daemon, "shell.any", "elevate", rules=[{"effect": "ask", "text": "."}])
+    body: dict[str, Any] = {"connection": LOCAL, "argv": ["true"], "start": True}
+    as_root = pending(holder, "/shell/exec", **body, elevate={"user": "root"})
+    assert asked(daemon, as_root)["on"][0]["user"] == "root"
+    assert pending(holder, "/shell/exec", **body) != as_root
+    assert pending(holder, "/shell/exec", **body, elevate={"user": "nobody"}) != as_root
+
+
+def test_a_variable_that_a_client_sends_is_part_of_its_approval(daemon: Daemon, holder: Holder) -> None:
+    body: dict[str, Any] = {"connection": LOCAL, "command": 'echo "$LC_WHAT"', "start": True}
+    id = pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "shown", "LANG": "C"})
+    assert asked(daemon, id)["sendEnv"] == {"LC_WHAT": "shown"}
+    assert pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "other", "LANG": "C"}) != id
+    assert pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "shown"}) == id
+
+
 def test_an_approval_without_a_terminal_is_none_for_one_with_a_terminal(daemon: Daemon, holder: Holder) -> None:
     found = []
     for pty in (False, True):

@@ -11,6 +11,7 @@ from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.client import Client
 from connmgr.rights.scopes import SCOPES
 from tests.api.wire import LOCAL, send
+from tests.cli.program import run
 from tests.daemon import Daemon
 from tests.rights.test_scopes import endpoints, tried
 from tests.rights.wire import Holder, create
@@ -67,6 +68,7 @@ OF_ONE_SCOPE: Mapping[str, str] = {
 }
 """The further endpoints at which a token with one scope is not refused for lack of another."""
 
+PASSPHRASE = "a passphrase of some length"
 STOPS = "/daemon/stop"
 SCRAPED = "/metrics"
 REFUSED = {"not_authenticated", "invalid_token", "token_expired", "token_revoked", "scope_denied"}
@@ -154,8 +156,16 @@ def method_of(endpoint: Endpoint) -> str:
     return "POST" if "POST" in endpoint.methods else endpoint.methods[0]
 
 
-def test_sessions_of_the_owner_are_allowed_everything(quiet: Daemon) -> None:
-    with Client(quiet.url, auth_file=quiet.auth_file) as client:
+@pytest.mark.parametrize("kind", ["auth file", "API key", "vault user"])
+def test_sessions_of_the_owner_are_allowed_everything(quiet: Daemon, kind: str) -> None:
+    if kind == "API key":
+        done = run("api-key", environment=quiet.environment)
+        client = Client(quiet.url, api_key=done.output.strip())
+    else:
+        client = Client(quiet.url, auth_file=quiet.auth_file)
+    with client:
         client.post("/vault/status")
-        session = str(client.session_token)
-        assert allowed(Holder(quiet.url, "", session)) == every()
+        if kind == "vault user":
+            client.post("/vault/user/add", user="ada", passphrase=PASSPHRASE)
+            client.post("/vault/unlock", user="ada", passphrase=PASSPHRASE)
+        assert allowed(Holder(quiet.url, "", str(client.session_token))) == every()
