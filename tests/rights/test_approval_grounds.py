@@ -315,3 +315,23 @@ def test_approvals_of_files_end_with_the_data_of_the_connection(daemon: Daemon, 
 def asked_of(daemon: Daemon, approval: str) -> Any:
     found = daemon.client.post("/approval/query", states=["pending", "granted"])["approvals"]
     return next(one["asked"] for one in found if one["approval"] == approval)
+
+
+def test_a_terminal_needs_its_scope_and_a_rule_that_says_so(daemon: Daemon) -> None:
+    def code(with_pty: bool, *scopes: str, **rule: bool) -> str | None:
+        rules = [{"effect": "allow", "argv": ["tty"], **rule}] if rule else []
+        client = Client(daemon.url, session_token=create(daemon, *scopes, rules=rules).secret)
+        with client, client.shell.pipe(LOCAL, argv=["tty"], pty=with_pty) as pipe:
+            try:
+                list(pipe)
+            except ClientError as error:
+                return error.code
+        return None
+
+    assert code(False, "shell.any") is None
+    assert code(True, "shell.any") == "scope_denied"
+    assert code(True, "shell.any", "terminal") is None
+    assert code(False, "shell.argv", stdin=True) is None
+    assert code(True, "shell.argv", "terminal", stdin=True) == "policy_denied"
+    assert code(True, "shell.argv", stdin=True, pty=True) == "scope_denied"
+    assert code(True, "shell.argv", "terminal", stdin=True, pty=True) is None
