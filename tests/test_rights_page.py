@@ -15,6 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "RIGHTS.md"
 HOSTS = ("web1", "web2", "db")
 
 VARIABLE = {
+    r'"sid-[^"]+"': "SID",
     r'\b(host|user|directory) "[^"]+"': r'\1 "…"',
     r"\b[0-9a-f]{8}\b(-[0-9a-f-]{27})?": "ID",
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|\+\d{2}:\d{2})?": "TIME",
