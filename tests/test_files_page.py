@@ -21,7 +21,7 @@ def test_the_page_is_what_a_terminal_shows(
     directory = tmp_path / "work"
     directory.mkdir()
     for text in transcripts("FILES.md"):
-        shown = re.sub(r"/\S+/nowhere:", "/home/ada/nowhere:", typed(text, directory))
+        shown = re.sub(r"web1:/\S+/nowhere:", "web1:/home/ada/nowhere:", typed(text, directory))
         assert _without_times(shown) == _without_times(text)
 
 

@@ -53,9 +53,6 @@ class Channel(receiving.ReceivingChannel):
     parked: Parked | None = None
     """The event for which the oldest request waits without a thread."""
 
-    handed_over: socket.socket | None = None
-    """The client's socket if it now belongs to a stream, so that this channel must not use it."""
-
     queued = False
     """Whether its next request has to wait for a thread."""
 
@@ -139,10 +136,12 @@ class Channel(receiving.ReceivingChannel):
 
         :raises OSError: the client is gone.
         """
-        handed = self.socket
-        if handed is None:
-            raise ConnectionResetError
-        self.handed_over = handed.dup()
+        # The main thread may be about to read it, by a poll from before this request.
+        with self._receiving:
+            handed = self.socket
+            if handed is None:
+                raise ConnectionResetError
+            self.handed_over = handed.dup()
         return self.handed_over
 
     @cached_property

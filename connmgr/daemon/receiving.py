@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import socket
 import threading
 import time
 from functools import partial
@@ -50,6 +51,9 @@ class ReceivingChannel(SendingChannel):
     requests: list[Parser]
     keeps_alive = False
     """Whether an answering thread owns the channel and receives its requests."""
+
+    handed_over: socket.socket | None = None
+    """The client's socket if it now belongs to a stream, so that this channel must not use it."""
 
     _lingering_until = 0.0
     """Arriving data is discarded until this time, in seconds since 1970; 0 for no discarding."""
@@ -194,8 +198,9 @@ class ReceivingChannel(SendingChannel):
 
     def handle_read(self) -> None:
         with self._receiving:
-            # The main thread polled many sockets. Since then a thread may have answered this client, and read on.
-            if self.keeps_alive:
+            # The main thread polled many sockets. Since then a thread may have answered this client, and read on, or
+            # handed its socket over to a stream, whose data these would be.
+            if self.keeps_alive or self.handed_over is not None:
                 return
             try:
                 data = self.recv(self.adj.recv_bytes)

@@ -129,7 +129,7 @@ def test_several_sources_and_patterns(connmgr: CommandLine, site: Path, tmp_path
     assert (tmp_path / "one").read_text() == "src/main.py"
     assert "nothing matches" in connmgr("cp", f"local:{site}/*.none", f"{tmp_path}/near", code=5).errors
     several = connmgr("cp", f"{site}/index.html", f"{site}/src/main.py", f"local:{tmp_path}/nowhere", code=1)
-    assert "no directory" in several.errors
+    assert "is not a directory" in several.errors
     made = connmgr("cp", f"local:{site}/$(touch made)*", f"{tmp_path}/near", code=5)
     assert "nothing matches" in made.errors
 

@@ -147,7 +147,8 @@ def test_a_body_that_is_none_is_told_while_it_is_sent(
         connection.sendall(b"1\r\n")
         connection.shutdown(socket.SHUT_WR)
         answer = received(connection)
-    assert answer.startswith(b"HTTP/1.1 " + status) or answer == b"", answer
+    # A client that ends its side counts as gone, and may be told that instead.
+    assert answer.startswith(b"HTTP/1.1 " + status) or b"command_cancelled" in answer or answer == b"", answer
     assert b"Connection: close" in answer or answer == b""
 
 

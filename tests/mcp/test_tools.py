@@ -169,7 +169,7 @@ def test_systems_and_jobs_are_resources(daemon: Daemon, mode: str) -> None:
             assert output.text == text  # type: ignore[union-attr]
         with pytest.raises(MCPError, match="unknown_job"):
             await agent.client.read_resource(f"connmgr://job/{LOCAL_MACHINE}/stdout")
-        with pytest.raises(MCPError, match="no uuid"):
+        with pytest.raises(MCPError, match="is not a uuid"):
             await agent.client.read_resource("connmgr://system/local")
 
     run(daemon, work, mode=mode)

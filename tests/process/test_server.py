@@ -416,6 +416,17 @@ def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_p
                 one.recv(1)
 
 
+def test_a_stale_poll_does_not_read_what_a_stream_was_sent() -> None:
+    near, far = socket.socketpair()
+    polled = object.__new__(channel.Channel)
+    polled._receiving = threading.Lock()
+    polled.socket = near
+    with far, near, polled.hand_over() as handed:
+        far.sendall(b"the first message")
+        polled.handle_read()
+        assert handed.recv(100) == b"the first message"
+
+
 def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() -> None:
     near, far = socket.socketpair()
 

@@ -78,9 +78,9 @@ def test_a_keyword_may_have_a_blank_before_its_value() -> None:
     ("line", "why"),
     [
         ("-Z web", "no option -Z"),
-        ("-p web", "no port"),
-        ("-p 0 web", "no port"),
-        ("-p 65536 web", "no port"),
+        ("-p web", "is not a port"),
+        ("-p 0 web", "is not a port"),
+        ("-p 65536 web", "is not a port"),
         ("-l", "lacks its value"),
         ("-J gate web", "gateway"),
         ("-R 1:a:2 web", "not forwarded"),
