@@ -16,6 +16,9 @@ from connmgr.client import ClientError
 WORD = "-"
 """Standard input in place of a file."""
 
+SILENT_SECONDS = 0.5
+"""Time after which a pipe without input counts as one that nobody writes."""
+
 AT_ONCE_BYTES = 16 << 10
 """Input of up to this size goes with the command, if it has ended when the command is sent."""
 
@@ -95,6 +98,10 @@ def refuse_unread(option: str) -> None:
     """
     if not is_there():
         return
+    # The program before a pipe may need a moment; CI and cron leave one open that stays silent.
+    news = select.poll()
+    news.register(0, select.POLLIN)
+    news.poll(SILENT_SECONDS * 1000)
     source = StandardInput()
     if source.read_what_is_there() == b"":
         return

@@ -152,9 +152,18 @@ def test_many_get_input_only_on_request_and_nothing_is_dropped_in_silence(connmg
         assert (code, b"--all does not read standard input" in errors) == (0, True)
 
 
-def test_a_job_gets_input_only_on_request(clean_connmgr: CommandLine) -> None:
+def test_a_job_gets_input_only_on_request(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     detach = ("exec", "--detach", "local", "wc -c")
-    assert "Nothing was run" in clean_connmgr(*detach, stdin="some", code=125).errors
+    (tmp_path / "input").write_text("some")
+    refused = subprocess.run(
+        ["sh", "-c", f"connmgr exec --detach local 'wc -c' < {tmp_path}/input"],
+        env=clean_connmgr.environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert (refused.returncode, "Nothing was run" in refused.stderr) == (125, True), refused
     assert clean_connmgr("job", "ls").output == ""
     job = clean_connmgr("exec", "--stdin", *detach[1:], stdin="some").output.strip()
     clean_connmgr("job", "wait", job)
