@@ -127,7 +127,9 @@ class Parser(HTTPRequestParser):
             return
         bodies = self._bodies
         if self.caller is None or not bodies.allows(self.caller, self.path):
-            self._limit_body(min(self.adj.max_request_body_size, SMALL_BODY_BYTES + 1))
+            # Most bodies announce that they are small; limiting them would cost more than reading them.
+            if self.chunked or self.content_length > SMALL_BODY_BYTES:
+                self._limit_body(min(self.adj.max_request_body_size, SMALL_BODY_BYTES + 1))
         elif self.path == bodies.path and self.body_rcv is not None:
             self._limit_body(bodies.max_bytes + 1)
             self.is_upload = True
@@ -176,8 +178,9 @@ class Parser(HTTPRequestParser):
             self._refuse(Busy("Too many bytes of requests are under way; send them one after the other."))
 
     def close(self) -> None:
-        self._bodies.shares.give_back(self.holder, self._charged)
-        self._charged = 0
+        if self._charged:
+            self._bodies.shares.give_back(self.holder, self._charged)
+            self._charged = 0
         super().close()
 
     @property
