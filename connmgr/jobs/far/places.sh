@@ -8,7 +8,8 @@ job_spare=$job_top/jobs
 # Whether only this user may use the directory. One look shows kind, mode and owner: between two looks, somebody who may
 # write to the directory above could replace a link by a directory. Afterwards its sticky bit prevents that.
 job_top_is_ours() {
-  set -- $(ls -ldn -- "$job_top" 2>/dev/null)
+  job_line=$(ls -ldn -- "$job_top" 2>/dev/null)
+  set -- $job_line
   case $1 in drwx------*) [ "$3" = "$job_uid" ];; *) false;; esac
 }
 # Nothing is read, made or removed through what somebody else has put there.
