@@ -175,7 +175,7 @@ def _is_on(one: Approval, connections: Collection[str]) -> bool:
 
 
 def _veiled(one: Approval) -> dict[str, Any]:
-    """Return an approval without what is asked on connections that the caller cannot open."""
+    """Return an approval, its command hidden where the caller cannot open the connection."""
     named = {name: value for name, value in one.asked.items() if name in ("action", "connections", "names")}
     return {**shown(one), "asked": named, "locked": True}
 

@@ -30,7 +30,7 @@ _LEAST_FOLDED = 3
 """Two names are shorter to read than a range."""
 
 _DIGITS = 18
-"""Longest number in a range; longer ones are no counts of machines."""
+"""Longest number in a range; longer digits are not machine numbers."""
 
 
 @dataclass
