@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = [
     "errors",
+    "contract",
     "cancellation",
     "shares",
     "printable",
@@ -50,9 +51,10 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"errors", "frames", "paths", "peers", "printable", "whereabouts"},
+    "client": {"contract", "errors", "frames", "paths", "peers", "printable", "whereabouts"},
     "cli": {
         "client",
+        "contract",
         "durations",
         "errors",
         "frames",
@@ -87,7 +89,7 @@ HOMES = {
     "re2": "connmgr.rights.elements",
     "click": "connmgr.cli connmgr_pyinfra",
     # Only for type checkers, which bring it themselves.
-    "typing_extensions": "connmgr.client",
+    "typing_extensions": "connmgr.client connmgr.contract",
     "rich": "connmgr.cli",
     "yaml": "connmgr.cli",
     "platformdirs": "connmgr.paths",

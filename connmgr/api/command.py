@@ -6,7 +6,6 @@ from typing import Any
 
 from marshmallow import fields
 
-from connmgr.api.account import detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import CommandExists, UnknownCommand
@@ -98,17 +97,3 @@ def query() -> dict[str, Any]:
 def remove(request: dict[str, Any]) -> None:
     """Remove a saved command."""
     services().commands.remove(request["name"])
-
-
-def with_words(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a loaded request with the argv of its ``saved`` command.
-
-    ``saved`` then has its name and its arguments as texts, for the rules.
-    :raises UnknownCommand, InvalidRequest: as :meth:`connmgr.rights.saved_commands.SavedCommands.expand`.
-    """
-    if "saved" not in request:
-        return request
-    name = request["saved"]["name"]
-    argv, arguments = services().commands.expand(name, request["saved"]["arguments"])
-    detail(saved=name)
-    return {**request, "argv": list(argv), "saved": (name, arguments)}

@@ -35,9 +35,9 @@ from connmgr.api.elevate import Wanted, each_elevated
 from connmgr.api.group import Group
 from connmgr.api.inside import Inside, look_inside
 from connmgr.api.removal import end_what_runs, see_off
+from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.schemas import UtcTime
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target, environment_of

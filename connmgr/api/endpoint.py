@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
+from connmgr.contract.message import Message, to_json
 from connmgr.errors import ApprovalRequired, ConnmgrError
 from connmgr.rights.action import Action
 from connmgr.rights.scopes import ARGV
@@ -95,6 +96,9 @@ class Endpoint:
     example: Mapping[str, Any] | None = None
     answer: Mapping[str, Any] | None = None
     """A request and its response, for the description."""
+
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Other names of members of its answers."""
 
     def __call__(self) -> flask.Response:
         found, known = services(), self._account()
@@ -183,6 +187,7 @@ class Endpoint:
         """Return the loaded request as its caller may carry it out."""
         permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
         known.authority |= permitted.reasons
+        known.grounds = permitted.grounds
         return permitted.request
 
     def _find_caller(self, found: Services, known: Account) -> Caller:
@@ -211,11 +216,27 @@ class Endpoint:
                 # Without such a scope no large body is taken.
                 grant.require_one(ARGV)
 
+    def answered(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Return the members of an answer by the names that this endpoint gives them, two levels deep."""
+        if not self.renames:
+            return members
+        return {self.renames.get(name, name): self._inside(value) for name, value in members.items()}
+
+    def _inside(self, value: Any) -> Any:
+        # Only the names of our own fields change; stored data stays as it is.
+        if isinstance(value, list):
+            return [self._inside(item) for item in value]
+        if isinstance(value, Mapping):
+            return {self.renames.get(name, name): item for name, item in value.items()}
+        return value
+
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):
             return result
         if result is None:
             return flask.Response(mimetype="application/json")
+        if isinstance(result, Message):
+            return as_json(self.answered(to_json(result)))
         shown = self.response.dump(result) if self.response and not self.dumped else result
         return as_json(shown)
 

@@ -9,9 +9,9 @@ from marshmallow import fields, validate
 from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
+from connmgr.api.running import EXAMPLE
 from connmgr.api.schemas import Id
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Schema, Text
 from connmgr.links import host_keys
 

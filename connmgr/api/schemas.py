@@ -11,6 +11,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
+from connmgr.contract import common as elevation
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Number, Range, Schema, Text
 from connmgr.vault import glob
@@ -20,6 +21,9 @@ MAX_ID = 160
 """Longest id: that of an elevated connection has two uuids and a user."""
 
 MAX_PATH = 8192
+_FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LAST = datetime(9999, 12, 30, tzinfo=timezone.utc)
+_NO_MOMENT = "Not a time since 1970 such as 2025-01-31T08:15:00Z."
 MAX_APPROVAL_WAIT = 60
 """Longest wait of a request for its approval, in seconds."""
 
@@ -99,7 +103,7 @@ class UserName(Text):
         return name
 
 
-class Elevate(fields.Field[dict[str, Any]]):
+class Elevate(fields.Field[elevation.Elevate]):
     """A wish to run as another user by sudo: ``{"user": …, "password": …}``; in a query only the user's name."""
 
     def __init__(self, *, in_query: bool = False, **kwargs: Any) -> None:
@@ -114,14 +118,14 @@ class Elevate(fields.Field[dict[str, Any]]):
         self.metadata = {**({"type": "string"} if in_query else described), **self.metadata}
         self._in_query = in_query
 
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, Any]:
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> elevation.Elevate:
         members = {"user": value} if self._in_query else value
         if not isinstance(members, Mapping) or not members.keys() <= {"user", "password"}:
             raise ValidationError('Not of the form {"user": "root"}.')
         wanted = {"user": UserName().deserialize(members.get("user", "root"))}
         if "password" in members:
             wanted["password"] = Text().deserialize(members["password"])
-        return wanted
+        return elevation.Elevate(**wanted)
 
 
 ELEVATE = (
@@ -201,3 +205,46 @@ class FilePath(fields.Field[bytes]):
             return value.decode()
         except UnicodeDecodeError:
             return {"base64": base64.b64encode(value).decode()}
+
+
+class Mode(Text):
+    """Permission bits as an octal string, ``0644``; loaded as an integer."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"pattern": "^[0-7]{3,5}$", **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        if not 3 <= len(text) <= 5 or set(text) - set("01234567") or int(text, 8) > 0o7777:
+            raise ValidationError("Not an octal mode such as 0644.")
+        return int(text, 8)
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **kwargs: Any) -> Any:
+        return None if value is None else f"{value:04o}"
+
+
+class QueryPath(FilePath):
+    """A path in a query, where any byte can be written as ``%FF``."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {name: value for name, value in self.metadata.items() if name != "oneOf"} | {"type": "string"}
+
+
+class Moment(Text):
+    """A time in ISO 8601 with its offset from UTC; loaded as an aware datetime."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"format": "date-time", **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise ValidationError(_NO_MOMENT) from None
+        if moment.tzinfo is None or not _FIRST <= moment <= _LAST:
+            raise ValidationError(_NO_MOMENT)
+        return moment

@@ -13,8 +13,8 @@ from connmgr.api.connection_schemas import (
     ConnectionToggleRequest,
     ShownResponse,
 )
+from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import InvalidRequest
 from connmgr.links.toggle import toggle as toggle_far
 from connmgr.plugin import Toggled, Tunnel

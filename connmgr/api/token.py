@@ -14,9 +14,9 @@ from connmgr.api.body import load
 from connmgr.api.elevate import elevated
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.group import Group
+from connmgr.api.running import EXAMPLE
 from connmgr.api.schemas import Id, UtcTime
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Integer, Length, List, Range, Schema, Text
 from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS
 from connmgr.rights.rules import rule_of
