@@ -8,7 +8,7 @@ from typing import Any
 from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr.api.account import caller, detail
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.schemas import Id
 from connmgr.api.services import services

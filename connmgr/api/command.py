@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from marshmallow import fields
-
 from connmgr.api.group import Group
 from connmgr.api.services import services
+from connmgr.contract.command import CommandNameRequest, CommandQueryResponse, CommandSaveRequest, SavedCommandFields
 from connmgr.errors import CommandExists, UnknownCommand
-from connmgr.fields import Boolean, List, Schema, Text
 from connmgr.rights.saved_commands import SavedCommand
 
 group = Group(
@@ -18,41 +16,6 @@ group = Group(
     "and `/terminal/open` run one by `saved`, in place of `command` or `argv`. A rule may allow one by its "
     "name, whatever its words are.",
 )
-
-
-class CommandNameRequest(Schema):
-    name = Text(required=True, metadata={"description": "The command's name."})
-
-
-class SavedCommandFields(CommandNameRequest):
-    argv = List(
-        fields.Raw(),
-        required=True,
-        metadata={
-            "description": 'The words. Each is a text; or `{"parameter": "service"}`, which the argument replaces; or '
-            '`{"text": "unit-{service}.service"}`, with arguments in the text and doubled braces for single ones. '
-            "The first is a text."
-        },
-    )
-    parameters = fields.Dict(
-        load_default=dict,
-        metadata={
-            "description": "The parameters by name: which arguments each accepts, as an element of a rule (`re`, `in`, "
-            "`integer`, `path`), and its `description`. An argument that would make a word begin with `-` is "
-            "refused, unless `in` or `integer` allows it."
-        },
-    )
-    description = Text(load_default="", metadata={"description": "What it is for."})
-
-
-class CommandSaveRequest(SavedCommandFields):
-    replace = Boolean(load_default=False, metadata={"description": "True replaces the command of this name."})
-
-
-class CommandQueryResponse(Schema):
-    commands = fields.List(
-        fields.Nested(SavedCommandFields), required=True, metadata={"description": "By their names."}
-    )
 
 
 EXAMPLE: dict[str, Any] = {
@@ -72,18 +35,20 @@ EXAMPLE: dict[str, Any] = {
     raises=[CommandExists],
     example=EXAMPLE,
 )
-def save(request: dict[str, Any]) -> None:
+def save(request: CommandSaveRequest) -> None:
     """Save a command. Later calls run this version; commands that already run are not affected."""
-    body = {name: request[name] for name in ("argv", "parameters", "description")}
-    services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
+    body = {"argv": request.argv, "parameters": dict(request.parameters), "description": request.description}
+    services().commands.save(SavedCommand.read(request.name, body), replaces=request.replace)
 
 
 @group.endpoint(
     "/query", response=CommandQueryResponse, action="command.query", reads=True, answer={"commands": [EXAMPLE]}
 )
-def query() -> dict[str, Any]:
+def query() -> CommandQueryResponse:
     """List the saved commands."""
-    return {"commands": [{"name": name, **body} for name, body in services().commands.all()]}
+    return CommandQueryResponse(
+        commands=[SavedCommandFields(name=name, **body) for name, body in services().commands.all()]
+    )
 
 
 @group.endpoint(
@@ -94,6 +59,6 @@ def query() -> dict[str, Any]:
     raises=[UnknownCommand],
     example={"name": "restart-web"},
 )
-def remove(request: dict[str, Any]) -> None:
+def remove(request: CommandNameRequest) -> None:
     """Remove a saved command."""
-    services().commands.remove(request["name"])
+    services().commands.remove(request.name)

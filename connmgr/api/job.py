@@ -11,7 +11,7 @@ from functools import partial
 
 from connmgr import errors
 from connmgr.api.account import caller, detail, turns
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.running import EXAMPLE, OPENING, start_job, with_words
 from connmgr.api.services import services

@@ -162,7 +162,8 @@ def _of_type(kind: Any, facts: Sequence[Any], options: dict[str, Any]) -> fields
         keys = next((fact.facts for fact in facts if isinstance(fact, Keys)), None)
         if item.type is Any and keys is None:
             return fields.Dict(**options)
-        return Members(keys=_of_type(str, keys or (), {}), values=_of_type(item.type, item.facts, {}), **options)
+        values = None if item.type is Any else _of_type(item.type, item.facts, {})
+        return Members(keys=_of_type(str, keys or (), {}), values=values, **options)
     if isinstance(kind, type) and issubclass(kind, Message):
         return fields.Nested(schema_of(kind), **options)
     if kind is str:

@@ -7,8 +7,8 @@ from typing import Any
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr.api.account import caller, detail
+from connmgr.api.connection_data import end_what_runs
 from connmgr.api.group import Group
-from connmgr.api.removal import end_what_runs
 from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.errors import (

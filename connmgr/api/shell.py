@@ -12,7 +12,7 @@ from connmgr import errors
 from connmgr.api import output, streaming
 from connmgr.api.account import account, caller, cancellation, detail, ground_of, note_forwarding
 from connmgr.api.body import BYTES, INPUT
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.running import DETACHING, EXAMPLE, OPENING, command_of, detached, printed_until, with_words
 from connmgr.api.services import services

@@ -12,7 +12,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.account import caller, cancellation, detail, ground_of, note_forwarding, turns
 from connmgr.api.auth import Caller
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
