@@ -62,9 +62,9 @@ def info(request: CategoryInfoRequest) -> CategoryInfoResponse:
 
 def _info(category: Category) -> CategoryInfo:
     return CategoryInfo(
-        category=category.id,
-        parent_category=category.parent,
-        name=list(category.path),
+        id=category.id,
+        parent=category.parent,
+        name=category.path,
         last_used=category.last_used,
         last_modified=category.last_modified,
         config=category.config,

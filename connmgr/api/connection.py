@@ -435,8 +435,8 @@ def types() -> TypesResponse:
     return TypesResponse(
         types=[
             TypeInfo(
-                type=entry.type.name,
-                usage_category=entry.type.usage_category,
+                name=entry.type.name,
+                usage=entry.type.usage_category,
                 description=entry.type.description,
                 distribution=entry.distribution,
                 version=entry.version,

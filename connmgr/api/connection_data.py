@@ -162,7 +162,7 @@ def _type(data: Mapping[str, Any], settled: str | None, at: str) -> AnyConnectio
     return services().registry.get(name)
 
 
-def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, list[str]]]:
+def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, tuple[str, ...]]]:
     """Return the connections that ``read`` returns, and the paths of their categories without the root."""
     for last in (False, True):
         connections = read()
@@ -174,7 +174,7 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
                 raise
         else:
             break
-    return connections, {category.id: list(category.path[1:]) for category in categories}
+    return connections, {category.id: category.path[1:] for category in categories}
 
 
 def dialled_hosts(connection: Connection) -> DialledHosts:
@@ -220,19 +220,19 @@ def usage_categories() -> dict[str, str]:
     return {entry.type.name: entry.type.usage_category for entry in services().registry}
 
 
-def described(connection: Connection, category: list[str], usage: str | None, **more: Any) -> ConnectionInfo:
+def described(connection: Connection, category: tuple[str, ...], usage: str | None, **more: Any) -> ConnectionInfo:
     """Return a connection as `/connection/info` shows it, with ``more`` of its fields."""
     data = connection.data
     if elevation_of(connection.id) is not None:
         # The password is that of another entry, and nobody gets it by way of this one, not even sealed.
         data = {name: value for name, value in data.items() if name != "password"}
     return ConnectionInfo(
-        connection=connection.id,
+        id=connection.id,
         category=category,
-        name=list(connection.path),
+        name=connection.path,
         type=connection.type,
         raw_data={"type": connection.type, **data},
-        usage_category=usage,
+        usage=usage,
         last_used=connection.last_used,
         last_modified=connection.last_modified,
         state=connection.state,

@@ -39,9 +39,9 @@ group = Group("daemon", "The daemon itself.")
 def version() -> VersionResponse:
     """Return the versions of the API, the daemon and its runtime."""
     return VersionResponse(
-        version=f"{API_LEVEL}+connmgr.{__version__}",
-        canonical_version=API_LEVEL,
-        build_version=__version__,
+        api=f"{API_LEVEL}+connmgr.{__version__}",
+        canonical=API_LEVEL,
+        build=__version__,
         runtime=RUNTIME,
         pro=False,
     )

@@ -38,7 +38,7 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
     running, strangers = _met(record, below.values(), children)
-    additions, skipped = _additions(record, strangers, tuple(categories[record.category]))
+    additions, skipped = _additions(record, strangers, categories[record.category])
     running |= _stored(additions)
     new = [one for one in running if one not in below]
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]

@@ -157,7 +157,7 @@ def _of_type(kind: Any, facts: Sequence[Any], options: dict[str, Any]) -> fields
     if origin in SEQUENCES:
         item = unwrapped(typing.get_args(kind)[0])
         return fields.List(_of_type(item.type, item.facts, {}), **options)
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         item = unwrapped(typing.get_args(kind)[1])
         keys = next((fact.facts for fact in facts if isinstance(fact, Keys)), None)
         if item.type is Any and keys is None:

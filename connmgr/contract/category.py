@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.message import DISTINCT, FILTER, ID, Message
+from connmgr.contract.message import DISTINCT, FILTER, ID, Json, Message
 
 
 class CategoryInfoRequest(Message):
@@ -14,12 +13,14 @@ class CategoryInfoRequest(Message):
 
 
 class CategoryInfo(Message):
-    category: Annotated[str, ID, "Its uuid."]
-    parent_category: Annotated[str | None, ID, "The uuid of the parent; null at a root."]
-    name: Annotated[list[str], "The path from the root."]
+    """A category; ``name`` is its path from the root, ``parent`` is None at a root."""
+
+    id: Annotated[str, Json("category"), ID, "Its uuid."]
+    parent: Annotated[str | None, Json("parentCategory"), ID, "The uuid of the parent; null at a root."]
+    name: Annotated[tuple[str, ...], "The path from the root."]
     last_used: Annotated[datetime, "When one of its connections was last used; if none was, when it was created."]
     last_modified: Annotated[datetime, "When it was last changed."]
-    config: Annotated[Mapping[str, Any], "Empty in this version."]
+    config: Annotated[dict[str, Any], "Empty in this version."]
 
 
 class CategoryInfoResponse(Message):

@@ -41,7 +41,7 @@ LONGEST_KEY = 16384
 
 DATA = "`type` and the fields of that type, see `/connection/types`. Secrets may be plain strings."
 Data = Annotated[Mapping[str, Any], Keys(()), SECRET]
-Path = Annotated[list[str], "The path, without the root."]
+Path = Annotated[tuple[str, ...], "The path, without the root."]
 ONE_ID = Annotated[str, ID]
 
 
@@ -152,19 +152,27 @@ class LogCommand(Message):
 
 
 class ConnectionInfo(Message):
-    connection: Annotated[str, ID, "Its uuid."]
+    """A stored connection.
+
+    ``name`` and ``category`` are paths, the latter without the root. ``usage`` is None if no installed plugin offers
+    the type.
+    """
+
+    id: Annotated[str, Json("connection"), ID, "Its uuid."]
     category: Path
-    name: Annotated[list[str], "The path. If it runs in another connection, that one's path comes first."]
+    name: Annotated[tuple[str, ...], "The path. If it runs in another connection, that one's path comes first."]
     type: Annotated[str, "One of `/connection/types`."]
-    raw_data: Annotated[Mapping[str, Any], "`type` and its fields; secrets stay encrypted."]
-    usage_category: Annotated[
-        str | None, "`shell`, `tunnel`, `command` or `group`; null if no installed plugin offers the type."
+    raw_data: Annotated[dict[str, Any], "`type` and its fields; secrets stay encrypted."]
+    usage: Annotated[
+        str | None,
+        Json("usageCategory"),
+        "`shell`, `tunnel`, `command` or `group`; null if no installed plugin offers the type.",
     ]
     last_used: Annotated[
         datetime, "When its shell was last used, to the minute; if never, when the connection was created."
     ]
     last_modified: Annotated[datetime, "When its name, data or category was last changed."]
-    state: Annotated[Mapping[str, Any], "The far side as it was last seen."]
+    state: Annotated[dict[str, Any], "The far side as it was last seen."]
     cache: Annotated[Mapping[str, Any], "`sessionEnabled`, present once it was toggled: whether it shall be open."]
     dialled: Annotated[
         DialledHosts | None,
@@ -178,6 +186,16 @@ class ConnectionInfo(Message):
     created: Annotated[
         datetime | None, "With `created`: when it was created. If it was never used, `lastUsed` is the same."
     ] = None
+
+    @property
+    def path(self) -> str:
+        """The name as one text, ``web/root``."""
+        return "/".join(self.name)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The fields of its type, secrets in encrypted form."""
+        return {name: value for name, value in self.raw_data.items() if name != "type"}
 
 
 class ConnectionInfoResponse(Message):
@@ -274,13 +292,15 @@ class ShownResponse(Message):
 
 
 class TypeInfo(Message):
-    type: Annotated[str, "Its name, the `type` of data."]
-    usage_category: Annotated[str, "`shell`, `tunnel`, `command` or `group`."]
+    """An installed type of connections; ``schema`` is the JSON Schema of its data."""
+
+    name: Annotated[str, Json("type"), "Its name, the `type` of data."]
+    usage: Annotated[str, Json("usageCategory"), "`shell`, `tunnel`, `command` or `group`."]
     description: Annotated[str, "One sentence for people."]
     distribution: Annotated[str, "The package that it comes from."]
     version: Annotated[str, "Of that package."]
     toggled: Annotated[bool, "Whether `/connection/toggle` starts and stops its systems; no tunnel."]
-    schema: Annotated[Mapping[str, Any], "JSON Schema of `data`, with an example."]
+    schema: Annotated[dict[str, Any], "JSON Schema of `data`, with an example."]
 
 
 class ProblemInfo(Message):

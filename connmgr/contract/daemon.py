@@ -9,9 +9,9 @@ from connmgr.contract.shell import ShellStatus
 
 
 class VersionResponse(Message):
-    version: Annotated[str, "The level of the API, `+`, and connmgr's version."]
-    canonical_version: Annotated[str, "The level of the API."]
-    build_version: Annotated[str, "connmgr's own version."]
+    api: Annotated[str, Json("version"), "The level of the API, `+`, and connmgr's version."]
+    canonical: Annotated[str, Json("canonicalVersion"), "The level of the API."]
+    build: Annotated[str, Json("buildVersion"), "connmgr's own version."]
     runtime: Annotated[str, Json("jvmVersion"), "The runtime, which is Python."]
     pro: Annotated[bool, "Always false."]
 

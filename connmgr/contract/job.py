@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from connmgr.contract.common import AwaitsApproval, CommandOptions, Encoding, ShellNamed, check_base64
 from connmgr.contract.message import FILTER, ID, NUL, Described, Fact, Json, Length, Message, OneOf, Range
@@ -29,9 +29,10 @@ ENDED = ("exited", "killed", "timed_out", "lost")
 OPEN = "open"
 """The value of ``stdin`` (no base64) that announces later input by ``/job/input``."""
 
-WORDS = Fact("WORDS")
+WORDS = Fact("WORDS", read=lambda words: tuple(words) if isinstance(words, list) else words)
 """The text of a command, or the list of an argv; null if it is not shown."""
 
+HIDDEN = "(not shown: the secrets of its connection are locked)"
 AGE = Range(0, 100 * 365 * DAY)
 OFFSET = Range(0, 1 << 52)
 WAIT = Range(0, MAX_WAIT)
@@ -167,9 +168,9 @@ class JobInfo(Message):
     name: Annotated[str | None, "As it was given."]
     key: Annotated[str | None, "As it was given."]
     command: Annotated[
-        Any,
+        str | tuple[str, ...] | None,
         WORDS,
-        Described({"type": ["string", "null"]}),
+        Described({"type": "string"}),
         "The text of the `command`, the `argv` as a list, or null.",
     ]
     locked: Annotated[
@@ -182,6 +183,19 @@ class JobInfo(Message):
     ended: Annotated[datetime | None, "When its end was seen; null while it runs."]
     keep: Annotated[int, "Seconds for which it is kept after its end."]
     stale: Stale
+
+
+    @property
+    def text(self) -> str:
+        """Its command as one text; a sentence in its place if this client may not see it."""
+        if self.command is None:
+            return HIDDEN
+        if isinstance(self.command, str):
+            return self.command
+        # Imported here, because most clients do not need it.
+        import shlex
+
+        return shlex.join(self.command)
 
 
 class JobQueryResponse(Message):

@@ -248,6 +248,11 @@ class Message:
         value = None if name is None else getattr(self, name)
         return default if value is None or value is ABSENT else value
 
+    @classmethod
+    def read(cls: type[M], members: Mapping[str, Any]) -> M:
+        """Return the message that ``members`` of JSON hold; as :func:`from_json`."""
+        return from_json(cls, members)
+
     def check(self) -> None:
         """Raise :class:`Wrong` if the fields contradict each other; a subclass calls its parent's first."""
 
@@ -427,7 +432,7 @@ def _writer(type_: Any, facts: Sequence[Any]) -> Callable[[Any], Any] | None:
     if typing.get_origin(type_) in SEQUENCES:
         item = unwrapped(typing.get_args(type_)[0])
         write = _writer(item.type, item.facts)
-        return None if write is None else lambda values: [None if one is None else write(one) for one in values]
+        return None if write is None else lambda values: list(map(write, values))
     if isinstance(type_, type) and issubclass(type_, Message):
         return to_json
     if type_ is datetime:
@@ -439,7 +444,9 @@ def _reader(type_: Any, facts: Sequence[Any]) -> Callable[[Any], Any] | None:
     if typing.get_origin(type_) in SEQUENCES:
         item = unwrapped(typing.get_args(type_)[0])
         read = _reader(item.type, item.facts)
-        return None if read is None else lambda values: [None if one is None else read(one) for one in values]
+        if typing.get_origin(type_) is tuple:
+            return tuple if read is None else lambda values: tuple(map(read, values))
+        return None if read is None else lambda values: list(map(read, values))
     if isinstance(type_, type) and issubclass(type_, Message):
         return lambda members: from_json(type_, members)
     if type_ is datetime:

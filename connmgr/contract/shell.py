@@ -188,6 +188,13 @@ class ListedShell(ShellStatus):
         "The running command. A token sees those of its own clients, and of tokens that it created.",
     ] = None
 
+    @property
+    def command_seconds(self) -> float | None:
+        """Seconds for which its command has run, None without a command."""
+        if self.running_since is None:
+            return None
+        return max(0.0, self.uptime - (self.running_since - self.since).total_seconds())
+
 
 class ShellListResponse(Message):
     shells: Annotated[list[ListedShell], "The shells that run."]

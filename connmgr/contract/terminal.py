@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, check_base64
 from connmgr.contract.job import OFFSET, WAIT, WORDS
@@ -66,9 +66,9 @@ class TerminalInfo(TerminalRequest):
     connection: Annotated[str, ID, "The connection that it is on."]
     session: Annotated[str | None, "The shell in whose state it began, or null."]
     command: Annotated[
-        Any,
+        str | tuple[str, ...] | None,
         WORDS,
-        Described({"type": ["string", "null"]}),
+        Described({"type": "string"}),
         "What runs on it: the text of the `command`, or the `argv` as a list; null: an interactive shell.",
     ]
     locked: Annotated[
