@@ -146,6 +146,11 @@ NAMED_SKIPS = 20
 """Most tests skipped for one reason that are named one by one without ``-v``."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Here and not in tests/fuzz: pytest knows no options of conftest.py files below its testpaths.
+    parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzzer of tests/fuzz runs")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of workers of ``-n auto``: more than cores, since many tests wait for deadlines."""
