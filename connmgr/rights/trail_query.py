@@ -139,7 +139,7 @@ def _time_of(line: bytes) -> str | None:
 def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("seq"), int) else None
 
