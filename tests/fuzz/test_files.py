@@ -46,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("files") / "inventory.yml"
 
 
-@fuzz(examples=100, content=CONTENT, suffix=st.sampled_from([".yml", ".ini", ""]))
+@fuzz(examples=35, content=CONTENT, suffix=st.sampled_from([".yml", ".ini", ""]))
 def test_an_inventory_is_read_or_refused(path: Path, content: bytes, suffix: str) -> None:
     file = path.with_suffix(suffix)
     file.write_bytes(content)
@@ -61,7 +61,7 @@ class Named(BytesIO):
     name = "file"
 
 
-@fuzz(examples=100, content=CONTENT)
+@fuzz(examples=35, content=CONTENT)
 def test_a_document_of_apply_is_read_or_refused(content: bytes) -> None:
     with suppress(Failure):
         _content(Named(content))
@@ -79,7 +79,7 @@ WHERE = st.one_of(
 )
 
 
-@fuzz(examples=100, content=WHERE)
+@fuzz(examples=35, content=WHERE)
 def test_the_file_of_a_daemon_is_read_or_refused(path: Path, content: bytes) -> None:
     file = path.with_name("daemon.json")
     file.write_bytes(content)
@@ -88,7 +88,7 @@ def test_the_file_of_a_daemon_is_read_or_refused(path: Path, content: bytes) -> 
         assert whereabouts.read(file).pid > 0
 
 
-@fuzz(examples=100, content=CONTENT)
+@fuzz(examples=35, content=CONTENT)
 def test_a_damaged_line_of_the_audit_log_is_passed_over(content: bytes) -> None:
     entry = _entry(content)
     assert entry is None or isinstance(entry["seq"], int)

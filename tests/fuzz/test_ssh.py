@@ -269,7 +269,7 @@ CONFIG = st.one_of(
 )
 
 
-@fuzz(examples=80, content=CONFIG, other=CONFIG, host=st.sampled_from(["a", "A.b", "::1", "*", "", "a b"]))
+@fuzz(examples=35, content=CONFIG, other=CONFIG, host=st.sampled_from(["a", "A.b", "::1", "*", "", "a b"]))
 def test_a_configuration_is_read_or_refused(unheard: list[object], content: bytes, other: bytes, host: str) -> None:
     directory = Path.home() / ".ssh"
     (directory / "parts").mkdir(exist_ok=True)
@@ -317,7 +317,7 @@ KNOWN = st.one_of(
 
 
 @fuzz(
-    examples=80,
+    examples=35,
     lines=st.lists(KNOWN, max_size=5),
     noise=st.binary(max_size=20),
     name=st.sampled_from(["a", "[a]:22", "", "é"]),

@@ -151,7 +151,7 @@ def pieces_of(content: bytes, size: int) -> Iterator[bytes]:
 SIZE = st.sampled_from([1 << 20, 700, 512, 100])
 
 
-@fuzz(examples=120, entries=ENTRIES, layout=LAYOUT, damages=DAMAGES, cut=CUT, size=SIZE)
+@fuzz(examples=40, entries=ENTRIES, layout=LAYOUT, damages=DAMAGES, cut=CUT, size=SIZE)
 def test_what_is_passed_on_python_reads_as_the_same_members(
     entries: list[tuple[str, dict[str, object]]], layout: int, damages: list[Damage], cut: int | None, size: int
 ) -> None:
