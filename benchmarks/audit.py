@@ -15,12 +15,12 @@ from tests.daemon import Daemon
 
 START = "import sys; from connmgr.__main__ import main; sys.argv[0] = 'connmgr'; main()"
 AS_IT_IS = "as it is"
-TRAIL, CHAIN = "from connmgr.rights.audit_trail import AuditTrail", "from connmgr.rights.chain import Chain"
+TRAIL, CHAIN = "from connmgr.audit.log import AuditLog", "from connmgr.audit.log import Chain"
 WITHOUT = {
     "without the chain": f"{CHAIN}; Chain.hash = lambda self, line: '0' * 64",
-    "without names": "from connmgr.rights.subject_names import SubjectNames; SubjectNames.of = lambda self, entry: {}",
-    "without anchors": f"{TRAIL}; AuditTrail._anchor_regularly = lambda self: None",
-    "without a trail": f"{TRAIL}; AuditTrail.record = lambda self, *_: None",
+    "without names": "from connmgr.audit.entry import SubjectNames; SubjectNames.of = lambda self, entry: {}",
+    "without anchors": f"{TRAIL}; AuditLog._anchor_regularly = lambda self: None",
+    "without a trail": f"{TRAIL}; AuditLog.record = lambda self, *_: None",
 }
 
 

@@ -34,6 +34,7 @@ ORDER = [
     "registry",
     "secrets",
     "vault",
+    "audit",
     "rights",
     "engine",
     "links",

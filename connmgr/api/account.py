@@ -1,4 +1,4 @@
-"""The facts of a request, collected while it is answered: for the log, the audit trail and the counts."""
+"""The facts of a request, collected while it is answered: for the log, the audit log and the counts."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Account:
     """What allowed or refused it: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
 
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
-    """Its effects on single connections and categories, with details; each gets its own entry in the audit trail."""
+    """Its effects on single connections and categories, with details; each gets its own entry in the audit log."""
 
     begun: int | None = None
-    """The number of the audit trail's entry about its beginning."""
+    """The number of the audit log's entry about its beginning."""
 
     held: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""

@@ -68,7 +68,7 @@ class DaemonStatusResponse(Schema):
     sessions = fields.List(fields.Nested(ShellStatus), required=True, metadata={"description": "The shells that run."})
     blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Blobs of all client sessions."})
     auditLost = fields.Integer(
-        required=True, metadata={"description": "Entries of the audit trail that could not be written."}
+        required=True, metadata={"description": "Entries of the audit log that could not be written."}
     )
     environment = fields.Nested(
         Surroundings,

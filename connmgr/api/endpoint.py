@@ -48,13 +48,13 @@ class Endpoint:
     """The action of a request."""
 
     about: Sequence[str] = ()
-    """The fields that name a request's subjects. None of them holds a secret, because the audit trail records them."""
+    """The fields that name a request's subjects. None of them holds a secret, because the audit log records them."""
 
     selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """Replaces filters or the name of a saved command in a loaded request by what they mean, before authorisation."""
 
     reads: bool = False
-    """Whether it changes and runs nothing. Other requests are refused if a required audit trail cannot be written."""
+    """Whether it changes and runs nothing. Other requests are refused if a required audit log cannot be written."""
 
     audited: bool = True
     described: bool = True

@@ -1,4 +1,4 @@
-"""Records each answered request in the log, in the audit trail and in the counts."""
+"""Records each answered request in the log, in the audit log and in the counts."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
 def announce(services: Services, known: Account, *, reads: bool) -> None:
-    """Record the beginning of this request, if the audit trail is required.
+    """Record the beginning of this request, if the audit log is required.
 
     A request that only ``reads`` is recorded when it is answered.
 
-    :raises connmgr.errors.AuditUnavailable: the trail cannot be written.
+    :raises connmgr.errors.AuditUnavailable: the log cannot be written.
     """
     if reads or services.settings.audit != REQUIRED or known.caller is None:
         return
@@ -47,7 +47,7 @@ def finish(response: flask.Response) -> flask.Response:
     known, rule = account(), flask.request.url_rule
     response.headers["X-Request-Id"] = known.id
     facts = {**_facts(known, rule), "status": response.status_code, "code": None}
-    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the trail.
+    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the log.
     stranger = known.caller is None and not known.authority
     audited = not stranger and (known.audited or response.status_code in REFUSALS)
     record = partial(_record, services(), facts, rule.rule if rule else "", known, audited)
@@ -72,7 +72,7 @@ def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
 
 
 def _further(known: Account) -> dict[str, Any]:
-    """Return the facts for the audit trail that are not in the log."""
+    """Return the facts for the audit log that are not in the log."""
     return {"action": known.action, **known.authority}
 
 

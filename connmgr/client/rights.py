@@ -86,7 +86,7 @@ class SavedCommands(Group):
         self._post("/command/remove", name=name)
 
 
-class AuditTrail(Group):
+class AuditLog(Group):
     """``/audit``."""
 
     def query(self, **wanted: Any) -> Iterator[dict[str, Any]]:
@@ -100,7 +100,7 @@ class AuditTrail(Group):
                 return
 
     def verify(self) -> dict[str, Any]:
-        """Return whether the trail is intact."""
+        """Return whether the audit log is intact."""
         return dict(self._post("/audit/verify"))
 
 

@@ -13,6 +13,8 @@ from connmgr.api.counts import Counts
 from connmgr.api.services import Services
 from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
+from connmgr.audit.entry import SubjectNames, Text
+from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
 from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.ending import Ending
@@ -24,20 +26,17 @@ from connmgr.jobs.keeper import Keeper
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
+from connmgr.links.chain import secret_values
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
-from connmgr.rights.chain import open_chain
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.subject_names import SubjectNames
 from connmgr.rights.subjects import SubjectsOf, Work
-from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.principals import Access
-from connmgr.settings import Settings
+from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -145,12 +144,16 @@ def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots,
 
 def _open_audit(
     settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
-) -> AuditTrail:
-    audit = AuditTrail(
+) -> AuditLog:
+    audit = AuditLog(
         settings.data_dir / FILE_NAME,
         *open_chain(vault.principals, vault.database),
         vault.audit_mac,
-        commands=settings.audit_commands,
+        text=Text(
+            tokens=settings.audit_token_commands == TOKEN_TEXT,
+            everyone=settings.audit_commands,
+            secrets=lambda connections: secret_values(vault, registry, connections),
+        ),
         names=names.of,
         ship=registry.plugins.hook.connmgr_audit,
     )

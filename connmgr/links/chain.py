@@ -137,6 +137,19 @@ def locked(vault: Vault, registry: Registry, connections: Iterable[str], access:
     return found
 
 
+def secret_values(vault: Vault, registry: Registry, connections: Iterable[str]) -> set[str]:
+    """Return the plain secrets of ``connections`` and of those on the way, as far as the vault's own key opens them."""
+    found: set[str] = set()
+    for one in vault.connections.each(set(connections)).values():
+        # What is broken, or cannot be opened at all, has no secrets that a command could have by chance.
+        with contextlib.suppress(ConnmgrError):
+            hops = [] if isinstance(one, IntegrityError) else hops_to(vault, registry, Target.stored(one))
+            for secret in (secret for hop in hops for secret in _sealed(registry, hop)):
+                with contextlib.suppress(SecretLocked):
+                    found.add(vault.principals.unseal(secret, Access()))
+    return found
+
+
 def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:
     """Return the links that lead to ``target``, itself first; raises as :func:`_hops`."""
     return list(_hops(vault, registry, target))

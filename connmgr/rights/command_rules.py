@@ -36,7 +36,7 @@ class Permitted:
 
     request: Any
     reasons: Mapping[str, Any]
-    """The deciding ``rule`` and ``approval``, if any, for the audit trail."""
+    """The deciding ``rule`` and ``approval``, if any, for the audit log."""
 
 
 class CommandRules:

@@ -1,4 +1,4 @@
-"""The audit trail: one numbered entry for each operation, without content, in files of limited size."""
+"""The audit log: one numbered entry for each operation, without content, in files of limited size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from connmgr.audit.log import KEPT_FILES
 from connmgr.errors import StartupError
-from connmgr.rights.trail_files import KEPT_FILES
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
+from tests.audit.logs import open_log
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
-from tests.rights.trails import opened_trail
 
 FACTS = {"id": "1", "path": "/shell/exec", "status": 200, "method": "POST"}
 
@@ -175,13 +175,13 @@ def test_a_trail_that_is_open_to_others_or_a_link_prevents_the_start(start_daemo
         start_daemon(home=home)
     trail.unlink()
     trail.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DaemonExitedError, match="audit trail"):
+    with pytest.raises(DaemonExitedError, match="audit log"):
         start_daemon(home=home)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_files_are_rotated_and_their_number_is_limited(tmp_path: Path) -> None:
-    trail = opened_trail(tmp_path, max_bytes=1000)
+    trail = open_log(tmp_path, max_bytes=1000)
     for _ in range(100):
         trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
     trail.close()
@@ -197,14 +197,14 @@ def test_numbers_continue_after_a_rotation_and_after_half_a_line(tmp_path: Path)
     path.write_text("")
     path.chmod(0o600)
     path.with_name("audit.log.1").write_text('{"seq":41}\n{"seq":4')
-    trail = opened_trail(tmp_path)
+    trail = open_log(tmp_path)
     trail.record(FACTS, {}, {})
     trail.close()
     assert _entries(path)[0]["seq"] == 42
 
 
 def test_threads_write_whole_lines_with_distinct_numbers(tmp_path: Path) -> None:
-    trail = opened_trail(tmp_path)
+    trail = open_log(tmp_path)
 
     def write() -> None:
         for _ in range(50):
@@ -225,7 +225,7 @@ def test_threads_write_whole_lines_with_distinct_numbers(tmp_path: Path) -> None
 def test_a_full_disk_loses_entries_which_is_reported_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = opened_trail(tmp_path)
+    trail = open_log(tmp_path)
     trail.record(FACTS, {}, {})
     usual, full = trail._descriptor, os.open("/dev/full", os.O_WRONLY)
     trail._descriptor = full
@@ -243,5 +243,5 @@ def test_a_full_disk_loses_entries_which_is_reported_and_stops_nothing(
 
 def test_a_directory_in_place_of_the_trail_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.log").mkdir()
-    with pytest.raises(StartupError, match="audit trail"):
-        opened_trail(tmp_path)
+    with pytest.raises(StartupError, match="audit log"):
+        open_log(tmp_path)

@@ -1,4 +1,4 @@
-"""Searches an audit trail, the newest entries first, without holding a file in memory."""
+"""Searches an audit log, the newest entries first, without holding a file in memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from connmgr.rights.chain import link_of
-from connmgr.rights.trail_files import backwards, opened
+from connmgr.audit.entry import text_of
+from connmgr.audit.log import backwards, link_of, opened
 from connmgr.vault.elevated import base_of
 
 SEARCH_SECONDS = 2.0
@@ -97,11 +97,6 @@ def search(
             if entry and (before is None or entry["seq"] < before) and wanted(entry) and sees(entry):
                 found.append(entry)
     return found, None
-
-
-def text_of(moment: datetime) -> str:
-    """Return ``moment``, which is aware, in the form of entries: UTC, ISO 8601 with milliseconds."""
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _lines(path: Path, before: int | None) -> Iterator[bytes]:
