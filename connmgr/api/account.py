@@ -38,6 +38,9 @@ class Account:
     action: str | None = None
     audited: bool = False
     about: dict[str, Any] = field(default_factory=dict)
+    recorded: list[str] | None = None
+    """The argv for the audit log, if the words that run have secrets that are known as such."""
+
     details: dict[str, Any] = field(default_factory=dict)
     authority: dict[str, Any] = field(default_factory=dict)
     """What allowed or refused it: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""

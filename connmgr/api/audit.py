@@ -12,6 +12,7 @@ from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
+from connmgr.audit.entry import TEXTS
 from connmgr.audit.query import Wanted, search
 from connmgr.audit.verify import KINDS, STATES, verify
 from connmgr.fields import Integer, Schema, Text
@@ -170,7 +171,8 @@ class AuditForgetRequest(Schema):
 def query(request: dict[str, Any]) -> dict[str, Any]:
     """Return entries of the audit log, the newest first.
 
-    A client with a token sees the entries of its own token and of connections that it may see.
+    A client with a token sees the entries of its own token and of connections that it may see; the text of commands
+    only in those of its own.
     """
     asked = {name: value for name, value in request.items() if name not in ("limit", "before")}
     found = services()
@@ -179,7 +181,18 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         entries, following = search(found.audit.path, Wanted(**asked), sees, request["limit"], request.get("before"))
     except OSError as error:
         raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
-    return {"entries": entries, "next": following}
+    return {"entries": [_shown(entry) for entry in entries], "next": following}
+
+
+def _shown(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry as the caller may see it.
+
+    A token with the scope for entries, which tell who did what, does not thereby read the words of others.
+    """
+    token = caller().token
+    if token is None or token == entry.get("token") or services().settings.audit_commands:
+        return entry
+    return {name: value for name, value in entry.items() if name not in TEXTS}
 
 
 @group.endpoint(

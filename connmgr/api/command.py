@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import fields
 
-from connmgr.api.account import detail
+from connmgr.api.account import account, detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import CommandExists, UnknownCommand
@@ -40,7 +40,8 @@ class SavedCommandFields(CommandNameRequest):
         metadata={
             "description": "The parameters by name: which arguments each accepts, as an element of a rule (`re`, `in`, "
             "`integer`, `path`), and its `description`. An argument that would make a word begin with `-` is "
-            "refused, unless `in` or `integer` allows it."
+            "refused, unless `in` or `integer` allows it. With `secret` true the audit log does not have the argument; "
+            "jobs, terminals and approvals do."
         },
     )
     description = Text(load_default="", metadata={"description": "What it is for."})
@@ -109,6 +110,7 @@ def with_words(request: dict[str, Any]) -> dict[str, Any]:
     if "saved" not in request:
         return request
     name = request["saved"]["name"]
-    argv, arguments = services().commands.expand(name, request["saved"]["arguments"])
+    expanded = services().commands.expand(name, request["saved"]["arguments"])
     detail(saved=name)
-    return {**request, "argv": list(argv), "saved": (name, arguments)}
+    account().recorded = list(expanded.recorded)
+    return {**request, "argv": list(expanded.argv), "saved": (name, expanded.arguments)}

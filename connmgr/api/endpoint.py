@@ -20,6 +20,7 @@ from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
+from connmgr.audit.entry import RECORDED
 from connmgr.errors import ApprovalRequired, ConnmgrError
 from connmgr.rights.action import Action
 from connmgr.rights.scopes import ARGV
@@ -116,6 +117,8 @@ class Endpoint:
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
+        if known.recorded is not None:
+            known.about[RECORDED] = known.recorded
         if known.audited and request:
             for _, work in found.authorisation.subjects.works(request):
                 known.about |= {"connection": work.connection} if work else {}

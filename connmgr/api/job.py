@@ -136,6 +136,7 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
     if not news:
         turns().wait(partial(jobs.subscribe, id, access, found.version), request["wait"])
+    _note_end(stored)
     return answer
 
 
@@ -157,6 +158,7 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
     if followed.stored.state not in ENDED:
         turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["wait"])
     stored = followed.stored
+    _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
@@ -175,6 +177,7 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     """Describe a job, as it is now."""
     followed = services().jobs.look(request["job"], caller().access)
     stored = followed.stored
+    _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
@@ -254,6 +257,12 @@ def kill(request: dict[str, Any]) -> None:
 def remove(request: dict[str, Any]) -> None:
     """Remove a job that has ended, and its files on the far side."""
     services().jobs.remove(request["job"], caller().access, force=request["force"])
+
+
+def _note_end(job: StoredJob) -> None:
+    """Add to the details of this request how the job ended, if it is seen to have ended."""
+    if job.exit_code is not None:
+        detail(exitCode=job.exit_code)
 
 
 def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> dict[str, Any]:

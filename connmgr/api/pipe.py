@@ -16,6 +16,7 @@ from connmgr.api.account import caller, cancellation, note_forwarding
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import SendsEnvironment, VariableName, WhatRuns, program_of, sent_by
 from connmgr.api.group import Group
+from connmgr.api.record import end_recorder
 from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
@@ -142,6 +143,12 @@ def pipe(request: dict[str, Any]) -> Begin:
     timeout, ground = found.settings.start_timeout, ground_of(request)
     lease, channel = start_over(found.links, request["connection"], access, open, timeout, cancellation(), ground)
     note_forwarding(lease.link.first)
+    record_end = end_recorder()
+
+    def ended(status: int | None) -> None:
+        lease.release()
+        record_end(status)
+
     # git and scp often connect again soon, and then need no login.
     found.kept.keep(request["connection"], lease)
     found.vault.connections.touch(request["connection"])
@@ -158,7 +165,7 @@ def pipe(request: dict[str, Any]) -> Begin:
                 channel,
                 request["connection"],
                 hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
-                when_ended=lease.release,
+                when_ended=ended,
             )
             unless_joined.pop_all()
 

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,16 @@ from werkzeug.routing import Rule
 from connmgr.api.account import Account, account
 from connmgr.api.errors import as_error
 from connmgr.api.services import Services, services
+from connmgr.rights.approvals import DECIDERS
 
 logger = logging.getLogger("connmgr.request")
 
 REQUIRED = "required"
 REFUSALS = (401, 403, 429)
 LONGEST_PATH = 200
+ENDED = "ended"
+"""The ``event`` of an entry about the end of a process that outlived the request that started it."""
+
 _BEGUN = "begun"
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
@@ -58,6 +62,22 @@ def finish(response: flask.Response) -> flask.Response:
     return response
 
 
+def end_recorder() -> Callable[..., None]:
+    """Return a function that records the end of the process that this request starts.
+
+    It is called with the exit code, None if that is unknown, and further details; in any thread that may block, also
+    after the request was answered.
+    """
+    known, log = account(), services().audit
+    facts = {name: value for name, value in _facts(known, flask.request.url_rule).items() if name != "status"}
+
+    def record(exit_code: int | None, **details: Any) -> None:
+        ended = {"event": ENDED, **details} | ({} if exit_code is None else {"exitCode": exit_code})
+        log.record(facts | _further(known), {}, ended)
+
+    return record
+
+
 def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
     environ, caller = known.environ, known.caller
     return {
@@ -73,7 +93,9 @@ def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
 
 def _further(known: Account) -> dict[str, Any]:
     """Return the facts for the audit log that are not in the log."""
-    return {"action": known.action, **known.authority}
+    further = {"action": known.action, **known.authority}
+    decider = known.turns.kept.get(DECIDERS, {}).get(further.get("approval"))
+    return further | ({} if decider is None else {"decidedBy": decider})
 
 
 def _without_connection(known: Account) -> dict[str, Any]:

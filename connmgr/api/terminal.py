@@ -17,6 +17,7 @@ from connmgr.api.command_fields import program_of, sent_by
 from connmgr.api.connection_info import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
+from connmgr.api.record import end_recorder
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
@@ -124,6 +125,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
             if ground is not None:
                 # The program begins in exactly this state, even if the shell moves on.
                 ground.require(running.way, state_of(surroundings))
+    record_end = end_recorder()
     wanted = Wanted(
         request["connection"],
         Pty(request["term"], request["columns"], request["rows"]),
@@ -134,6 +136,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
         sent=sent_by(request) or {},
         token=caller().token,
         ground=ground,
+        when_ended=lambda id, status: record_end(status, terminal=id),
     )
     terminal = found.terminals.open(wanted, access, cancellation())
     note_forwarding(terminal.lease.link.first)

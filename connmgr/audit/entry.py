@@ -27,6 +27,9 @@ CUT_OUT = "[secret]"
 LEAST_SECRET = 4
 """Shorter secrets are not searched for: they occur everywhere by chance."""
 
+TEXTS = frozenset({"command", "commandSecrets", "commandLeftOut"})
+"""The members of an entry that tell the text of a command."""
+
 RECORDED = "recorded"
 """The member of a request's facts with the argv to record, if some of the words that ran are secret."""
 

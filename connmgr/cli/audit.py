@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,8 +72,8 @@ def audit(
 ) -> None:
     """Show the audit log, the newest entries first.
 
-    Each has its time, caller, action, connection, result, and subject. CONNECTION may be the name of a removed
-    connection.
+    Each has its time, caller, action, connection, result with exit codes, the rule and the approval that decided, with
+    who gave it, and its subject, such as the command. CONNECTION may be the name of a removed connection.
     """
     if context.invoked_subcommand is not None:
         return
@@ -142,11 +143,22 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     names = entry.get("connectionNames")
     where = entry.get("connectionName") or entry.get("connection") or entry.get("categoryName")
     where = where or (f"{counted(len(names), 'connection')}" if names else "-")
-    outcome = [str(entry.get("code") or entry.get("phase") or entry.get("status", "-"))]
+    outcome = [str(entry.get("code") or entry.get("phase") or entry.get("event") or entry.get("status", "-"))]
     outcome += [f"exit {entry['exitCode']}"] if "exitCode" in entry else []
+    outcome += [_exits(entry["exitCodes"])] if "exitCodes" in entry else []
+    why = [f"rule {entry['rule']}"] if "rule" in entry else []
+    if "approval" in entry:
+        by = f" by {entry['decidedBy']}" if "decidedBy" in entry else ""
+        why.append(f"approval {entry['approval']}{by}")
     subject = next((str(entry[name]) for name in SUBJECTS if name in entry), "")
     shown = (str(entry["seq"]), entry["time"], " ".join(who), entry.get("action") or entry.get("path") or "-")
-    return (*shown, where, " ".join(outcome), subject)
+    return (*shown, where, " ".join(outcome), ", ".join(why) or "-", subject)
+
+
+def _exits(codes: list[int | None]) -> str:
+    """Return the exit codes of many connections, each with its number of times."""
+    counts = Counter("none" if code is None else str(code) for code in codes)
+    return "exit " + " ".join(f"{code} ({number})" for code, number in counts.most_common())
 
 
 def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:

@@ -56,6 +56,9 @@ def open_services(
     :raises StartupError: the files of one of them cannot be used.
     """
     links, slots = LinkTable(vault, registry, settings.send_env), RequestSlots(settings.threads)
+    # First, and so closed last: it records the ends of processes that the others end.
+    names = SubjectNames(vault)
+    audit = _open_audit(settings, vault, registry, names, cleanup)
     shells = _open_shells(settings, vault, registry, links, cleanup)
     streams = Streams()
     cleanup.callback(streams.close, CLOSE_SECONDS)
@@ -69,8 +72,6 @@ def open_services(
     starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
-    names = SubjectNames(vault)
-    audit = _open_audit(settings, vault, registry, names, cleanup)
     grants = _open_grants(vault, Ending(vault, streams, terminals, tunnels, jobs), cleanup)
     approvals = _open_approvals(vault, registry, cleanup)
     anonymous = Caller("anonymous", Access(), time.monotonic())
