@@ -77,10 +77,10 @@ def clean_daemon(lender: CleanDaemon) -> Iterator[Daemon]:
 
 @pytest.fixture
 def recorded(clean_daemon: Daemon) -> Recorded:
-    """A function that returns the audit trail of :func:`clean_daemon` since the test began."""
-    trail = clean_daemon.data_dir / "audit.log"
-    before = trail.stat().st_size
-    return lambda: [json.loads(line) for line in trail.read_bytes()[before:].splitlines()]
+    """A function that returns the audit log of :func:`clean_daemon` since the test began."""
+    log = clean_daemon.data_dir / "audit.log"
+    before = log.stat().st_size
+    return lambda: [json.loads(line) for line in log.read_bytes()[before:].splitlines()]
 
 
 @pytest.fixture
