@@ -21,7 +21,7 @@ SCOPES: Mapping[str, str] = {
     "approval.decide": "Decide what waits for approval.",
     "vault.admin": "Administer the vault's users, saved commands, and the daemon.",
     "token.create": "Create tokens with no more rights, and revoke and renew them.",
-    "audit.read": "Read the audit log.",
+    "audit.read": "Read the audit log, without the commands of others.",
     "metrics.read": "Read figures of the daemon.",
 }
 
