@@ -482,8 +482,11 @@ def is_missed(anchor: Anchor, here: Whereabouts, *, is_shared: bool) -> bool:
         return not is_shared
     try:
         return find_end(Path(anchor.directory) / FILE_NAME).log != anchor.log
-    except OSError:
+    except PermissionError:
         return False
+    except OSError:
+        # A link, or a directory, in place of the file.
+        return True
 
 
 def brief(anchor: Anchor) -> dict[str, Any]:

@@ -7,6 +7,7 @@ reached the vault, or was removed from the vault and the files together, is not 
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -166,16 +167,21 @@ def verify(path: Path, chain: Chain, anchors: AnchorStore, also: Iterable[Path] 
     :raises OSError: a file cannot be read.
     :raises connmgr.errors.VaultUnavailable: the database does not answer.
     """
+    asked = [directory.resolve() for directory in also]
+    for directory in asked:
+        if not list(directory.glob(f"{FILE_NAME}*")):
+            raise FileNotFoundError(errno.ENOENT, "no audit log", str(directory))
     verdict, here = Verdict(), Whereabouts.of(path)
     # The end as of before reading, the beginning as of after it, because both only move forward.
     before = _known(anchors, verdict)
     in_place = [one for one in before.values() if one.place == here.place]
     walks = [Walk.through(path, chain, verdict, before, in_place[0].log if in_place else None)]
-    for other in _other_files(walks[0], also, before, here):
+    for other in _other_files(walks[0], asked, before, here):
         try:
             walks.append(Walk.through(other, chain, Verdict(), before, None, whole_names=True))
-        except PermissionError:
-            if other.parent in also:
+        except OSError:
+            # `is_missed` tells what is wrong with a log that nobody named here.
+            if other.parent in asked:
                 raise
     after = _known(anchors, Verdict())
     _check_ends(walks[0], after)
@@ -195,17 +201,17 @@ def verify(path: Path, chain: Chain, anchors: AnchorStore, also: Iterable[Path] 
     return verdict
 
 
-def _other_files(walk: Walk, also: Iterable[Path], known: Mapping[str, Anchor], here: Whereabouts) -> list[Path]:
-    """Return the current files of logs in ``also``, and in other directories of this machine.
+def _other_files(walk: Walk, asked: Iterable[Path], known: Mapping[str, Anchor], here: Whereabouts) -> list[Path]:
+    """Return the current files of logs in the directories ``asked`` for, and in other directories of this machine.
 
     Those are where the vault knows a log, and where the log of ``walk`` was before: the original of a copy.
     """
     nearby = {one.directory for one in known.values() if one.seq and here.has_machine_of(one)}
     seen, found = {walk.path.parent.resolve()}, []
-    for directory in (*also, *map(Path, sorted(nearby | walk.former))):
+    for directory in (*asked, *map(Path, sorted(nearby | walk.former))):
         at = directory.resolve()
         # Of a moved directory nothing is left; `is_missed` then tells of the log.
-        if at not in seen and (directory in also or (at / FILE_NAME).exists()):
+        if at not in seen and (directory in asked or (at / FILE_NAME).exists()):
             found.append(at / FILE_NAME)
         seen.add(at)
     return found

@@ -207,6 +207,8 @@ def _tell(verdict: Verdict) -> None:
             f"missing, run: connmgr audit forget {missing[0]}"
         )
     unread = sum(log.state in (ELSEWHERE, UNREADABLE) for log in verdict.logs)
-    if not verdict.faults:
+    if not verdict.logs:
+        click.echo("There is no audit log here, and the vault knows none.")
+    elif not verdict.faults:
         those = f" in what was read; {counted(unread, 'log')} of this vault not" if unread else ""
         click.echo(f"nothing was changed, taken away, put in, moved or cut off{those}")

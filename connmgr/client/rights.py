@@ -100,8 +100,16 @@ class AuditLog(Group):
                 return
 
     def verify(self) -> dict[str, Any]:
-        """Return whether the audit log is intact."""
+        """Return whether the audit logs are intact, and which ones the vault knows."""
         return dict(self._post("/audit/verify"))
+
+    def forget(self, log: str) -> None:
+        """Have the vault forget a missing log, by its id (``trail`` in the answer of :meth:`verify`)."""
+        self._post("/audit/forget", trail=log)
+
+
+AuditTrail = AuditLog
+"""The former name."""
 
 
 def _written(expires: float | datetime) -> float | str:

@@ -217,6 +217,52 @@ def test_many_other_logs_are_counted_and_the_newest_named(machine: Machine) -> N
     assert (len(entry["others"]), entry["othersNumber"]) == (audit_log.MAX_OTHERS, audit_log.MAX_OTHERS + 3)
 
 
+@pytest.mark.parametrize("instead", ["a link", "a directory"])
+def test_something_else_in_place_of_a_neighbour_s_log_is_a_fault(machine: Machine, instead: str) -> None:
+    lost = machine.write("data")
+    at = machine.root / "data" / FILE_NAME
+    at.unlink()
+    at.symlink_to(machine.root / "nowhere") if instead == "a link" else at.mkdir()
+    machine.write("other")
+    assert (machine.kinds("other"), machine.states("other")[lost]) == (["gone"], "gone")
+
+
+def test_a_directory_without_a_log_is_not_verified_in_silence(machine: Machine) -> None:
+    machine.write()
+    machine.directory("empty")
+    with pytest.raises(FileNotFoundError, match="no audit log"):
+        machine.verified("data", "empty")
+
+
+def test_a_log_that_its_user_may_not_read_is_listed_and_not_missed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root reads everything, so the system's refusal is imitated.
+    lost = machine.write("data")
+    machine.write("other")
+    closed = str(machine.root / "data" / FILE_NAME)
+    usual = audit_log._open_to_read
+
+    def refuse(path: str, flags: int) -> int:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", path)
+        return usual(path, flags)
+
+    monkeypatch.setattr(audit_log, "_open_to_read", refuse)
+    assert (machine.kinds("other"), machine.states("other")[lost]) == ([], "unreadable")
+    with pytest.raises(PermissionError):
+        machine.verified("other", "data")
+
+
+def test_a_log_cut_back_together_with_its_vault_is_what_verification_cannot_see(machine: Machine) -> None:
+    machine.write()
+    kept, text = dict(machine.anchors.kept), (machine.root / "data" / FILE_NAME).read_bytes()
+    machine.write(entries=4)
+    machine.anchors.kept = kept
+    (machine.root / "data" / FILE_NAME).write_bytes(text)
+    assert machine.kinds() == [], "docs/SECURITY.md says so"
+
+
 def _verified(daemon: Daemon, *more: str) -> tuple[int, dict[str, Any], str]:
     told = run("audit", "verify", *more, environment=daemon.environment)
     as_json = run("audit", "verify", "--json", *more, environment=daemon.environment)
