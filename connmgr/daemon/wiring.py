@@ -26,7 +26,7 @@ from connmgr.jobs.keeper import Keeper
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
-from connmgr.links.chain import secret_values
+from connmgr.links.chain import ConnectionSecrets
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
@@ -153,7 +153,7 @@ def _open_audit(
         text=Text(
             tokens=settings.audit_token_commands == TOKEN_TEXT,
             everyone=settings.audit_commands,
-            secrets=lambda connections: secret_values(vault, registry, connections),
+            secrets=ConnectionSecrets(vault, registry).of,
         ),
         names=names.of,
         ship=registry.plugins.hook.connmgr_audit,
