@@ -8,6 +8,9 @@ PYTHON := $(shell $(SYSTEM_PYTHON) -I -c 'import ensurepip, sys, venv; sys.exit(
 # Options of `make run`, and of the tests.
 ARGS :=
 PYTEST_ARGS := -n auto --dist worksteal
+# How long each fuzzer of `make fuzz` runs, and which: FUZZERS=tests/fuzz/test_argv.py.
+FUZZ_SECONDS := 60
+FUZZERS := tests/fuzz
 
 BIN := .venv/bin
 # Everything but the daemon runs the same in whatever environment the caller has.
@@ -25,6 +28,9 @@ test: $(INSTALLED)test ## Run all tests; options in PYTEST_ARGS, as in: make tes
 
 test-lowest test-newest: test-%: $(INSTALLED)% ## Run all tests with the lowest, or newest, versions that setup.cfg admits
 	@$(CLEAN) scripts/isolated .venv/$*/bin/pytest $(PYTEST_ARGS)
+
+fuzz: $(INSTALLED)test ## Try random input for FUZZ_SECONDS=60 a fuzzer; FUZZERS chooses, as in: make fuzz FUZZERS="-k socks tests/fuzz"
+	@$(CLEAN) scripts/isolated $(BIN)/pytest -v --fuzz-seconds=$(FUZZ_SECONDS) $(FUZZERS)
 
 check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(CLEAN) $(BIN)/ruff check .
@@ -47,5 +53,5 @@ $(INSTALLED)%: setup.cfg setup.py pyproject.toml tests/components.py $(wildcard 
 	@$(CLEAN) scripts/setup $* '$(PYTHON)'
 	@touch $@
 
-.PHONY: help run test test-lowest test-newest check bench docs clean
+.PHONY: help run test test-lowest test-newest fuzz check bench docs clean
 .PRECIOUS: $(INSTALLED)%

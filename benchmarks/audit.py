@@ -1,4 +1,4 @@
-"""The cost of the audit trail for a command: the daemon with the whole trail, and without one part of it.
+"""The cost of the audit log for a command: the daemon with the whole log, and without one part of it.
 
 Run it with ``python -m benchmarks.audit``. A daemon without a part is the same program with one function replaced.
 """
@@ -15,17 +15,17 @@ from tests.daemon import Daemon
 
 START = "import sys; from connmgr.__main__ import main; sys.argv[0] = 'connmgr'; main()"
 AS_IT_IS = "as it is"
-TRAIL, CHAIN = "from connmgr.rights.audit_trail import AuditTrail", "from connmgr.rights.chain import Chain"
+LOG, CHAIN = "from connmgr.audit.log import AuditLog", "from connmgr.audit.log import Chain"
 WITHOUT = {
     "without the chain": f"{CHAIN}; Chain.hash = lambda self, line: '0' * 64",
-    "without names": "from connmgr.rights.subject_names import SubjectNames; SubjectNames.of = lambda self, entry: {}",
-    "without anchors": f"{TRAIL}; AuditTrail._anchor_regularly = lambda self: None",
-    "without a trail": f"{TRAIL}; AuditTrail.record = lambda self, *_: None",
+    "without names": "from connmgr.audit.entry import SubjectNames; SubjectNames.of = lambda self, entry: {}",
+    "without anchors": f"{LOG}; AuditLog._anchor_regularly = lambda self: None",
+    "without a log": f"{LOG}; AuditLog.record = lambda self, *_: None",
 }
 
 
 def main() -> None:
-    """Measure ``true`` in a local shell with and without each part of the trail, and with all of it required."""
+    """Measure ``true`` in a local shell with and without each part of the log, and with all of it required."""
     with ExitStack() as stack:
         daemons = {AS_IT_IS: stack.enter_context(temporary_daemon())}
         for name, patch in WITHOUT.items():

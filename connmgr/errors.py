@@ -210,6 +210,10 @@ class UnknownCommand(_Unknown, what="saved command"):
     """No command is saved under this name."""
 
 
+class UnknownAuditLog(_Unknown, what="audit log"):
+    """The vault knows no audit log with this id."""
+
+
 class CommandExists(RequestError):
     """A command is saved under this name already; ``replace`` replaces it."""
 
@@ -473,7 +477,7 @@ class VaultUnavailable(Unavailable):
 
 
 class AuditUnavailable(Unavailable):
-    """The audit trail cannot be written, and nothing may be done without it."""
+    """The audit log cannot be written, and nothing may be done without it."""
 
 
 class Stopping(Unavailable):

@@ -25,7 +25,7 @@ def connmgr_authorise(caller: Caller, action: str, subjects: Subjects) -> None:
 
 @hookspec
 def connmgr_audit(entry: Mapping[str, Any]) -> None:
-    """Take note of an entry of the audit trail, after it was written."""
+    """Take note of an entry of the audit log, after it was written."""
 
 
 @hookspec

@@ -23,6 +23,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 KEY_STORES = ("file", "keyring")
 AUDITS = ("on", "required")
+TOKEN_TEXT = "text"  # noqa: S105 - no secret
+TOKEN_COMMANDS = (TOKEN_TEXT, "hash")
 
 
 def _option(
@@ -117,12 +119,18 @@ class Settings:
     log_format: str = _option("text", "How it is logged: lines for people, or JSON objects.", choices=LOG_FORMATS)
     audit: str = _option(
         "on",
-        "What is done where the audit trail cannot be written: everything (on), or nothing that changes or runs "
+        "What is done where the audit log cannot be written: everything (on), or nothing that changes or runs "
         "something (required).",
         choices=AUDITS,
     )
     audit_commands: bool = _option(
-        False, "Put the text of commands into the audit trail, with the secrets that they may hold."
+        False, "Put the whole text of all commands into the audit log, with the secrets that they may hold."
+    )
+    audit_token_commands: str = _option(
+        TOKEN_TEXT,
+        "What the audit log has of the commands of requests with a token: their text, without the secrets that the "
+        "vault knows, or only a keyed hash of it.",
+        choices=TOKEN_COMMANDS,
     )
     debug: bool = _option(False, "Put tracebacks into the answers to failed requests.")
 

@@ -47,10 +47,11 @@ class Greeting:
         self._received += received
         if not received or len(self._received) > MAX_GREETING_BYTES:
             raise ValueError("no greeting")
-        version = self._version = self._received[0]
-        if version == 4:
+        # Version 5 names itself again in its request, which is never read as one of version 4.
+        self._version = self._version or self._received[0]
+        if self._version == 4:
             return self._version_4()
-        if version != 5:
+        if self._version != 5:
             raise ValueError("no SOCKS")
         return self._request_5() if self._agreed or self._agree() else None
 
@@ -100,6 +101,8 @@ class Greeting:
 
     def _request_5(self) -> Asked | None:
         held = self._received
+        if held[0] != self._version:
+            raise ValueError("two versions")
         if len(held) < 5:
             return None
         if held[1] != CONNECT:

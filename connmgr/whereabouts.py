@@ -94,7 +94,7 @@ def start_of(pid: int) -> int | None:
 def _parsed(content: bytes) -> Whereabouts | None:
     try:
         found = Whereabouts(**json.loads(content))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     texts = isinstance(found.url, str) and isinstance(found.version, str)
     numbers = isinstance(found.pid, int) and found.pid > 0 and isinstance(found.started, int | None)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# List recent commands on this connection, from the audit trail; the newest come first.
+# List recent commands on this connection, from the audit log; the newest come first.
 set -eu
 . "$(dirname "$0")/request.sh"
 

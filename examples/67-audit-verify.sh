@@ -1,5 +1,5 @@
 #!/bin/sh
-# Verify that the audit trail is as the daemon wrote it.
+# Verify that the audit log is as the daemon wrote it.
 set -eu
 . "$(dirname "$0")/request.sh"
 

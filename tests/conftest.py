@@ -77,10 +77,10 @@ def clean_daemon(lender: CleanDaemon) -> Iterator[Daemon]:
 
 @pytest.fixture
 def recorded(clean_daemon: Daemon) -> Recorded:
-    """A function that returns the audit trail of :func:`clean_daemon` since the test began."""
-    trail = clean_daemon.data_dir / "audit.log"
-    before = trail.stat().st_size
-    return lambda: [json.loads(line) for line in trail.read_bytes()[before:].splitlines()]
+    """A function that returns the audit log of :func:`clean_daemon` since the test began."""
+    log = clean_daemon.data_dir / "audit.log"
+    before = log.stat().st_size
+    return lambda: [json.loads(line) for line in log.read_bytes()[before:].splitlines()]
 
 
 @pytest.fixture
@@ -144,6 +144,11 @@ def port() -> Iterator[str]:
 WORKERS_PER_CORE = 2
 NAMED_SKIPS = 20
 """Most tests skipped for one reason that are named one by one without ``-v``."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Here and not in tests/fuzz: pytest knows no options of conftest.py files below its testpaths.
+    parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzzer of tests/fuzz runs")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -163,6 +163,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "61-vault-unlock.sh": nothing,
     "66-audit-query.sh": lambda answers: [one["action"] for one in answers[0]["entries"]] == ["shell.exec"] * 2,
     "67-audit-verify.sh": lambda answers: answers[0]["sound"],
+    "68-audit-forget.sh": lambda answers: answers[0]["code"] == "unknown_audit_log",
     "62-vault-status.sh": lambda answers: answers[0]["user"] == "example",
     "63-vault-user-passphrase.sh": nothing,
     "64-vault-lock.sh": nothing,

@@ -35,6 +35,7 @@ ORDER = [
     "registry",
     "secrets",
     "vault",
+    "audit",
     "rights",
     "engine",
     "links",

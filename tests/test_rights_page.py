@@ -23,8 +23,8 @@ VARIABLE = {
     r"\bTIME +(TIME|-) ": "TIME USED ",
     r"\nlast used +TIME(?=\n)": "",
     r"\b\d+ entries, 1 to \d+": "N entries",
-    # The end of the trail is anchored a second after an entry.
-    r"\nThe vault was told of the trail's end \d+ entries ago, as after a crash\.": "",
+    # The end of the log is anchored a second after an entry.
+    r"\nThe vault was told of the log's end \d+ entries ago, as after a crash\.": "",
     r"\d+(\.\d+)? ?(s|m|ms) ago": "AGO",
     r" +": " ",
 }

@@ -1,4 +1,4 @@
-"""The facts of a request, collected while it is answered: for the log, the audit trail and the counts."""
+"""The facts of a request, collected while it is answered: for the log, the audit log and the counts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class Account:
     action: str | None = None
     audited: bool = False
     about: dict[str, Any] = field(default_factory=dict)
+    recorded: list[str] | None = None
+    """The argv for the audit log, if the words that run have secrets that are known as such."""
+
     details: dict[str, Any] = field(default_factory=dict)
     authority: dict[str, Any] = field(default_factory=dict)
     """What allowed or refused it: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
@@ -53,10 +56,10 @@ class Account:
     """What a view's ``selects`` has found beside the request."""
 
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
-    """Its effects on single connections and categories, with details; each gets its own entry in the audit trail."""
+    """Its effects on single connections and categories, with details; each gets its own entry in the audit log."""
 
     begun: int | None = None
-    """The number of the audit trail's entry about its beginning."""
+    """The number of the audit log's entry about its beginning."""
 
     held: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""

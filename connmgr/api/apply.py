@@ -62,7 +62,7 @@ def apply(request: ApplyRequest) -> ApplyResponse:
 
     Either all changes are stored, in one step, or none. Connections are added, changed and removed as by
     `/connection/add`, `/connection/update` and `/connection/remove`, but none is opened first. New data stops the
-    shells of a connection and of all connections over it. Authorising plugins and the audit trail see each change as an
+    shells of a connection and of all connections over it. Authorising plugins and the audit log see each change as an
     action of its own: `connection.add`, `connection.update`, `connection.remove`, `category.add`.
     """
     found = services()
@@ -111,7 +111,7 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
 
 
 def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) -> None:
-    """Give the audit trail an entry for each connection and category that ``see_off`` does not record."""
+    """Give the audit log an entry for each connection and category that ``see_off`` does not record."""
     for path, id in applied.made.items():
         part({"category": id}, added=True, name="/".join(path))
     for one, (id, new) in zip(batch.additions, applied.added, strict=True):

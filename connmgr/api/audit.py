@@ -1,4 +1,4 @@
-"""``/audit``: the entries of the audit trail, and whether it is complete and unchanged."""
+"""``/audit``: the entries of the audit log, and whether the vault's logs are complete and unchanged."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from marshmallow import fields, validate
 
 from connmgr import errors
-from connmgr.api.account import caller
+from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
+from connmgr.audit.entry import TEXTS
+from connmgr.audit.query import Wanted, search
+from connmgr.audit.verify import KINDS, STATES, verify
 from connmgr.fields import Integer, Schema, Text
-from connmgr.rights.trail_query import Wanted, search
-from connmgr.rights.trail_verification import KINDS, Verdict, verify
 
 MAX_ENTRIES = 1000
 # Arithmetic with times beyond these overflows.
 _TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc))
 
-group = Group("audit", "The audit trail: who has done what, on which machine, and how it ended.")
+group = Group("audit", "The audit log: who has done what, on which machine, and how it ended.")
 
 
 class AuditQueryRequest(Schema):
@@ -83,10 +84,32 @@ class AuditFault(Schema):
     )
 
 
+class KnownAuditLog(Schema):
+    trail = fields.String(required=True, metadata={"description": "The log's id."})
+    host = fields.String(required=True, metadata={"description": "The name of the host where it was last."})
+    directory = fields.String(required=True, metadata={"description": "The directory of its files there."})
+    seq = fields.Integer(required=True, metadata={"description": "The number of its last entry, as far as known."})
+    time = fields.String(
+        required=True, metadata={"description": "When the vault was told of that; empty if it does not know the log."}
+    )
+    state = fields.String(
+        required=True,
+        validate=validate.OneOf(STATES),
+        metadata={
+            "description": "`verified`: its files were read. `copy`: a copy of the verified one. `forked`: a copy that "
+            "went another way. `elsewhere`: kept on another machine, and not read. `unreadable`: kept on this machine "
+            "where the daemon may not read it. `gone`: its files are missing."
+        },
+    )
+
+
 class AuditVerifyResponse(Schema):
-    sound = fields.Boolean(required=True, metadata={"description": "Whether there are no faults."})
+    sound = fields.Boolean(
+        required=True,
+        metadata={"description": "Whether there are no faults in the logs that were read, and none is missing."},
+    )
     trail = fields.String(
-        required=True, allow_none=True, metadata={"description": "The trail's id; null if there are no entries."}
+        required=True, allow_none=True, metadata={"description": "The log's id; null if there are no entries."}
     )
     entries = fields.Integer(required=True, metadata={"description": "How many chained entries there are."})
     first = fields.Integer(required=True, allow_none=True, metadata={"description": "The number of the oldest one."})
@@ -103,6 +126,15 @@ class AuditVerifyResponse(Schema):
         required=True,
         metadata={"description": "Remarks that are not faults, such as half a line after a crash."},
     )
+    logs = fields.List(
+        fields.Nested(KnownAuditLog),
+        required=True,
+        metadata={"description": "All audit logs that the vault knows, the daemon's own first."},
+    )
+
+
+class AuditForgetRequest(Schema):
+    trail = Text(required=True, metadata={"description": "The id of a missing log."})
 
 
 @group.endpoint(
@@ -137,9 +169,10 @@ class AuditVerifyResponse(Schema):
     raises=[errors.AuditUnavailable],
 )
 def query(request: dict[str, Any]) -> dict[str, Any]:
-    """Return entries of the audit trail, the newest first.
+    """Return entries of the audit log, the newest first.
 
-    A client with a token sees the entries of its own token and of connections that it may see.
+    A client with a token sees the entries of its own token and of connections that it may see; the text of commands
+    only in those of its own.
     """
     asked = {name: value for name, value in request.items() if name not in ("limit", "before")}
     found = services()
@@ -147,8 +180,19 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     try:
         entries, following = search(found.audit.path, Wanted(**asked), sees, request["limit"], request.get("before"))
     except OSError as error:
-        raise errors.AuditUnavailable(f"The audit trail cannot be read: {error.strerror}.") from error
-    return {"entries": entries, "next": following}
+        raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
+    return {"entries": [_shown(entry) for entry in entries], "next": following}
+
+
+def _shown(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry as the caller may see it.
+
+    A token with the scope for entries, which tell who did what, does not thereby read the words of others.
+    """
+    token = caller().token
+    if token is None or token == entry.get("token") or services().settings.audit_commands:
+        return entry
+    return {name: value for name, value in entry.items() if name not in TEXTS}
 
 
 @group.endpoint(
@@ -176,20 +220,50 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         ],
         "number": 1,
         "remarks": [],
+        "logs": [
+            {
+                "trail": "0f3a9c5be1d24786",
+                "host": "admin1",
+                "directory": "/home/alice/.local/share/connmgr",
+                "seq": 812,
+                "time": "2026-01-31T08:15:00.123Z",
+                "state": "verified",
+            }
+        ],
     },
     raises=[errors.AuditUnavailable],
 )
 def verify_() -> dict[str, Any]:
-    """Verify that the audit trail is as the daemon wrote it: no entry changed, removed, inserted, moved or cut off."""
-    trail = services().audit
-    trail.anchor()
+    """Verify that the audit log is as the daemon wrote it: no entry changed, removed, inserted, moved or cut off.
+
+    The vault knows a log for each data directory of its daemons. A log in another directory of this machine is verified
+    too. One whose files are missing is a fault, unless it is kept on another machine that shares the vault.
+    """
+    log = services().audit
+    log.anchor()
     try:
-        found = verify(trail.path, trail.chain, trail.anchors)
+        return verify(log.path, log.chain, log.anchors).members
     except OSError as error:
-        raise errors.AuditUnavailable(f"The audit trail cannot be read: {error.strerror}.") from error
-    return shown(found)
+        raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
 
 
-def shown(verdict: Verdict) -> dict[str, Any]:
-    """Return ``verdict`` as the endpoint answers it."""
-    return {**vars(verdict), "sound": not verdict.faults}
+@group.endpoint(
+    "/forget",
+    AuditForgetRequest,
+    action="audit.forget",
+    raises=[errors.UnknownAuditLog],
+    example={"trail": "0f3a9c5be1d24786"},
+)
+def forget(request: dict[str, Any]) -> None:
+    """Forget a log that is missing, for example because its machine is gone for good.
+
+    `/audit/verify` then no longer calls it missing. The entry of this request has what was known of it.
+    """
+    log, anchors = services().audit, services().audit.anchors
+    known = anchors.all().get(request["trail"])
+    if known is None:
+        raise errors.UnknownAuditLog(request["trail"])
+    if known.log == log.id:
+        raise errors.InvalidRequest("trail: This daemon's own log; it cannot be forgotten.")
+    detail(forgotten=known.log, forgottenPlace=known.place, forgottenSeq=known.seq, forgottenTime=known.time)
+    anchors.remove(known.log)

@@ -43,7 +43,7 @@ class Caller:
     running: int = 0
     """The number of its requests under way. A session is idle only at 0."""
     id: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Its name in the log and the audit trail."""
+    """Its name in the log and the audit log."""
 
     live: Live | None = None
     """The token that it uses; None for the owner."""

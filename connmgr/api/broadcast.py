@@ -116,6 +116,7 @@ class _Lines:
         self._encoding = encoding
         self._named = selection.named
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
+        self._exit_codes: dict[str, int] = {}
 
     def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
         """Yield the lines for all connections of ``ids``, in bursts, and then the counts."""
@@ -136,6 +137,7 @@ class _Lines:
                 self._known.details["agentForwarded"] = True
             # The account already has `connections`, with all ids.
             self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
+            self._known.details["exitCodes"] = [self._exit_codes.get(id) for id in ids]
 
     def _refused(self, ids: list[str]) -> Iterator[Outcome]:
         """Yield the outcomes for connections that do not exist, or were tampered with."""
@@ -148,6 +150,7 @@ class _Lines:
         stored, result = self._stored.get(outcome.connection), outcome.result
         name = list(stored.path) if isinstance(stored, Connection) else None
         if isinstance(result, Result):
+            self._exit_codes[outcome.connection] = result.exit_code
             shown = self._shown(result, restarted=outcome.restarted)
         else:
             shown = {"error": self._error(result)}

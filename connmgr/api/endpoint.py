@@ -20,6 +20,7 @@ from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
 from connmgr.api.schemas import Filter, Id
 from connmgr.api.services import Services, services
+from connmgr.audit.entry import RECORDED
 from connmgr.contract.message import Message, to_json
 from connmgr.errors import ApprovalRequired, ConnmgrError
 from connmgr.rights.action import Action
@@ -49,13 +50,13 @@ class Endpoint:
     """The action of a request."""
 
     about: Sequence[str] = ()
-    """The fields that name a request's subjects. None of them holds a secret, because the audit trail records them."""
+    """The fields that name a request's subjects. None of them holds a secret, because the audit log records them."""
 
     selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """Replaces filters or the name of a saved command in a loaded request by what they mean, before authorisation."""
 
     reads: bool = False
-    """Whether it changes and runs nothing. Other requests are refused if a required audit trail cannot be written."""
+    """Whether it changes and runs nothing. Other requests are refused if a required audit log cannot be written."""
 
     audited: bool = True
     described: bool = True
@@ -120,6 +121,8 @@ class Endpoint:
         if self.selects is not None:
             request = self.selects(request)
         known.about = {name: request[name] for name in self.about if name in request}
+        if known.recorded is not None:
+            known.about[RECORDED] = known.recorded
         if known.audited and request:
             for _, work in found.authorisation.subjects.works(request):
                 known.about |= {"connection": work.connection} if work else {}

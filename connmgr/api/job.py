@@ -134,12 +134,14 @@ def output(request: JobOutputRequest) -> JobOutputResponse:
     """
     jobs, access, id = services().jobs, caller().access, request.job
     read = jobs.output(id, access, request.stdout, request.stderr, request.max_bytes)
-    answer = _output(read, jobs.find(id).stored, request)
+    stored = jobs.find(id).stored
+    answer = _output(read, stored, request)
     # The end is news even for a client that has not yet read all output.
     ended = read.seen is not None and read.seen.stdout.ended and read.seen.stderr.ended
     news = ended or (request.until == "output" and (answer.stdout.data or answer.stderr.data))
     if not news:
         turns().wait(partial(jobs.subscribe, id, access, read.version), request.wait)
+    _note_end(stored)
     return answer
 
 
@@ -161,6 +163,7 @@ def wait(request: JobWaitRequest) -> JobInfo:
     if followed.stored.state not in ENDED:
         turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request.wait)
     stored = followed.stored
+    _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
@@ -179,6 +182,7 @@ def info(request: JobRequest) -> JobInfo:
     """Describe a job, as it is now."""
     followed = services().jobs.look(request.job, caller().access)
     stored = followed.stored
+    _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
 
 
@@ -289,6 +293,12 @@ def orphans(request: JobOrphansRequest) -> JobOrphansResponse:
             JobOrphan(job=orphan.job, state=orphan.state, age=orphan.age, removed=orphan.removed) for orphan in found
         ]
     )
+
+
+def _note_end(job: StoredJob) -> None:
+    """Add to the details of this request how the job ended, if it is seen to have ended."""
+    if job.exit_code is not None:
+        detail(exitCode=job.exit_code)
 
 
 def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> JobInfo:

@@ -10,6 +10,7 @@ from functools import partial
 from connmgr import errors
 from connmgr.api.account import caller, cancellation, ground_of, note_forwarding
 from connmgr.api.group import Group
+from connmgr.api.record import end_recorder
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
@@ -76,6 +77,12 @@ def pipe(request: PipeRequest) -> Begin:
     timeout, ground = found.settings.start_timeout, ground_of(request.connection)
     lease, channel = start_over(found.links, request.connection, access, open, timeout, cancellation(), ground)
     note_forwarding(lease.link.first)
+    record_end = end_recorder()
+
+    def ended(status: int | None) -> None:
+        lease.release()
+        record_end(status)
+
     # git and scp often connect again soon, and then need no login.
     found.kept.keep(request.connection, lease)
     found.vault.connections.touch(request.connection)
@@ -92,7 +99,7 @@ def pipe(request: PipeRequest) -> Begin:
                 channel,
                 request.connection,
                 hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
-                when_ended=lease.release,
+                when_ended=ended,
             )
             unless_joined.pop_all()
 

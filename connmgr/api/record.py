@@ -1,4 +1,4 @@
-"""Records each answered request in the log, in the audit trail and in the counts."""
+"""Records each answered request in the log, in the audit log and in the counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,22 +16,26 @@ from werkzeug.routing import Rule
 from connmgr.api.account import Account, account
 from connmgr.api.errors import as_error
 from connmgr.api.services import Services, services
+from connmgr.rights.approvals import DECIDERS
 
 logger = logging.getLogger("connmgr.request")
 
 REQUIRED = "required"
 REFUSALS = (401, 403, 429)
 LONGEST_PATH = 200
+ENDED = "ended"
+"""The ``event`` of an entry about the end of a process that outlived the request that started it."""
+
 _BEGUN = "begun"
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
 def announce(services: Services, known: Account, *, reads: bool) -> None:
-    """Record the beginning of this request, if the audit trail is required.
+    """Record the beginning of this request, if the audit log is required.
 
     A request that only ``reads`` is recorded when it is answered.
 
-    :raises connmgr.errors.AuditUnavailable: the trail cannot be written.
+    :raises connmgr.errors.AuditUnavailable: the log cannot be written.
     """
     if reads or services.settings.audit != REQUIRED or known.caller is None:
         return
@@ -47,7 +51,7 @@ def finish(response: flask.Response) -> flask.Response:
     known, rule = account(), flask.request.url_rule
     response.headers["X-Request-Id"] = known.id
     facts = {**_facts(known, rule), "status": response.status_code, "code": None}
-    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the trail.
+    # Every refusal gets an entry, except that of an unauthenticated client, which could fill the log.
     stranger = known.caller is None and not known.authority
     audited = not stranger and (known.audited or response.status_code in REFUSALS)
     record = partial(_record, services(), facts, rule.rule if rule else "", known, audited)
@@ -56,6 +60,22 @@ def finish(response: flask.Response) -> flask.Response:
     else:
         record()
     return response
+
+
+def end_recorder() -> Callable[..., None]:
+    """Return a function that records the end of the process that this request starts.
+
+    It is called with the exit code, None if that is unknown, and further details; in any thread that may block, also
+    after the request was answered.
+    """
+    known, log = account(), services().audit
+    facts = {name: value for name, value in _facts(known, flask.request.url_rule).items() if name != "status"}
+
+    def record(exit_code: int | None, **details: Any) -> None:
+        ended = {"event": ENDED, **details} | ({} if exit_code is None else {"exitCode": exit_code})
+        log.record(facts | _further(known), {}, ended)
+
+    return record
 
 
 def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
@@ -72,8 +92,10 @@ def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
 
 
 def _further(known: Account) -> dict[str, Any]:
-    """Return the facts for the audit trail that are not in the log."""
-    return {"action": known.action, **known.authority}
+    """Return the facts for the audit log that are not in the log."""
+    further = {"action": known.action, **known.authority}
+    decider = known.turns.kept.get(DECIDERS, {}).get(further.get("approval"))
+    return further | ({} if decider is None else {"decidedBy": decider})
 
 
 def _without_connection(known: Account) -> dict[str, Any]:

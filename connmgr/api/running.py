@@ -13,7 +13,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api import output
-from connmgr.api.account import caller, cancellation, detail, ground_of, note_forwarding, require_valid, turns
+from connmgr.api.account import account, caller, cancellation, detail, ground_of, note_forwarding, require_valid, turns
 from connmgr.api.services import services
 from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WhatRuns, bytes_of
@@ -77,9 +77,11 @@ def with_words(request: Runs) -> Runs:
     """
     if request.saved is None:
         return request
-    argv, arguments = services().commands.expand(request.saved.name, request.saved.arguments)
+    expanded = services().commands.expand(request.saved.name, request.saved.arguments)
     detail(saved=request.saved.name)
-    return message.replace(request, argv=list(argv), saved=message.replace(request.saved, arguments=arguments))
+    account().recorded = list(expanded.recorded)
+    saved = message.replace(request.saved, arguments=expanded.arguments)
+    return message.replace(request, argv=list(expanded.argv), saved=saved)
 
 
 def command_of(request: CommandOptions, arriving: Input | None = None) -> Command:

@@ -11,6 +11,8 @@ from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
 from connmgr.api.counts import Counts
 from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
+from connmgr.audit.entry import SubjectNames
+from connmgr.audit.log import AuditLog
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.orphans import Orphans
@@ -19,11 +21,9 @@ from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.subject_names import SubjectNames
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -61,7 +61,7 @@ class Services:
     anonymous: Caller
     slots: RequestSlots
     blobs: Blobs
-    audit: AuditTrail
+    audit: AuditLog
     subject_names: SubjectNames
     counts: Counts
     stopping: Callable[[], bool]

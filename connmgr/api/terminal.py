@@ -15,6 +15,7 @@ from connmgr.api.auth import Caller
 from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
+from connmgr.api.record import end_recorder
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
@@ -123,6 +124,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
             if ground is not None:
                 # The program begins in exactly this state, even if the shell moves on.
                 ground.require(running.way, state_of(surroundings))
+    record_end = end_recorder()
     wanted = Wanted(
         request.connection,
         Pty(request.term, request.columns, request.rows),
@@ -133,6 +135,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
         sent=sent_by(request) or {},
         token=caller().token,
         ground=ground,
+        when_ended=lambda id, status: record_end(status, terminal=id),
     )
     terminal = services().terminals.open(wanted, access, cancellation())
     note_forwarding(terminal.lease.link.first)

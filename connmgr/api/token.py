@@ -190,7 +190,7 @@ class TokenOwnResponse(Schema):
     actions = fields.List(
         fields.String(),
         required=True,
-        metadata={"description": "The actions that the scopes allow, by their names in the audit trail."},
+        metadata={"description": "The actions that the scopes allow, by their names in the audit log."},
     )
     commands = fields.String(
         required=True,

@@ -72,6 +72,8 @@ def _content(file: Any) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise Failure(f"{file.name} is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise Failure(f"{file.name} is nested too deeply.") from None
 
 
 def _agrees(*, as_json: bool) -> bool:

@@ -1,10 +1,11 @@
-"""``connmgr audit``: shows who did what on which machine, and verifies the trail."""
+"""``connmgr audit``: shows who did what on which machine, and verifies the audit log."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from collections import Counter
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,8 +20,8 @@ from connmgr.durations import parse_duration
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
+    from connmgr.audit.verify import Verdict
     from connmgr.client import Client
-    from connmgr.rights.trail_verification import Verdict
     from connmgr.settings import Settings
 
 PAGE = 1000
@@ -69,10 +70,10 @@ class Moment(click.types.StringParamType):
 def audit(
     context: click.Context, /, limit: int, connection: str | None, *, as_json: bool, **wanted: str | None
 ) -> None:
-    """Show the audit trail, the newest entries first.
+    """Show the audit log, the newest entries first.
 
-    Each has its time, caller, action, connection, result, and subject. CONNECTION may be the name of a removed
-    connection.
+    Each has its time, caller, action, connection, result with exit codes, the rule and the approval that decided, with
+    who gave it, and its subject, such as the command. CONNECTION may be the name of a removed connection.
     """
     if context.invoked_subcommand is not None:
         return
@@ -88,23 +89,41 @@ def audit(
 
 
 @audit.command()
+@click.option(
+    "--also",
+    metavar="DIRECTORY",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Verify the audit log in this directory too, such as another machine's; may be repeated.",
+)
 @json_option
 @setting_options("data_dir", "database_url", "key_store")
-def verify(*, as_json: bool, **given: Any) -> None:
-    """Verify that the audit trail is as the daemon wrote it.
+def verify(*, as_json: bool, also: tuple[Path, ...], **given: Any) -> None:
+    """Verify that the audit log is as the daemon wrote it.
 
     It reads the files and the vault directly, whether a daemon runs or not. It names number and file of entries that
-    were changed, removed, inserted, moved or cut off, and exits with 1. Somebody with the vault's key can write a trail
-    that passes.
+    were changed, removed, inserted, moved or cut off, and every log that the vault knows and whose files are missing,
+    and exits with 1. Logs of other machines that share the vault are listed; --also verifies copies of them. Somebody
+    with the vault's key can write a log that passes.
     """
-    verdict = _verified(read_settings(given))
+    verdict = _verified(read_settings(given), also)
     if as_json:
-        faults = [{**asdict(fault), "message": fault.message} for fault in verdict.faults]
-        print_json({**vars(verdict), "faults": faults, "sound": not faults})
+        print_json(verdict.members)
     else:
         _tell(verdict)
     if verdict.faults:
         raise click.exceptions.Exit(FAILED)
+
+
+@audit.command()
+@click.argument("log")
+def forget(log: str) -> None:
+    """Forget the missing audit LOG, by the id that `audit verify` tells.
+
+    For a log that is missing for a reason that you know, such as a machine that is gone for good. The entry about this
+    has what was known of the log.
+    """
+    connect().post("/audit/forget", trail=log)
 
 
 def _entries(client: Client, limit: int, given: dict[str, str]) -> list[dict[str, Any]]:
@@ -124,19 +143,29 @@ def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     names = entry.get("connectionNames")
     where = entry.get("connectionName") or entry.get("connection") or entry.get("categoryName")
     where = where or (f"{counted(len(names), 'connection')}" if names else "-")
-    outcome = [str(entry.get("code") or entry.get("phase") or entry.get("status", "-"))]
+    outcome = [str(entry.get("code") or entry.get("phase") or entry.get("event") or entry.get("status", "-"))]
     outcome += [f"exit {entry['exitCode']}"] if "exitCode" in entry else []
+    outcome += [_exits(entry["exitCodes"])] if "exitCodes" in entry else []
+    why = [f"rule {entry['rule']}"] if "rule" in entry else []
+    if "approval" in entry:
+        by = f" by {entry['decidedBy']}" if "decidedBy" in entry else ""
+        why.append(f"approval {entry['approval']}{by}")
     subject = next((str(entry[name]) for name in SUBJECTS if name in entry), "")
     shown = (str(entry["seq"]), entry["time"], " ".join(who), entry.get("action") or entry.get("path") or "-")
-    return (*shown, where, " ".join(outcome), subject)
+    return (*shown, where, " ".join(outcome), ", ".join(why) or "-", subject)
 
 
-def _verified(settings: Settings) -> Verdict:
+def _exits(codes: list[int | None]) -> str:
+    """Return the exit codes of many connections, each with its number of times."""
+    counts = Counter("none" if code is None else str(code) for code in codes)
+    return "exit " + " ".join(f"{code} ({number})" for code, number in counts.most_common())
+
+
+def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:
+    from connmgr.audit.log import FILE_NAME, open_chain
+    from connmgr.audit.verify import verify as look
     from connmgr.daemon.storage import database_url, key_store
     from connmgr.errors import StartupError
-    from connmgr.rights.chain import open_chain
-    from connmgr.rights.trail_files import FILE_NAME
-    from connmgr.rights.trail_verification import verify as look
     from connmgr.secrets.process import harden
     from connmgr.vault import open_database
     from connmgr.vault.principals import Principals
@@ -145,17 +174,19 @@ def _verified(settings: Settings) -> Verdict:
     database = open_database(database_url(settings))
     try:
         if database.empty:
-            raise StartupError("There is no vault yet, and so no trail.")
+            raise StartupError("There is no vault yet, and so no audit log.")
         store = key_store(settings)
         keys = [key for key in (store.read(), store.read_next()) if key and key.matches(database.key_verifier or b"")]
         if not keys:
             raise StartupError("The vault's key is missing or another vault's: put back the right one.")
-        return look(settings.data_dir / FILE_NAME, *open_chain(Principals(database, keys[0]), database))
+        return look(settings.data_dir / FILE_NAME, *open_chain(Principals(database, keys[0]), database), also)
     finally:
         database.close()
 
 
 def _tell(verdict: Verdict) -> None:
+    from connmgr.audit.verify import ELSEWHERE, GONE, UNREADABLE
+
     number = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
     numbers = f", {verdict.first} to {verdict.last}" if verdict.entries else ""
     click.echo(f"{number}{numbers}")
@@ -163,5 +194,21 @@ def _tell(verdict: Verdict) -> None:
         click.echo(visible(remark))
     if verdict.number > len(verdict.faults):
         click.echo(f"and {verdict.number - len(verdict.faults):,} faults more")
-    if not verdict.faults:
-        click.echo("nothing was changed, taken away, put in, moved or cut off")
+    for log in verdict.logs[1:] if verdict.entries else verdict.logs:
+        if log.state in (ELSEWHERE, UNREADABLE):
+            why = "not on this machine" if log.state == ELSEWHERE else "not readable for you"
+            click.echo(visible(f"Not verified, {why}: {log.where}."))
+        elif log.state != GONE:
+            click.echo(visible(f"{log.state.capitalize()} too: {log.log} in {log.directory}, up to entry {log.seq}."))
+    missing = [log.log for log in verdict.logs if log.state == GONE]
+    if missing:
+        click.echo(
+            "Put the missing files back, or name the directory where they are with --also. If you know why they are "
+            f"missing, run: connmgr audit forget {missing[0]}"
+        )
+    unread = sum(log.state in (ELSEWHERE, UNREADABLE) for log in verdict.logs)
+    if not verdict.logs:
+        click.echo("There is no audit log here, and the vault knows none.")
+    elif not verdict.faults:
+        those = f" in what was read; {counted(unread, 'log')} of this vault not" if unread else ""
+        click.echo(f"nothing was changed, taken away, put in, moved or cut off{those}")

@@ -122,7 +122,12 @@ EXAMPLES = {
         "connmgr audit --connection web1 --action shell.exec --json",
         "connmgr audit --code policy_denied -n 20",
     ],
-    "audit verify": ["connmgr audit verify", "connmgr audit verify --json"],
+    "audit verify": [
+        "connmgr audit verify",
+        "connmgr audit verify --json",
+        "connmgr audit verify --also /mnt/web1/connmgr",
+    ],
+    "audit forget": ["connmgr audit forget 0f3a9c5be1d24786"],
     "plugins": ["connmgr plugins", "connmgr plugins --json"],
     "doctor": ["connmgr doctor", "connmgr doctor --json"],
     "service install": ["connmgr service install"],

@@ -46,7 +46,7 @@ from connmgr.client.transfer import Download, Progress
 
 if TYPE_CHECKING:
     from connmgr.client.jobs import Jobs
-    from connmgr.client.rights import Approvals, AuditTrail, SavedCommands, Tokens
+    from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.terminals import Terminals
     from connmgr.client.tunnels import Tunnels
 
@@ -186,11 +186,11 @@ class Client:
         return SavedCommands(self.post)
 
     @cached_property
-    def audit(self) -> AuditTrail:
+    def audit(self) -> AuditLog:
         """``/audit``."""
-        from connmgr.client.rights import AuditTrail
+        from connmgr.client.rights import AuditLog
 
-        return AuditTrail(self.post)
+        return AuditLog(self.post)
 
     @cached_property
     def terminal(self) -> Terminals:

@@ -86,7 +86,7 @@ class SavedCommands(Group):
         self._post("/command/remove", name=name)
 
 
-class AuditTrail(Group):
+class AuditLog(Group):
     """``/audit``."""
 
     def query(self, **wanted: Any) -> Iterator[dict[str, Any]]:
@@ -100,8 +100,16 @@ class AuditTrail(Group):
                 return
 
     def verify(self) -> dict[str, Any]:
-        """Return whether the trail is intact."""
+        """Return whether the audit logs are intact, and which ones the vault knows."""
         return dict(self._post("/audit/verify"))
+
+    def forget(self, log: str) -> None:
+        """Have the vault forget a missing log, by its id (``trail`` in the answer of :meth:`verify`)."""
+        self._post("/audit/forget", trail=log)
+
+
+AuditTrail = AuditLog
+"""The former name."""
 
 
 def _written(expires: float | datetime) -> float | str:

@@ -25,7 +25,10 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 CONTROL_BYTES = 125
 """Largest control frame; a longer frame has its length in two or eight bytes."""
 
-NORMAL, PROTOCOL_ERROR, TOO_LARGE = 1000, 1002, 1009
+NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID_DATA, TOO_LARGE = 1000, 1002, 1003, 1007, 1009
+_CODES = frozenset({*range(1000, 1004), *range(1007, 1015), *range(3000, 5000)})
+"""What a closing frame may name (RFC 6455, section 7.4); the others between mean that none came."""
+
 _FINAL, _RESERVED, _OPCODE, _MASKED = 0x80, 0x70, 0x0F, 0x80
 _TWO_BYTES, _EIGHT_BYTES = 126, 127
 _ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -169,10 +172,12 @@ class WebSocket:
         if opcode > BINARY:
             self._control(opcode, final, payload)
             return
-        if (opcode == CONTINUATION) == (self._kind is None) or len(self._message) + len(payload) > MAX_FRAME_BYTES:
+        if (opcode == CONTINUATION) == (self._kind is None):
             self._refuse(PROTOCOL_ERROR)
         if opcode == TEXT:
-            self._refuse(PROTOCOL_ERROR)
+            self._refuse(UNSUPPORTED)
+        if len(self._message) + len(payload) > MAX_FRAME_BYTES:
+            self._refuse(TOO_LARGE)
         if final and not self._message:
             self._kind = None
             yield payload
@@ -190,9 +195,16 @@ class WebSocket:
             self._queue(PONG, bytes(payload))
             self.flush()
         elif opcode == CLOSE:
+            code = int.from_bytes(payload[:2], "big") if payload else NORMAL
+            if len(payload) == 1 or code not in _CODES:
+                self._refuse(PROTOCOL_ERROR)
+            try:
+                str(payload[2:], "utf-8")
+            except UnicodeDecodeError:
+                self._refuse(INVALID_DATA)
             self._queue(CLOSE, bytes(payload[:2]))
             self.flush()
-            self.closed = int.from_bytes(payload[:2], "big") if len(payload) >= 2 else NORMAL
+            self.closed = code
 
     def _refuse(self, code: int) -> None:
         self.close(code)

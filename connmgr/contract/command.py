@@ -24,7 +24,8 @@ class SavedCommandFields(CommandNameRequest):
         Mapping[str, Any],
         "The parameters by name: which arguments each accepts, as an element of a rule (`re`, `in`, `integer`, "
         "`path`), and its `description`. An argument that would make a word begin with `-` is refused, unless `in` or "
-        "`integer` allows it.",
+        "`integer` allows it. With `secret` true the audit log does not have the argument; jobs, terminals and "
+        "approvals do.",
     ] = EMPTY
     description: Annotated[str, "What it is for."] = ""
 

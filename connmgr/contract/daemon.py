@@ -43,7 +43,7 @@ class DaemonStatusResponse(Message):
     slots: Annotated[Capacity, "Slots of requests that wait for machines."]
     sessions: Annotated[list[ShellStatus], "The shells that run."]
     blobs: Annotated[BlobUse, "Blobs of all client sessions."]
-    audit_lost: Annotated[int, "Entries of the audit trail that could not be written."]
+    audit_lost: Annotated[int, "Entries of the audit log that could not be written."]
     environment: Annotated[
         Surroundings | None,
         "Variables of the environment in which the daemon was started. Only the owner sees them.",

@@ -184,7 +184,6 @@ class JobInfo(Message):
     keep: Annotated[int, "Seconds for which it is kept after its end."]
     stale: Stale
 
-
     @property
     def text(self) -> str:
         """Its command as one text; a sentence in its place if this client may not see it."""

@@ -31,6 +31,8 @@ RECEIVE_BYTES_PER_SECOND = 64 * 1024
 SMALL_BODY_BYTES = 64 * 1024
 """Bytes of a body accepted without a valid token, and where no content is expected: enough for a handshake."""
 
+_BLANKS = (b" ", b"\t", b"\v", b"\f")
+
 
 def _anybody(_caller: Caller, _path: str) -> bool:
     return True
@@ -150,7 +152,15 @@ class Parser(HTTPRequestParser):
         self.adj = copy.copy(self.adj)
         self.adj.max_request_body_size = size
 
+    def _begins_with_blank(self, data: bytes) -> bool:
+        return (self.header_plus.lstrip(b"\r\n") or data.lstrip(b"\r\n"))[:1] in _BLANKS
+
     def received(self, data: bytes) -> int:
+        if not self.headers_finished and self._begins_with_blank(data):
+            # waitress passes over any blank; RFC 9112, section 2.2, over empty lines alone.
+            self.error = BadRequest("A request begins with a blank")
+            self.completed = True
+            return len(data)
         consumed: int = super().received(data)
         if self.body_bytes_received > SMALL_BODY_BYTES and self._is_kept:
             self._charge(self.body_bytes_received - self._charged)

@@ -13,6 +13,8 @@ from connmgr.api.counts import Counts
 from connmgr.api.services import Services
 from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
+from connmgr.audit.entry import SubjectNames, Text
+from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
 from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.ending import Ending
@@ -24,20 +26,17 @@ from connmgr.jobs.keeper import Keeper
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
+from connmgr.links.chain import ConnectionSecrets
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.audit_trail import AuditTrail
 from connmgr.rights.authorisation import Authorisation
-from connmgr.rights.chain import open_chain
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.subject_names import SubjectNames
 from connmgr.rights.subjects import SubjectsOf, Work
-from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.principals import Access
-from connmgr.settings import Settings
+from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -57,6 +56,9 @@ def open_services(
     :raises StartupError: the files of one of them cannot be used.
     """
     links, slots = LinkTable(vault, registry, settings.send_env), RequestSlots(settings.threads)
+    # First, and so closed last: it records the ends of processes that the others end.
+    names = SubjectNames(vault)
+    audit = _open_audit(settings, vault, registry, names, cleanup)
     shells = _open_shells(settings, vault, registry, links, cleanup)
     streams = Streams()
     cleanup.callback(streams.close, CLOSE_SECONDS)
@@ -70,8 +72,6 @@ def open_services(
     starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
-    names = SubjectNames(vault)
-    audit = _open_audit(settings, vault, registry, names, cleanup)
     grants = _open_grants(vault, Ending(vault, streams, terminals, tunnels, jobs), cleanup)
     approvals = _open_approvals(vault, registry, cleanup)
     anonymous = Caller("anonymous", Access(), time.monotonic())
@@ -145,12 +145,16 @@ def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots,
 
 def _open_audit(
     settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
-) -> AuditTrail:
-    audit = AuditTrail(
+) -> AuditLog:
+    audit = AuditLog(
         settings.data_dir / FILE_NAME,
         *open_chain(vault.principals, vault.database),
         vault.audit_mac,
-        commands=settings.audit_commands,
+        text=Text(
+            tokens=settings.audit_token_commands == TOKEN_TEXT,
+            everyone=settings.audit_commands,
+            secrets=ConnectionSecrets(vault, registry).of,
+        ),
         names=names.of,
         ship=registry.plugins.hook.connmgr_audit,
     )

@@ -185,13 +185,19 @@ def _described(fields: tuple[bytes, ...], more: dict[str, bytes]) -> Member:
     if not kind:
         raise ArchiveRefused(f"{shown(name)}: this type of member is not supported.")
     size = _decimal(more["size"]) if "size" in more else _number(fields[4])
+    if kind == FILE and name.endswith(b"/"):
+        # Archives older than POSIX have directories this way. With content, one tar would write it, and another read
+        # it as the next members, which nobody would have checked.
+        if size:
+            raise ArchiveRefused(f"{shown(name)}: a directory with content.")
+        kind = DIRECTORY
     return Member(
         name=name,
-        kind=DIRECTORY if kind == FILE and name.endswith(b"/") else kind,
+        kind=kind,
         size=size if kind == FILE else 0,
         mode=_number(fields[1]) & 0o7777,
         modified=_decimal(more["mtime"]) if "mtime" in more else _since_1970(fields[5]),
-        target=more.get("linkpath") or _text(fields[8]),
+        target=(more.get("linkpath") or _text(fields[8])) if kind in (HARD_LINK, LINK) else b"",
         uid=_number(fields[2]),
         gid=_number(fields[3]),
         owner=_text(fields[10]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +30,12 @@ from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
 from connmgr.vault.elevated import elevation_of
 from connmgr.vault.way import whole
+
+FRESH_SECONDS = 1.0
+"""Sealed secrets of this age are read again."""
+
+MAX_REMEMBERED = 20_000
+"""Most connections whose sealed secrets are remembered."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,46 @@ def locked(vault: Vault, registry: Registry, connections: Iterable[str], access:
             # Nothing can be opened there for another reason, which is no secret.
             continue
     return found
+
+
+class ConnectionSecrets:
+    """The plain secrets of connections and of those on the way, as far as the vault's own key opens them.
+
+    In memory are only their sealed forms, for :data:`FRESH_SECONDS`. Safe to use from several threads.
+    """
+
+    def __init__(self, vault: Vault, registry: Registry) -> None:
+        self._vault, self._registry = vault, registry
+        self._lock = threading.Lock()
+        self._sealed: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
+
+    def of(self, connections: Iterable[str]) -> set[str]:
+        """Return the secrets of ``connections``; those sealed to a vault user alone are not among them."""
+        found: set[str] = set()
+        for secret in self._sealed_of(set(connections)):
+            with contextlib.suppress(SecretLocked, IntegrityError):
+                found.add(self._vault.principals.unseal(secret, Access()))
+        return found
+
+    def _sealed_of(self, ids: set[str]) -> list[Mapping[str, Any]]:
+        now = time.monotonic()
+        with self._lock:
+            fresh = {id: one for id in ids if (one := self._sealed.get(id)) and now - one[0] <= FRESH_SECONDS}
+        if stale := ids - fresh.keys():
+            renewed = {id: (now, self._look_up(one)) for id, one in self._vault.connections.each(stale).items()}
+            with self._lock:
+                if len(self._sealed) + len(renewed) > MAX_REMEMBERED:
+                    self._sealed = {}
+                self._sealed |= renewed
+            fresh |= renewed
+        return [secret for _, sealed in fresh.values() for secret in sealed]
+
+    def _look_up(self, one: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
+        # What is broken, or cannot be opened at all, has no secrets that a command could have by chance.
+        with contextlib.suppress(ConnmgrError):
+            hops = [] if isinstance(one, IntegrityError) else hops_to(self._vault, self._registry, Target.stored(one))
+            return [secret for hop in hops for secret in _sealed(self._registry, hop)]
+        return ()
 
 
 def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:

@@ -95,7 +95,7 @@ NEXT: Mapping[str, str] = {
     "stream_limit": _WAIT,
     "temporary_limit": _WAIT,
     "vault_unavailable": _WAIT,
-    "audit_unavailable": _ASK + "the audit trail cannot be written, and the daemon does nothing without it.",
+    "audit_unavailable": _ASK + "the audit log cannot be written, and the daemon does nothing without it.",
     "stopping": "The daemon is stopping. Jobs run on. " + _WAIT,
     "unreachable": "The daemon or the machine does not answer. Jobs run on. "
     + _WAIT

@@ -10,7 +10,7 @@ class Caller(Protocol):
     """The sender of a request, identified by its token."""
 
     id: str
-    """Eight hexadecimal digits, as in the log and the audit trail."""
+    """Eight hexadecimal digits, as in the log and the audit log."""
 
     name: str
     """The client's name for itself, which is not verified."""

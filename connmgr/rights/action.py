@@ -21,7 +21,7 @@ class Action:
     """An action, as its endpoint declares it."""
 
     name: str
-    """Such as ``shell.exec``; used in the audit trail, for plugins, and in :mod:`connmgr.rights.scopes`."""
+    """Such as ``shell.exec``; used in the audit log, for plugins, and in :mod:`connmgr.rights.scopes`."""
 
     runs: bool = False
     """Whether the request says what to run, which needs a scope too and is subject to the rules over commands."""

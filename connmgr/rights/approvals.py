@@ -46,6 +46,11 @@ MAX_KEPT = 2000
 MAX_BYTES = 256 * 1024
 """Largest request in bytes of JSON, because a person is shown all of it."""
 
+DECIDERS = "deciders of approvals"
+"""The key under which a request keeps who decided its approvals: the id of a token, or :data:`OWNER`."""
+
+OWNER = "owner"
+
 _USED = "used approvals"
 """The key under which a request keeps the approvals that it has used up."""
 
@@ -154,6 +159,8 @@ class Approvals:
         if found.state == ONCE and not self._use(found.id):
             # Another request for the same was faster.
             found = self._current(digest) or self._ask(question)
+        if found.state in (ONCE, GRANTED, DENIED):
+            self._turns().kept.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
         if found.state in (ONCE, GRANTED):
             return found.id
         if found.state == DENIED:

@@ -30,15 +30,15 @@ compdescribe compfiles compgen compgroups complete compopt compound compquote co
 continue coproc declare dirs disable disown do done echotc echoti elif else emulate enable end enum esac eval exec
 exit export fc fg fi float for foreach function functions getln getopts global hash help hist history if in integer
 jobs let limit local log login logout mapfile nameref namespace nocorrect noglob popd print private pushd pushln r
-read readarray readonly redirect rehash repeat return sched select set setopt shift shopt source stop suspend then
-time times trap ttyctl type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt until vared wait
-whence where while zcompile zformat zle zmodload zparseopts zregexparse zstyle
+read readarray readonly redirect rehash repeat return run-help sched select set setopt shift shopt source stop suspend
+then time times trap ttyctl type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt until vared
+wait whence where which-command while zcompile zformat zle zmodload zparseopts zregexparse zstyle
 
-abbr and argparse begin block cdh commandline contains count dirh emit funced funcsave isatty math nextd not or path
-prevd psub random set_color setenv status string switch
+_ abbr and argparse begin block breakpoint cdh commandline contains count dirh emit funced funcsave isatty math nextd
+not or path prevd psub random set_color setenv status string switch
 
 alloc breaksw builtins default endif endsw filetest glob goto hashstat hup ls-F newgrp notify onintr rootnode setpath
-setspath settc setty telltc termname unsetenv ver warp watchlog
+setspath settc setty telltc termname uncomplete unsetenv ver warp watchlog
 """
 SHELLS_OWN = frozenset(_SHELLS_OWN.decode().split())
 """Words that a shell handles itself, without a program that does the same: of sh to zsh, of fish, of csh."""

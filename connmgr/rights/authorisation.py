@@ -112,7 +112,7 @@ class Authorisation:
         yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
 
     def sees(self, caller: Caller, entry: Mapping[str, Any]) -> bool:
-        """Whether ``caller`` may see an entry of the audit trail: its token's own, or one about visible subjects."""
+        """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""
         grant = caller.grant
         if grant is None or entry.get("token") == grant.id:
             return True

@@ -34,7 +34,7 @@ class Permitted:
 
     request: Any
     reasons: Mapping[str, Any]
-    """The deciding ``rule`` and ``approval``, if any, for the audit trail."""
+    """The deciding ``rule`` and ``approval``, if any, for the audit log."""
 
     grounds: Mapping[str, Ground] = field(default_factory=dict)
     """On what an approved request was approved, by connections."""

@@ -37,7 +37,7 @@ class PathRules:
         self._ground = ground
         self._approved = False
         self.reasons: dict[str, Any] = {}
-        """The deciding rule and approval, for the audit trail."""
+        """The deciding rule and approval, for the audit log."""
 
     def check(self, action: str, path: bytes) -> None:
         """Return if ``action`` is allowed on a real, absolute ``path``.

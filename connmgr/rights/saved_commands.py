@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from connmgr.audit.entry import CUT_OUT
 from connmgr.errors import CommandExists, InvalidRequest, UnknownCommand
 from connmgr.rights.elements import Element, OneOfTexts, Span, is_clean, read_element, read_list, read_text, refuse
 from connmgr.vault.documents import Document, Documents
@@ -35,6 +36,17 @@ class Word:
     def filled(self, arguments: Mapping[str, str]) -> str:
         """Return the word with arguments in place of its parameters."""
         return "".join(arguments[piece] if is_parameter else piece for piece, is_parameter in self.pieces)
+
+
+class Expanded(NamedTuple):
+    """A saved command with its arguments."""
+
+    argv: tuple[str, ...]
+    arguments: dict[str, str]
+    """As texts."""
+
+    recorded: tuple[str, ...]
+    """The argv for the audit log: without the arguments of secret parameters."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +83,8 @@ class SavedCommand:
         read_text(body.get("description", ""), "description", MAX_DESCRIPTION)
         return cls(name, words, parameters, body)
 
-    def expand(self, arguments: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the argv of the command with ``arguments``, and these as texts.
+    def expand(self, arguments: Mapping[str, object]) -> Expanded:
+        """Return the command with ``arguments``.
 
         :raises InvalidRequest: one is missing, unknown or not accepted by its parameter; the message names it.
         """
@@ -85,7 +97,9 @@ class SavedCommand:
         for name, text in texts.items():
             if not self.parameters[name].permits(text):
                 raise refuse(f"saved.arguments.{name}", "Not what the parameter takes.")
-        return tuple(self._filled(word, texts) for word in self.words), texts
+        argv = tuple(self._filled(word, texts) for word in self.words)
+        shown = {name: CUT_OUT if _is_secret(self.body["parameters"][name]) else text for name, text in texts.items()}
+        return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))
 
     def _filled(self, word: Word, texts: Mapping[str, str]) -> str:
         filled, (first, is_parameter) = word.filled(texts), next(iter(word.pieces), ("", False))
@@ -121,8 +135,8 @@ class SavedCommands:
         """Return name and body of all commands, ordered by name."""
         return sorted((one.key, one.body) for one in self._stored.all())
 
-    def expand(self, name: str, arguments: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the argv of a command with ``arguments``, and these as texts.
+    def expand(self, name: str, arguments: Mapping[str, object]) -> Expanded:
+        """Return a command with ``arguments``.
         :raises UnknownCommand | InvalidRequest: there is no such command, or as :meth:`SavedCommand.expand`.
         """
         found = self._stored.by_key(name)
@@ -151,7 +165,13 @@ def _read_parameter(raw: object, place: str) -> Element:
     if not isinstance(raw, Mapping):
         raise refuse(place, "Not an object.")
     read_text(raw.get("description", ""), f"{place}.description", MAX_DESCRIPTION)
-    return read_element({name: value for name, value in raw.items() if name != "description"}, place)
+    if not isinstance(raw.get("secret", False), bool):
+        raise refuse(f"{place}.secret", "Neither true nor false.")
+    return read_element({name: value for name, value in raw.items() if name not in ("description", "secret")}, place)
+
+
+def _is_secret(raw: Mapping[str, Any]) -> bool:
+    return bool(raw.get("secret", False))
 
 
 def _read_word(raw: object, place: str) -> Word:

@@ -21,7 +21,7 @@ SCOPES: Mapping[str, str] = {
     "approval.decide": "Decide what waits for approval.",
     "vault.admin": "Administer the vault's users, saved commands, and the daemon.",
     "token.create": "Create tokens with no more rights, and revoke and renew them.",
-    "audit.read": "Read the audit trail.",
+    "audit.read": "Read the audit log, without the commands of others.",
     "metrics.read": "Read figures of the daemon.",
 }
 
@@ -45,6 +45,7 @@ def _one(scope: str) -> _Needed:
 _NEEDED: Mapping[str, _Needed] = {
     "approval.decide": _one("approval.decide"),
     "approval.query": _one("approval.decide"),
+    "audit.forget": _one("vault.admin"),
     "audit.query": _one("audit.read"),
     "audit.verify": _one("audit.read"),
     "category.add": _one("category.write"),

@@ -66,7 +66,7 @@ class VaultKey:
         return blake2b(message, key=self._principals, digest_size=32).digest()
 
     def audit_mac(self, message: bytes) -> bytes:
-        """Return the 32-byte code that replaces a command's text in the audit trail."""
+        """Return the 32-byte code that replaces a command's text in the audit log."""
         return blake2b(message, key=self._audit, digest_size=32).digest()
 
     def verifier(self) -> bytes:

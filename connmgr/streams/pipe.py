@@ -23,7 +23,7 @@ class Pipe:
     """Connects the client of ``opening`` with the process behind ``channel`` on ``connection``.
 
     ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
-    after the process.
+    in such a thread and after the process, with its exit status, or None if that is unknown.
     """
 
     def __init__(
@@ -34,12 +34,13 @@ class Pipe:
         connection: str,
         *,
         hang_up: Callable[[], object],
-        when_ended: Callable[[], object],
+        when_ended: Callable[[int | None], object],
     ) -> None:
         self._streams = streams
         self._channel, self._hang_up = channel, hang_up
         self._has_left = self._is_released = False
         self._when_ended = when_ended
+        self._status: int | None = None
         self._client = Client(streams.loop, opening, self)
         self._process = Process(
             streams.loop,
@@ -70,7 +71,7 @@ class Pipe:
 
     def _released(self) -> None:
         try:
-            self._when_ended()
+            self._when_ended(self._status)
         finally:
             self._streams.loop.call(self._note_release)
 
@@ -100,6 +101,7 @@ class Pipe:
             self._process.pause()
 
     def _ended(self, status: int | None) -> None:
+        self._status = status
         if self._has_left:
             return
         if status is None:

@@ -62,7 +62,8 @@ class Terminal:
     """The terminal of ``origin``, whose process is behind ``channel`` and has printed ``early``.
 
     Methods marked "in the loop" belong to the thread of the streams' loop; the others are safe in any thread.
-    ``when_ended`` is called once, in a thread that may block, when the process has ended or its channel was closed.
+    ``when_ended`` is called once, in a thread that may block, when the process has ended or its channel was closed,
+    with the exit status, or None if that is unknown.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Terminal:
         channel: Channel,
         early: bytes,
         recording: Recording | None,
-        when_ended: Callable[[], object],
+        when_ended: Callable[[int | None], object],
     ) -> None:
         self.origin = origin
         self.output = output
@@ -321,7 +322,7 @@ class Terminal:
 
     def _released(self) -> None:
         try:
-            self._when_ended()
+            self._when_ended(self.exit_code)
         finally:
             self._over.set()
 

@@ -66,6 +66,9 @@ class Wanted:
     ground: Ground | None = None
     """The ground on which it was approved; None if it needed no approval."""
 
+    when_ended: Callable[[str, int | None], object] | None = None
+    """Called once, in a thread that may block, with the terminal's id and the exit status, None if that is unknown."""
+
 
 class Terminals:
     """Opens terminals, and keeps them for a while after their end. Safe to use from several threads.
@@ -121,6 +124,12 @@ class Terminals:
                 wanted.ground,
             )
             cleanup.pop_all()
+
+            def ended(status: int | None) -> None:
+                lease.release()
+                if wanted.when_ended is not None:
+                    wanted.when_ended(id, status)
+
             opened = datetime.now(timezone.utc)
             origin = Origin(id, connection, wanted.session, wanted.command, pty.term, opened, wanted.token)
             terminal = Terminal(
@@ -131,7 +140,7 @@ class Terminals:
                 channel,
                 b"".join(printed),
                 recording,
-                lease.release,
+                ended,
             )
             self._keep(terminal)
         self._vault.connections.touch(connection)

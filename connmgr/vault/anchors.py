@@ -1,4 +1,4 @@
-"""Anchors of audit trails: the length of each trail, stored where an attacker on the files cannot change it."""
+"""Anchors of audit logs: how far each log has come, stored where an attacker on its files cannot change it."""
 
 from __future__ import annotations
 
@@ -25,23 +25,41 @@ _MAC_BYTES = 32
 
 @dataclass(frozen=True)
 class Anchor:
-    """The state of a trail at one time."""
+    """The state of an audit log at one time."""
 
-    trail: str
+    log: str
+    """The log's id. Stored as ``trail``, the name of this member in entries."""
+
     place: str
-    """The machine and the directory where its files are."""
+    """The name of the host, a colon, and the directory of the log's files."""
 
     first: int
     """The number of the oldest entry that must still be there."""
 
     seq: int
-    """The number of the last entry that must be there; 0 for a trail that has none yet."""
+    """The number of the last entry that must be there; 0 for a log without entries."""
 
     hash: str
-    """The hash of that entry's line, or of the trail's beginning."""
+    """The hash of that entry's line, or of the log's beginning."""
 
     time: str
     """The time of this state, in UTC as ISO 8601."""
+
+    machine: str = ""
+    """Identifies the machine even if it is renamed; empty where the system has no such id, and in older anchors."""
+
+    writer: str = ""
+    """Drawn by each run of a daemon, so that a daemon notices another one that writes a copy of its log."""
+
+    @property
+    def host(self) -> str:
+        """The name of the host at that time."""
+        return self.place.partition(":")[0]
+
+    @property
+    def directory(self) -> str:
+        """The directory of the log's files on that host."""
+        return self.place.partition(":")[2]
 
 
 class Anchors:
@@ -52,31 +70,49 @@ class Anchors:
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database, self._key = database, key
+        self.is_shared = database.is_shared
+        """Whether daemons on other machines may use this vault, each with its own log."""
 
     def all(self) -> Mapping[str, Anchor]:
-        """Return the anchors by their trails; raise IntegrityError if one was changed outside of connmgr."""
+        """Return the anchors by their logs; raise IntegrityError if one was changed outside of connmgr."""
         rows = sa.select(meta).where(meta.c.name.startswith(_PREFIX, autoescape=True))
-        found = self._database.read(lambda tx: tx.execute(rows).all())
-        return {anchor.trail: anchor for anchor in (self._read(row.name, row.value) for row in found)}
+        stored = self._database.read(lambda tx: tx.execute(rows).all())
+        return {anchor.log: anchor for anchor in (self._read(row.name, row.value) for row in stored)}
 
-    def put(self, anchor: Anchor) -> None:
-        """Store the anchor of a trail in place of its last one."""
-        text = canonical(asdict(anchor)).encode()
-        name, value = _PREFIX + anchor.trail, self._mac(text) + text
-        self._database.write(lambda tx: principal_rows.put_meta(tx, name, value), timeout=WRITE_SECONDS)
+    def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
+        """Store the anchor of a log in place of its last one, and return None.
 
-    def remove(self, trail: str) -> None:
-        """Remove the anchor of a trail."""
-        of_it = sa.delete(meta).where(meta.c.name == _PREFIX + trail)
+        If another ``writer`` stored the last one, nothing is stored and that one is returned, unless the caller
+        ``takes_over``, as a starting daemon does.
+        """
+        members = asdict(anchor)
+        text = canonical({"trail": members.pop("log"), **members}).encode()
+        name, value = _PREFIX + anchor.log, self._mac(text) + text
+
+        def replace(tx: sa.Connection) -> Anchor | None:
+            if not takes_over:
+                stored = tx.execute(sa.select(meta).where(meta.c.name == name)).one_or_none()
+                last = stored and self._read(stored.name, stored.value)
+                if last and last.writer != anchor.writer:
+                    return last
+            principal_rows.put_meta(tx, name, value)
+            return None
+
+        return self._database.write(replace, timeout=WRITE_SECONDS)
+
+    def remove(self, log: str) -> None:
+        """Remove the anchor of a log."""
+        of_it = sa.delete(meta).where(meta.c.name == _PREFIX + log)
         self._database.write(lambda tx: tx.execute(of_it), timeout=WRITE_SECONDS)
 
     def _read(self, name: str, value: object) -> Anchor:
         code, text = (value[:_MAC_BYTES], value[_MAC_BYTES:]) if isinstance(value, bytes) else (b"", b"")
         if hmac.compare_digest(code, self._mac(text)):
-            anchor = Anchor(**json.loads(text))
-            if name == _PREFIX + anchor.trail:
+            members = json.loads(text)
+            anchor = Anchor(log=members.pop("trail"), **members)
+            if name == _PREFIX + anchor.log:
                 return anchor
-        raise IntegrityError("What the vault knows of an audit trail was changed outside of connmgr.")
+        raise IntegrityError("An audit log's anchor in the vault was changed outside of connmgr.")
 
     def _mac(self, text: bytes) -> bytes:
         return blake2b(text, key=self._key, digest_size=_MAC_BYTES).digest()

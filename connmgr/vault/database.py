@@ -50,6 +50,9 @@ class Backend(Protocol):
 
     writer: sa.Engine
 
+    is_shared: bool
+    """Whether daemons on several machines may use the database."""
+
     def probe(self) -> schema.Found:
         """Return the content of the database, without changing it.
 
@@ -99,6 +102,8 @@ class Database:
         """Whether the database was empty when it was opened."""
         self.key_verifier = found.verifier
         """The verifier of the vault's key when it was opened; None if it was empty."""
+        self.is_shared = backend.is_shared
+        """Whether daemons on several machines may use the database."""
         self.check: Callable[[sa.Connection], None] = lambda _: None
         """Called first in every writing transaction; raises if the vault's key was rotated."""
 

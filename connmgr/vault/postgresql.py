@@ -67,6 +67,8 @@ _FAULTS: dict[str, Fault] = {
 class PostgreSQL:
     """A vault in the database that ``url`` names."""
 
+    is_shared = True
+
     def __init__(self, url: sa.URL) -> None:
         try:
             import psycopg

@@ -51,6 +51,8 @@ _DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
 class SQLite:
     """A vault in the file ``path``."""
 
+    is_shared = False
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.writer = sa.create_engine(

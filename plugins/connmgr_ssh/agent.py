@@ -6,10 +6,8 @@ import logging
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
-
-from paramiko.message import Message
 
 from connmgr.errors import AuthFailed
 from connmgr.plugin import ByteStream, Deadline
@@ -62,25 +60,31 @@ class Agent:
     def identities(self, deadline: Deadline) -> list[Identity]:
         """Return the keys of the agent, certificates first.
 
-        :raises AuthFailed: the agent cannot be asked.
+        :raises AuthFailed: the agent cannot be asked, or its answer is malformed.
         """
         answer = self._ask(bytes([_REQUEST_IDENTITIES]), _IDENTITIES, deadline)
         found = []
-        for _ in range(answer.get_int()):
-            blob, comment = answer.get_binary(), answer.get_text()
-            public = HostKey(Message(blob).get_text(), blob)
-            found.append(Identity(f"agent key {comment}", public, self._signer(blob)))
+        try:
+            fields = _strings(answer[4:], 2 * int.from_bytes(answer[:4], "big"))
+            for blob, comment in zip(fields, fields, strict=True):
+                public = HostKey(next(_strings(blob, 1)).decode("ascii"), blob)
+                found.append(Identity(f"agent key {comment.decode(errors='replace')}", public, self._signer(blob)))
+        except ValueError:
+            raise AuthFailed(f"{self._name} sent a malformed list of keys.") from None
         return sorted(found, key=lambda identity: CERTIFICATE not in identity.public.type)
 
     def _signer(self, blob: bytes) -> Sign:
         def sign(data: bytes, algorithm: str, deadline: Deadline) -> bytes:
             flags = struct.pack(">I", _FLAGS.get(algorithm.replace(CERTIFICATE, ""), 0))
             request = bytes([_SIGN]) + packed(blob) + packed(data) + flags
-            return self._ask(request, _SIGNATURE, deadline).get_binary()
+            try:
+                return next(_strings(self._ask(request, _SIGNATURE, deadline), 1))
+            except ValueError:
+                raise AuthFailed(f"{self._name} sent a malformed signature.") from None
 
         return sign
 
-    def _ask(self, request: bytes, expected: int, deadline: Deadline) -> Message:
+    def _ask(self, request: bytes, expected: int, deadline: Deadline) -> bytes:
         try:
             with self.connect(max(0.001, deadline.left())) as connection:
                 connection.sendall(packed(request))
@@ -89,7 +93,20 @@ class Agent:
             raise AuthFailed(f"{self._name} cannot be asked: {error.strerror or error}.") from error
         if not answer or answer[0] != expected:
             raise AuthFailed(f"{self._name} refused: it may be locked, or the use of the key was not confirmed.")
-        return Message(answer[1:])
+        return answer[1:]
+
+
+def _strings(data: bytes, count: int) -> Iterator[bytes]:
+    """Yield ``count`` strings of SSH (RFC 4251, section 5); paramiko's Message would pad what is missing with zeros.
+
+    :raises ValueError: there are fewer.
+    """
+    at = 0
+    for _ in range(count):
+        start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if not start <= at <= len(data):
+            raise ValueError("a string that is cut off")
+        yield data[start:at]
 
 
 def _message(source: ByteStream, deadline: Deadline) -> bytes:

@@ -319,7 +319,8 @@ def _hop(text: str) -> Hop:
 
 
 def _port(text: str, what: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+    # int() raises another error for thousands of digits.
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
         raise TransportUnsupported(f"~/.ssh/config: {what} is not a port number.")
     return int(text)
 

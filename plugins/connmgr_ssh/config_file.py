@@ -189,6 +189,9 @@ def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
         found = _LINE.fullmatch(line.strip())
         if line.lstrip().startswith("#") or not found:
             continue
+        if "\0" in line:
+            # No path and no name has one, and the system's calls raise other errors for it.
+            raise TransportUnsupported(f"{shown(path)}:{number}: a NUL is not text.")
         try:
             yield number, found[1].lower(), _arguments(found[2])
         except ValueError:

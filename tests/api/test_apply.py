@@ -138,7 +138,7 @@ def test_a_circle_is_refused_and_new_data_ends_shells(client: Client) -> None:
     assert client.shell.list() == []
 
 
-def test_each_connection_has_an_entry_in_the_audit_trail_without_a_value(
+def test_each_connection_has_an_entry_in_the_audit_log_without_a_value(
     clean_daemon: Daemon, recorded: Recorded
 ) -> None:
     client = clean_daemon.client

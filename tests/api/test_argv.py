@@ -213,7 +213,7 @@ def test_a_word_that_has_no_bytes_is_refused(daemon: Daemon, path: str) -> None:
     assert "surrogate" in answer.message
 
 
-def test_the_audit_trail_has_its_words(start_daemon: StartDaemon) -> None:
+def test_the_audit_log_has_its_words(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--audit-commands")
     client = daemon.client
     client.shell.start(LOCAL)

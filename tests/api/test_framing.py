@@ -81,6 +81,8 @@ FIRST_LINES = {
     "no version": b"POST /category/query",
     "NUL in the path": b"POST /category/\0query HTTP/1.1",
     "a tab in the path": b"POST /category/\tquery HTTP/1.1",
+    "a blank before it": b" POST /category/query HTTP/1.1",
+    "an empty line and a tab before it": b"\r\n\tPOST /category/query HTTP/1.1",
     "two spaces": b"POST  /category/query HTTP/1.1",
 }
 

@@ -73,7 +73,7 @@ def test_on_an_empty_machine_the_hosts_are_known_and_tokens_work(
     done = before("vault", "backup", str(file))
     for said in ("2 connections", "1 token", "1 saved command", "known_hosts (1 line)", "recordings", "1,234 bytes"):
         assert said in done.output, done.output
-    for said in ("the vault's key", "the audit trail", "config.toml"):
+    for said in ("the vault's key", "the audit log", "config.toml"):
         assert said in done.output, done.output
 
     home = tmp_path / "elsewhere"
@@ -104,7 +104,7 @@ def test_programs_read_what_a_backup_has(start_daemon: StartDaemon, tmp_path: Pa
     told = connmgr("vault", "backup", str(file), "--json").json
     assert (told["format"], told["files"], told["numbers"]["connections"]) == (1, {"known_hosts": 22}, 1)
     left_out = {one["name"]: one for one in told["leftOut"]}
-    assert {".hidden", "old.db", "link", "the vault's key", "the audit trail"} <= set(left_out)
+    assert {".hidden", "old.db", "link", "the vault's key", "the audit log"} <= set(left_out)
     assert left_out["the vault's key"]["files"] == {"vault.key": 32}
     assert "regular file" in left_out["link"]["reason"]
     connmgr("vault", "restore", str(file), "--data-dir", str(tmp_path / "new"))

@@ -62,8 +62,10 @@ def answer(terminal: pexpect.spawn, key: Path, passphrase: str) -> None:
 
 
 def trail(daemon: Daemon, action: str, connection: str) -> list[dict[str, object]]:
-    lines = (daemon.data_dir / "audit.log").read_text().splitlines()
-    return [one for one in map(json.loads, lines) if (one.get("action"), one.get("connection")) == (action, connection)]
+    """Return the entries about requests, without those about the ends of what they started."""
+    entries = map(json.loads, (daemon.data_dir / "audit.log").read_text().splitlines())
+    requests = [one for one in entries if "event" not in one]
+    return [one for one in requests if (one.get("action"), one.get("connection")) == (action, connection)]
 
 
 def test_the_passphrase_of_a_key_is_asked_for_and_used_once(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:

@@ -96,9 +96,9 @@ def test_on_a_terminal_it_is_asked_for_and_kept_while_the_shell_is_open(
     assert "user is root" in rest
     assert PASSWORD not in rest
     assert clean_connmgr("exec", "--sudo", "host1", "--", "pwd").output == "/etc\n"
-    trail = clean_connmgr("audit", "--json").output
-    assert "host1/root" in trail
-    assert PASSWORD not in trail
+    log = clean_connmgr("audit", "--json").output
+    assert "host1/root" in log
+    assert PASSWORD not in log
 
 
 def test_many_hosts_share_the_password_of_their_category(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from wsproto.frame_protocol import FrameProtocol, XorMaskerSimple
 
 from connmgr import frames
 from connmgr.client import ClientError, Piece, Unreachable
-from connmgr.client.websocket import masked
+from connmgr.client.websocket import WebSocket, masked
 from tests.client.stream_server import Accepted, StreamServer
 
 MIB = 1024 * 1024
@@ -222,3 +223,30 @@ def test_a_broken_connection_is_told_where_it_is_read() -> None:
 @settings(deadline=None)
 def test_payloads_are_masked_as_wsproto_does(payload: bytes, key: bytes) -> None:
     assert masked(payload, key) == XorMaskerSimple(key).process(bytearray(payload))
+
+
+@pytest.mark.parametrize(
+    ("received", "code"),
+    [
+        (b"\x81\1x", 1003),
+        (b"\x02\x7e\xff\xff" + bytes(65535) + b"\0\x7f" + (262145).to_bytes(8, "big") + bytes(262145), 1009),
+        (b"\x82\x7f" + (262146).to_bytes(8, "big"), 1009),
+        (b"\x88\1\3", 1002),
+        (b"\x88\2\3\xed", 1002),
+        (b"\x88\2\0\0", 1002),
+        (b"\x88\3\3\xe8\xff", 1007),
+        (b"\x83\0", 1002),
+        (b"\x80\0", 1002),
+    ],
+)
+def test_what_breaks_the_protocol_is_closed_with_the_code_that_says_how(received: bytes, code: int) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        reading = WebSocket(ours, received)
+        with pytest.raises(ClientError):
+            list(reading.receive())
+        opcode, length, *rest = theirs.recv(100)
+        key, payload = bytes(rest[:4]), bytes(rest[4:])
+    assert (opcode, length) == (0x88, 0x82)
+    assert int.from_bytes(masked(payload, key), "big") == code

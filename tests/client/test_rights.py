@@ -1,4 +1,4 @@
-"""The client's methods for tokens, approvals, saved commands and the audit trail."""
+"""The client's methods for tokens, approvals, saved commands and the audit log."""
 
 from __future__ import annotations
 

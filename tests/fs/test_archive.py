@@ -202,6 +202,25 @@ MALFORMED = {
     "a name without end": tar._block(b"x", b"L", 1 << 40) + bytes(1 << 20),
     "a negative size": b"".join([(head := tar._block(b"x", b"0", 0))[:124], b"-7777777777\0", head[136:]]),
     "an unknown kind": tar._block(b"x", b"Q", 0),
+    "members in the content of a directory": b"".join(
+        [
+            tar._block(b"x/", b"0", 512),
+            tar._block(b"hidden", b"0", 0, Member(b"hidden", tar.FILE, mode=0o4755)),
+            tar.END,
+        ]
+    ),
+    "members in the content of a directory by its pax header": b"".join(
+        [
+            tar._block(b"x", b"x", 23),
+            b"11 path=x/\n12 size=512\n".ljust(512, b"\0"),
+            tar._block(b"x", b"0", 0),
+            bytes(512),
+            tar.END,
+        ]
+    ),
+    "members in the content of a directory with a long name": b"".join(
+        [tar._block(b"x", b"L", 3), b"x/".ljust(512, b"\0"), tar._block(b"x", b"7", 512), bytes(512), tar.END]
+    ),
     "a pax header that lies": tar._block(b"x", b"x", 9) + b"99 path=\n" + bytes(503),
 }
 

@@ -198,7 +198,7 @@ def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None
     assert most - before < 32 * MEBIBYTE, f"{(most - before) / MEBIBYTE:.0f} MiB more"
 
 
-def test_what_goes_by_is_in_the_audit_trail(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_what_goes_by_is_in_the_audit_log(own_daemon: Daemon, tmp_path: Path) -> None:
     caller = Caller(own_daemon)
     caller.start()
     (tmp_path / "file").write_text("content")
@@ -207,8 +207,8 @@ def test_what_goes_by_is_in_the_audit_trail(own_daemon: Daemon, tmp_path: Path) 
     with tarfile.open(fileobj=io.BytesIO(answer.body)) as found:
         assert found.getnames() == ["./file"]
     own_daemon.stop()
-    trail = (own_daemon.data_dir / "audit.log").read_text()
-    entries = {entry["path"]: entry for entry in map(json.loads, trail.splitlines()) if "path" in entry}
+    log = (own_daemon.data_dir / "audit.log").read_text()
+    entries = {entry["path"]: entry for entry in map(json.loads, log.splitlines()) if "path" in entry}
     for path, what, files, size in (
         ("/fs/extract", tmp_path / "into", 1, 5),
         ("/fs/archive", tmp_path / "file", 1, 7),

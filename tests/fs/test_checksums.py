@@ -168,7 +168,7 @@ def test_a_far_side_that_tells_without_end_is_left(monkeypatch: pytest.MonkeyPat
         sums(scripted(answer, scripts.CHECKSUM), b".")
 
 
-def test_over_http_they_come_with_their_paths_and_are_in_the_audit_trail(own_daemon: Daemon, tree: Path) -> None:
+def test_over_http_they_come_with_their_paths_and_are_in_the_audit_log(own_daemon: Daemon, tree: Path) -> None:
     caller = Caller(own_daemon)
     caller.start()
     with caller.reading(tree, "/fs/checksum") as response:
@@ -182,6 +182,6 @@ def test_over_http_they_come_with_their_paths_and_are_in_the_audit_trail(own_dae
     with caller.reading(tree / "nowhere", "/fs/checksum") as response:
         assert (response.status, json.loads(response.read())["code"]) == (400, "no_such_file")
     own_daemon.stop()
-    trail = [json.loads(line) for line in (own_daemon.data_dir / "audit.log").read_text().splitlines()]
-    entry = next(one for one in trail if one.get("path") == "/fs/checksum")
+    log = [json.loads(line) for line in (own_daemon.data_dir / "audit.log").read_text().splitlines()]
+    entry = next(one for one in log if one.get("path") == "/fs/checksum")
     assert f'"files": {len(found)}' in json.dumps(entry)

@@ -272,7 +272,7 @@ def test_pending_approvals_survive_a_restart(asked: Daemon, holder: Holder, tmp_
         again.stop()
 
 
-def test_the_audit_trail_names_rule_and_approval(asked: Daemon, holder: Holder) -> None:
+def test_the_audit_log_names_rule_and_approval(asked: Daemon, holder: Holder) -> None:
     id = pending(holder, "echo audited")
     decide(asked, id, "once")
     holder.ok("/shell/exec", connection=LOCAL, command="echo audited")
@@ -313,7 +313,7 @@ def test_an_approval_of_one_path_does_not_cover_another_that_looks_alike(asked: 
     assert reader.send("/fs/read", connection=LOCAL, path=shown.decode()).body == b"content"
 
 
-def test_the_audit_trail_has_the_rule_by_which_a_file_was_read(asked: Daemon, tmp_path: Path) -> None:
+def test_the_audit_log_has_the_rule_by_which_a_file_was_read(asked: Daemon, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     reader = create(asked, "fs.read", rules=[{"effect": "allow", "path": f"{tmp_path}/**", "name": "here"}])
     assert reader.send("/fs/read", connection=LOCAL, path=str(tmp_path / "file")).body == b"content"

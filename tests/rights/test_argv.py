@@ -77,7 +77,7 @@ HOSTILE = {
     "words of shells": r"""cd /   export A=b   source x   . x   eval a   exec a   set -e   trap a EXIT   alias a=b
         unset a   command a   builtin a   noglob a   time a   coproc a   if a   then a   while a   for a   case a   exit
         [[ a ]]   function a   'cd' /   c'd' /   "exec" a   setenv a b   foreach a   and a   not a   repeat 3 a   read a
-        umask 0   wait""",
+        umask 0   wait   _ a   breakpoint   run-help a   which-command a   uncomplete a""",
     "letters beyond ASCII without quotes": "ä   a ä   a x'y'é   é/x   \ufeffa   a \u200b   a\u00a0b   a \x85",
 }
 CONTROLS = ["", " ", "a\nb", "a\n", "\na", "a\r", "a\r\nb", "a\x0bb", "a\x0cb", "a\tb", "\ta", "a\0b", "a 'b\nc'"]
@@ -102,6 +102,34 @@ def test_a_builtin_is_refused_unless_a_program_does_the_same() -> None:
     }
     assert all(as_argv(f"{word.decode()} x") for word in HARMLESS - {b"["})
     assert not any(as_argv(word) or as_argv(f"'{word}' x") for word in SHELLS_OWN)
+
+
+LISTS = {
+    "bash": "compgen -b; compgen -k",
+    "zsh -f": "print -l ${(k)builtins} ${(k)reswords} ${(k)aliases} ${(k)functions}",
+    "ksh93": "builtin | grep -v /; alias | sed 's/=.*//'",
+    "mksh": "alias | sed 's/=.*//'",
+    "fish --no-config": "builtin -n",
+    "tcsh -f": "builtins",
+}
+SAME_AS_PROGRAMS = {word.decode() for word in HARMLESS} | {
+    "kill",
+    "nice",
+    "nohup",
+    "printenv",
+    "printf",
+    "realpath",
+    "which",
+}
+
+
+@pytest.mark.parametrize("shell", LISTS)
+def test_what_a_shell_says_it_handles_itself_is_no_program(shell: str) -> None:
+    if program(shell.split()[0]) is None:
+        pytest.skip(f"needs {shell.split()[0]}: the program is not installed")
+    listed = subprocess.run([*shell.split(), "-c", LISTS[shell]], capture_output=True, text=True, check=True).stdout
+    assert len(listed.split()) > 10
+    assert {word for word in listed.split() if as_argv(word)} <= SAME_AS_PROGRAMS
 
 
 @pytest.mark.parametrize("begin", ["a '", 'a "', "a ", "a \\ ", "a ' ", "a 'b'"])

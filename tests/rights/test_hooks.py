@@ -1,4 +1,4 @@
-"""Plugins that authorise requests and ship the audit trail are called for every endpoint."""
+"""Plugins that authorise requests and ship the audit log are called for every endpoint."""
 
 from __future__ import annotations
 

@@ -32,11 +32,21 @@ def saved(name: str = "tool", **changes: Any) -> SavedCommand:
 
 
 def test_arguments_take_the_place_of_parameters() -> None:
-    argv, texts = saved().expand({"name": "a b;$(id)", "n": 7})
+    argv, texts, recorded = saved().expand({"name": "a b;$(id)", "n": 7})
+    assert recorded == argv
     assert argv == ("tool", "a b;$(id)", "--n=7.{x}", "7a b;$(id)")
     assert texts == {"name": "a b;$(id)", "n": "7"}
     assert saved().expand({"name": "{n}", "n": "-5"})[0] == ("tool", "{n}", "--n=-5.{x}", "-5{n}")
     assert saved(argv=["tool", "{n}", "{"], parameters={}).expand({})[0] == ("tool", "{n}", "{")
+
+
+def test_arguments_of_secret_parameters_are_kept_out_of_what_is_recorded() -> None:
+    parameters = {"name": {"re": ".*", "secret": True}, "n": {"integer": {}, "secret": False}}
+    expanded = saved(parameters=parameters).expand({"name": "hunter2", "n": 7})
+    assert expanded.argv[1] == "hunter2"
+    assert expanded.recorded == ("tool", "[secret]", "--n=7.{x}", "7[secret]")
+    with pytest.raises(InvalidRequest, match=r"parameters\.name\.secret"):
+        saved(parameters={"name": {"re": ".*", "secret": "yes"}, "n": {"integer": {}}})
 
 
 @pytest.mark.parametrize(

@@ -304,13 +304,13 @@ def test_one_request_takes_one_slot(start_daemon: StartDaemon) -> None:
     assert {result_of(one).stdout for one in hosts.run("echo $N")} == {str(number) for number in range(HOSTS)}
 
 
-def test_the_audit_trail_says_where_it_ran_and_how_it_went(hosts: Hosts) -> None:
+def test_the_audit_log_says_where_it_ran_and_how_it_went(hosts: Hosts) -> None:
     hosts.run("true")
     list(hosts.client.shell.broadcast("exit $N", [*hosts.ids[:3], NOBODY]))
-    trail = hosts.daemon.data_dir / "audit.log"
+    log = hosts.daemon.data_dir / "audit.log"
 
     def last() -> Any:
-        return json.loads(trail.read_text().splitlines()[-1])
+        return json.loads(log.read_text().splitlines()[-1])
 
     # The request is recorded at the end of its answer.
     until(lambda: last().get("connections") == [*hosts.ids[:3], NOBODY], "it is not recorded")

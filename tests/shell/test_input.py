@@ -217,7 +217,7 @@ def test_the_output_until_the_time_was_over_is_there(daemon: Daemon) -> None:
     assert late.value.details["stdout"] == "b3V0Cg=="
 
 
-def test_the_audit_trail_has_the_size_of_the_input(daemon: Daemon) -> None:
+def test_the_audit_log_has_the_size_of_the_input(daemon: Daemon) -> None:
     daemon.client.shell.ensure(LOCAL_MACHINE)
     daemon.client.shell.exec_bytes(LOCAL_MACHINE, "cat >/dev/null", stdin=PIECE * 20)
     daemon.client.shell.exec(LOCAL_MACHINE, "cat >/dev/null", stdin="12345")

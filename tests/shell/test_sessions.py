@@ -264,7 +264,7 @@ def test_scripts_go_with_the_shell_that_they_were_made_in(clean_daemon: Daemon) 
     assert [Path(scripts[name]).exists() for name in ("a", "b")] == [False, True]
 
 
-def test_the_audit_trail_names_the_shell(clean_daemon: Daemon, recorded: Recorded) -> None:
+def test_the_audit_log_names_the_shell(clean_daemon: Daemon, recorded: Recorded) -> None:
     client = clean_daemon.client
     start(client, None, "a")
     client.fs.list(LOCAL, "/", session="a")

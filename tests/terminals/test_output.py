@@ -188,7 +188,7 @@ def test_what_a_server_sends_apart_is_output_too(tmp_path: Path) -> None:
     origin = Origin("one", "connection", None, None, "xterm", datetime.now(timezone.utc))
     lease = cast(Lease, None)
     try:
-        terminal = Terminal(streams, origin, output, lease, _Apart(), b"early ", recording, lambda: None)
+        terminal = Terminal(streams, origin, output, lease, _Apart(), b"early ", recording, lambda _: None)
         assert terminal.wait(DEADLINE_SECONDS)
     finally:
         streams.close(DEADLINE_SECONDS)

@@ -52,8 +52,13 @@ def test_what_the_client_sends_with_its_greeting_is_kept() -> None:
         pytest.param(V5_IPV4.replace(b"\x00\x01\x7f", b"\x00\x07\x7f"), id="another kind of address"),
         pytest.param(V5.replace(b"web.example", b"\xff" * 11), id="a name that is none"),
         pytest.param(b"\x04\x01\x00\x50\x7f\x00\x00\x01" + b"x" * 2000, id="a user without end"),
+        pytest.param(b"\x05\x01\x00" + V4, id="version 5, then 4"),
+        pytest.param(b"\x05\x01\x00" + b"\x06" + V5[4:], id="version 5, then 6"),
     ],
 )
-def test_what_is_no_greeting_is_refused(said: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - each is one
-        Greeting().take(said)
+@pytest.mark.parametrize("first", [3, 4, 3000])
+def test_what_is_no_greeting_is_refused(said: bytes, first: int) -> None:
+    greeting = Greeting()
+    with pytest.raises(ValueError):  # noqa: PT011,PT012 - each is one, and either piece may show it
+        assert greeting.take(said[:first]) is None
+        greeting.take(said[first:])

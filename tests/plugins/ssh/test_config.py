@@ -134,6 +134,21 @@ def test_included_files_stand_where_they_are_included(config: Path, home: Path) 
     assert (resolve("b").port, resolve("b").user) == (2, "deep")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Include ~x\0\n", r"~/\.ssh/config:1: a NUL"),
+        ("User a\nIdentityFile a\0b\n", r"~/\.ssh/config:2: a NUL"),
+        ("Port " + "9" * 5000 + "\n", "not a port number"),
+        ("ProxyJump a:" + "9" * 5000 + "\n", "not a port number"),
+    ],
+)
+def test_what_no_path_or_port_can_be_is_refused_with_its_line(config: Path, content: str, message: str) -> None:
+    config.write_text(content)
+    with pytest.raises(TransportUnsupported, match=message):
+        resolve("a")
+
+
 def test_files_that_include_one_another_are_refused(config: Path) -> None:
     config.write_text("Include config\n")
     with pytest.raises(TransportUnsupported, match=r"~/\.ssh/config:1: more than 16 files"):

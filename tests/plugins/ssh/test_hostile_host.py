@@ -7,6 +7,7 @@ import socket
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from paramiko.ssh_exception import SSHException
 from connmgr.errors import AuthFailed
 from connmgr.plugin import Deadline
 from connmgr_ssh import Ssh
+from connmgr_ssh.agent import Agent
 from connmgr_ssh.authentication import MAX_ROUNDS, MAX_UNREAD_ANSWERS, Login
 from connmgr_ssh.certificates import _strings
 from connmgr_ssh.channel import SessionChannel
@@ -170,3 +172,40 @@ def test_many_plain_names_are_compared_quickly() -> None:
     names = [f"host{number}.example" for number in range(SIZE // 64)]
     with quickly():
         assert not matches(names, "other.example")
+
+
+AGENT_KEY = packed(b"\0\0\0\x0bssh-ed25519" + packed(bytes(32)))
+AGENT_ANSWERS = {
+    "more keys than it sends": b"\x0c" + struct.pack(">I", 2**32 - 1) + AGENT_KEY + packed(b"a"),
+    "a key that is cut off": b"\x0c" + struct.pack(">I", 1) + struct.pack(">I", 1 << 20) + b"x",
+    "a key without a type": b"\x0c" + struct.pack(">I", 1) + packed(b"") + packed(b"a"),
+    "a type that is not text": b"\x0c" + struct.pack(">I", 1) + packed(packed(b"\xff")) + packed(b"a"),
+    "no count": b"\x0c\0\0\1",
+}
+
+
+@pytest.fixture
+def agent_that_says() -> Iterator[Callable[[bytes], Agent]]:
+    """A function that returns an agent with one answer."""
+    with ExitStack() as stack:
+
+        def says(answer: bytes) -> Agent:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+            theirs.sendall(packed(answer))
+            theirs.shutdown(socket.SHUT_WR)
+            return Agent(lambda _: ours)
+
+        yield says
+
+
+@pytest.mark.parametrize("case", AGENT_ANSWERS)
+def test_a_malformed_list_of_an_agents_keys_is_an_error_at_once(
+    agent_that_says: Callable[[bytes], Agent], case: str
+) -> None:
+    with quickly(), pytest.raises(AuthFailed, match="malformed"):
+        agent_that_says(AGENT_ANSWERS[case]).identities(Deadline(20))
+
+
+def test_an_agents_comment_need_not_be_text(agent_that_says: Callable[[bytes], Agent]) -> None:
+    agent = agent_that_says(b"\x0c" + struct.pack(">I", 1) + AGENT_KEY + packed(b"\xff"))
+    assert [identity.public.type for identity in agent.identities(Deadline(20))] == ["ssh-ed25519"]

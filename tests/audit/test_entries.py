@@ -1,4 +1,4 @@
-"""The audit trail: one numbered entry for each operation, without content, in files of limited size."""
+"""The audit log: one numbered entry for each operation, without content, in files of limited size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from connmgr.audit.log import KEPT_FILES
 from connmgr.errors import StartupError
-from connmgr.rights.trail_files import KEPT_FILES
 from connmgr.secrets.keyfile import VaultKey
 from tests.api.wire import LOCAL, send
+from tests.audit.logs import open_log
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
-from tests.rights.trails import opened_trail
 
 FACTS = {"id": "1", "path": "/shell/exec", "status": 200, "method": "POST"}
 
@@ -28,7 +28,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def _trail(daemon: Daemon) -> list[dict[str, Any]]:
+def _entries_of(daemon: Daemon) -> list[dict[str, Any]]:
     return _entries(daemon.data_dir / "audit.log")
 
 
@@ -57,7 +57,7 @@ def test_an_update_tells_what_it_changed_and_no_value(clean_daemon: Daemon, reco
     client.post("/connection/update", connection=id, name="d", data=changed, validate=False)
     client.post("/connection/update", connection=id, name="d", validate=False)
     _, updated, same = recorded()
-    assert updated.get("changed") == ["name", "data.host", "data.password"], "the trail hides what an update changed"
+    assert updated.get("changed") == ["name", "data.host", "data.password"], "the log hides what an update changed"
     assert same["changed"] == []
     text = (clean_daemon.data_dir / "audit.log").read_text()
     assert not any(value in text for value in ("canary", "new.example"))
@@ -93,7 +93,7 @@ def test_the_text_of_commands_is_recorded_if_set(start_daemon: StartDaemon) -> N
     daemon.client.post("/shell/start", connection=LOCAL)
     daemon.client.post("/shell/exec", connection=LOCAL, command="printf 'ä\n'")
     daemon.stop()
-    assert _trail(daemon)[-1]["command"] == "printf 'ä\n'"
+    assert _entries_of(daemon)[-1]["command"] == "printf 'ä\n'"
 
 
 def test_files_are_recorded_with_name_size_and_digest(clean_daemon: Daemon, recorded: Recorded, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_entries_about_secrets_vault_and_connections_contain_no_secrets(own_daem
     assert isinstance(added, dict)
     client.vault.add_user("alice", "canary passphrase")
     own_daemon.stop()
-    entries = _trail(own_daemon)
+    entries = _entries_of(own_daemon)
     assert [entry["path"] for entry in entries] == [
         "/secret/encrypt",
         "/secret/decrypt",
@@ -148,7 +148,7 @@ def test_a_body_that_is_too_large_is_recorded(start_daemon: StartDaemon) -> None
         with pytest.raises(Exception, match="exceeds 2000 bytes"):
             daemon.client.send(path, b" " * 2001, "application/json")
     daemon.stop()
-    assert [(entry["path"], entry["status"], entry["code"]) for entry in _trail(daemon)] == [
+    assert [(entry["path"], entry["status"], entry["code"]) for entry in _entries_of(daemon)] == [
         ("/shell/exec", 413, "body_too_large"),
         ("/fs/blob", 413, "body_too_large"),
     ]
@@ -161,30 +161,30 @@ def test_numbers_continue_in_the_next_daemon(start_daemon: StartDaemon, tmp_path
         daemon.client.secret.encrypt("x")
         daemon.client.secret.encrypt("y")
         daemon.stop()
-    assert [entry["seq"] for entry in _trail(daemon)] == [1, 2, 3, 4]
+    assert [entry["seq"] for entry in _entries_of(daemon)] == [1, 2, 3, 4]
     assert stat.S_IMODE((daemon.data_dir / "audit.log").stat().st_mode) == 0o600
 
 
-def test_a_trail_that_is_open_to_others_or_a_link_prevents_the_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_a_log_that_is_open_to_others_or_a_link_prevents_the_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
     home = tmp_path / "home"
     daemon = start_daemon(home=home)
     daemon.stop()
-    trail = daemon.data_dir / "audit.log"
-    trail.chmod(0o644)
+    log = daemon.data_dir / "audit.log"
+    log.chmod(0o644)
     with pytest.raises(DaemonExitedError, match="chmod 600"):
         start_daemon(home=home)
-    trail.unlink()
-    trail.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DaemonExitedError, match="audit trail"):
+    log.unlink()
+    log.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DaemonExitedError, match="audit log"):
         start_daemon(home=home)
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_files_are_rotated_and_their_number_is_limited(tmp_path: Path) -> None:
-    trail = opened_trail(tmp_path, max_bytes=1000)
+    log = open_log(tmp_path, max_bytes=1000)
     for _ in range(100):
-        trail.record(FACTS, {"command": "true"}, {"exitCode": 0})
-    trail.close()
+        log.record(FACTS, {"command": "true"}, {"exitCode": 0})
+    log.close()
     kept = sorted(tmp_path.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix != ".log" else 0)
     assert len(kept) == KEPT_FILES
     assert all(path.stat().st_size <= 1000 for path in kept)
@@ -197,25 +197,25 @@ def test_numbers_continue_after_a_rotation_and_after_half_a_line(tmp_path: Path)
     path.write_text("")
     path.chmod(0o600)
     path.with_name("audit.log.1").write_text('{"seq":41}\n{"seq":4')
-    trail = opened_trail(tmp_path)
-    trail.record(FACTS, {}, {})
-    trail.close()
+    log = open_log(tmp_path)
+    log.record(FACTS, {}, {})
+    log.close()
     assert _entries(path)[0]["seq"] == 42
 
 
 def test_threads_write_whole_lines_with_distinct_numbers(tmp_path: Path) -> None:
-    trail = opened_trail(tmp_path)
+    log = open_log(tmp_path)
 
     def write() -> None:
         for _ in range(50):
-            trail.record(FACTS, {"path": b"\xff" * 100}, {})
+            log.record(FACTS, {"path": b"\xff" * 100}, {})
 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    trail.close()
+    log.close()
     entries = _entries(tmp_path / "audit.log")
     assert [entry["seq"] for entry in entries] == list(range(1, 401))
     assert entries[0]["file"] == r"\xff" * 100
@@ -225,23 +225,23 @@ def test_threads_write_whole_lines_with_distinct_numbers(tmp_path: Path) -> None
 def test_a_full_disk_loses_entries_which_is_reported_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = opened_trail(tmp_path)
-    trail.record(FACTS, {}, {})
-    usual, full = trail._descriptor, os.open("/dev/full", os.O_WRONLY)
-    trail._descriptor = full
-    trail.record(FACTS, {}, {})
-    trail.record(FACTS, {}, {})
-    trail._descriptor = usual
-    trail.record(FACTS, {}, {})
-    trail.close()
+    log = open_log(tmp_path)
+    log.record(FACTS, {}, {})
+    usual, full = log._descriptor, os.open("/dev/full", os.O_WRONLY)
+    log._descriptor = full
+    log.record(FACTS, {}, {})
+    log.record(FACTS, {}, {})
+    log._descriptor = usual
+    log.record(FACTS, {}, {})
+    log.close()
     os.close(full)
-    assert trail.lost == 2
+    assert log.lost == 2
     assert [entry["seq"] for entry in _entries(tmp_path / "audit.log")] == [1, 4]
     (message,) = [record.getMessage() for record in caplog.records]
     assert os.strerror(errno.ENOSPC) in message
 
 
-def test_a_directory_in_place_of_the_trail_is_refused(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.log").mkdir()
-    with pytest.raises(StartupError, match="audit trail"):
-        opened_trail(tmp_path)
+    with pytest.raises(StartupError, match="audit log"):
+        open_log(tmp_path)

@@ -1,4 +1,4 @@
-"""Searches an audit trail, the newest entries first, without holding a file in memory."""
+"""Searches an audit log, the newest entries first, without holding a file in memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from connmgr.rights.chain import link_of
-from connmgr.rights.trail_files import backwards, opened
+from connmgr.audit.entry import text_of
+from connmgr.audit.log import backwards, link_of, opened
 from connmgr.vault.elevated import base_of
 
 SEARCH_SECONDS = 2.0
@@ -99,11 +99,6 @@ def search(
     return found, None
 
 
-def text_of(moment: datetime) -> str:
-    """Return ``moment``, which is aware, in the form of entries: UTC, ISO 8601 with milliseconds."""
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _lines(path: Path, before: int | None) -> Iterator[bytes]:
     with opened(path) as files:
         for file in files:
@@ -139,7 +134,7 @@ def _time_of(line: bytes) -> str | None:
 def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("seq"), int) else None
 

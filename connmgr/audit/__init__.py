@@ -1,0 +1,1 @@
+"""Who did what, to which machine, and how it ended: the audit log, its search and its verification."""

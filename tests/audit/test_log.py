@@ -1,0 +1,505 @@
+"""The chain of the audit log: tampering is found and named, and not confused with the traces of a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.audit import log as audit_log
+from connmgr.audit.log import FILE_NAME, KEPT_FILES
+from connmgr.audit.query import Wanted, search
+from connmgr.audit.verify import Verdict, verify
+from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
+from connmgr.vault.anchors import Anchor
+from tests.audit.logs import CHAIN, KeptAnchors, open_log
+
+STATUS = b'"status":200'
+FACTS = {"id": "1", "path": "/shell/exec", "status": 200}
+
+
+class Log:
+    """An audit log in a directory, and its anchors in the vault."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / FILE_NAME
+        self.anchors = KeptAnchors()
+
+    def write(self, entries: int, **options: Any) -> None:
+        """Run a daemon that writes ``count`` entries and ends."""
+        log = open_log(self.directory, self.anchors, **options)
+        for _ in range(entries):
+            log.record(FACTS, {}, {})
+        log.close()
+
+    def lines(self, number: int = 0) -> list[bytes]:
+        return self.file(number).read_bytes().splitlines(keepends=True)
+
+    def file(self, number: int = 0) -> Path:
+        return self.path.with_name(f"{FILE_NAME}.{number}") if number else self.path
+
+    def change(self, change: Callable[[list[bytes]], Any], number: int = 0) -> None:
+        """Change the lines of a file, as with a text editor."""
+        lines = self.lines(number)
+        change(lines)
+        self.file(number).write_bytes(b"".join(lines))
+
+    def verified(self) -> Verdict:
+        return verify(self.path, CHAIN, self.anchors)
+
+    def faults(self) -> list[tuple[str, int | None, int | None]]:
+        return [(fault.kind, fault.seq, fault.last) for fault in self.verified().faults]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def _swap(lines: list[bytes], one: int, other: int) -> None:
+    lines[one], lines[other] = lines[other], lines[one]
+
+
+def _replace(lines: list[bytes], at: int, old: bytes, new: bytes) -> None:
+    assert old in lines[at]
+    lines[at] = lines[at].replace(old, new)
+
+
+def test_an_untouched_log_is_sound_across_daemons(log: Log) -> None:
+    for _ in range(3):
+        log.write(4)
+    found = log.verified()
+    assert (found.faults, found.remarks) == ([], [])
+    assert (found.entries, found.first, found.last, found.anchored) == (12, 1, 12, 12)
+    links = [json.loads(line)["previous"] for line in log.lines()]
+    assert links[1:] == [CHAIN.hash(line) for line in log.lines()[:-1]]
+
+
+TAMPERINGS: dict[str, tuple[Callable[[list[bytes]], Any], list[tuple[str, int | None, int | None]]]] = {
+    "the status of one": (lambda lines: _replace(lines, 4, STATUS, b'"status":404'), [("changed", 5, 5)]),
+    "the first": (lambda lines: _replace(lines, 0, STATUS, b'"status":404'), [("changed", 1, 1)]),
+    "the last": (lambda lines: _replace(lines, 9, STATUS, b'"status":404'), [("changed", 10, 10)]),
+    "a number, to a larger one": (lambda lines: _replace(lines, 4, b'"seq":5', b'"seq":50'), [("changed", 5, 5)]),
+    "a number, to a smaller one": (lambda lines: _replace(lines, 4, b'"seq":5', b'"seq":2'), [("changed", 5, 5)]),
+    "the number of the first": (lambda lines: _replace(lines, 0, b'"seq":1', b'"seq":7'), [("changed", 1, 1)]),
+    "the number of the last": (lambda lines: _replace(lines, 9, b'"seq":10', b'"seq":99'), [("changed", 10, 10)]),
+    "a blank in one": (lambda lines: _replace(lines, 4, b",", b", "), [("no_entry", None, None), ("missing", 5, 5)]),
+    "one is emptied": (
+        lambda lines: lines.__setitem__(4, b"\n"),
+        [("no_entry", None, None), ("missing", 5, 5)],
+    ),
+    "one is taken away": (lambda lines: lines.pop(4), [("missing", 5, 5)]),
+    "some are taken away": (lambda lines: lines.__delitem__(slice(3, 7)), [("missing", 4, 7)]),
+    "the first ones are taken away": (lambda lines: lines.__delitem__(slice(0, 3)), [("missing", 1, 3)]),
+    "the last is cut off": (lambda lines: lines.pop(), [("cut_off", 10, 10)]),
+    "the last ones are cut off": (lambda lines: lines.__delitem__(slice(6, None)), [("cut_off", 7, 10)]),
+    "all are cut off but one": (lambda lines: lines.__delitem__(slice(1, None)), [("cut_off", 2, 10)]),
+    "one is there twice": (lambda lines: lines.insert(8, lines[4]), [("put_in", 5, 5)]),
+    "one is put in": (lambda lines: lines.insert(5, lines[4].replace(STATUS, b'"status":201')), [("put_in", 5, 5)]),
+    "a line is put in": (lambda lines: lines.insert(5, b"nothing of ours\n"), [("no_entry", None, None)]),
+    "one is put at the end": (
+        lambda lines: lines.append(lines[9].replace(b'"seq":10', b'"seq":11')),
+        [("changed", 10, 10)],
+    ),
+    "two change places": (lambda lines: _swap(lines, 4, 5), [("reordered", 5, 5)]),
+    "the order is turned round": (lambda lines: lines.reverse(), [("missing", 1, 9)]),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_tampering_is_named(log: Log, tampering: str) -> None:
+    change, expected = TAMPERINGS[tampering]
+    log.write(10)
+    log.change(change)
+    found = log.faults()
+    if tampering == "the order is turned round":
+        # The fault may be reported at either place.
+        assert len(found) >= 1
+    else:
+        assert found == expected, log.verified()
+    assert all(fault.message.endswith(".") for fault in log.verified().faults)
+
+
+@pytest.mark.parametrize("tampering", [name for name in TAMPERINGS if "turned round" not in name])
+def test_tampering_before_a_start_is_found_afterwards_too(log: Log, tampering: str) -> None:
+    change, expected = TAMPERINGS[tampering]
+    log.write(10)
+    log.change(change)
+    log.write(3)
+    kinds = {kind for kind, _, _ in log.faults()}
+    told = {"missing" if kind == "cut_off" else kind for kind, _, _ in expected}
+    assert kinds >= told or tampering == "one is put at the end", log.verified()
+    assert log.faults()
+
+
+def test_a_removed_log_is_reported_even_after_a_daemon_has_begun_another(log: Log) -> None:
+    log.write(10)
+    log.path.unlink()
+    assert [kind for kind, _, _ in log.faults()] == ["gone"]
+    log.write(2)
+    (begun, *_) = map(json.loads, log.lines())
+    assert begun["gone"][0]["seq"] == 10
+    assert [kind for kind, _, _ in log.faults()] == ["gone"]
+    assert "up to entry 10" in log.verified().faults[0].message
+
+
+def test_a_log_without_an_anchor_stays_a_fault(log: Log) -> None:
+    log.write(3)
+    log.anchors.kept.clear()
+    assert [kind for kind, _, _ in log.faults()] == ["unanchored"]
+    log.write(3)
+    assert [kind for kind, _, _ in log.faults()] == ["unanchored"], "the next start makes up for it"
+
+
+def test_logs_of_two_daemons_in_one_vault_are_separate(log: Log, tmp_path: Path) -> None:
+    log.write(3)
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    other = Log(elsewhere)
+    other.anchors = log.anchors
+    other.write(5)
+    assert log.verified().anchored == 3
+    assert other.verified().anchored == 6, "five, after one about the log that was there"
+    assert (log.faults(), other.faults()) == ([], [])
+    elsewhere_lines = other.lines()
+    log.change(lambda lines: lines.__setitem__(slice(None), elsewhere_lines))
+    assert [kind for kind, _, _ in log.faults()] == ["gone"], "another's log in place of this one's"
+
+
+def _crashed(log: Log, entries: int, **options: Any) -> None:
+    """Run a daemon that writes ``count`` entries and is killed before it anchors them."""
+    running = open_log(log.directory, log.anchors, **options)
+    kept = dict(log.anchors.kept)
+    for _ in range(entries):
+        running.record(FACTS, {}, {})
+    running.close()
+    log.anchors.kept = kept
+
+
+def test_entries_after_the_last_anchor_are_no_fault(log: Log) -> None:
+    log.write(3)
+    _crashed(log, 2)
+    found = log.verified()
+    assert (found.faults, found.anchored, found.last) == ([], 3, 5)
+    assert re.search("2 entries ago", found.remarks[0])
+    log.write(1)
+    assert (log.faults(), log.verified().remarks, log.verified().last) == ([], [], 6)
+
+
+def test_half_a_line_is_no_fault_and_the_next_daemon_records_it(log: Log) -> None:
+    log.write(3)
+    with log.path.open("ab") as file:
+        file.write(b'{"seq":4,"previous":"ab')
+    found = log.verified()
+    assert (found.faults, len(found.remarks)) == ([], 1)
+    assert "half a line" in found.remarks[0]
+    log.write(2)
+    assert json.loads(log.lines()[3])["dropped"] == '{"seq":4,"previous":"ab'
+    assert (log.faults(), log.verified().entries) == ([], 6)
+
+
+def test_the_chain_continues_after_a_crash_between_two_files(log: Log) -> None:
+    log.write(3)
+    log.path.rename(log.file(1))
+    assert log.faults() == []
+    log.write(2)
+    assert (len(log.lines()), len(log.lines(1)), log.faults()) == (2, 3, [])
+
+
+def test_entries_older_than_chains_stay_and_are_reported(log: Log) -> None:
+    log.path.write_text('{"seq":1,"time":"x"}\n{"seq":2,"time":"x"}\n')
+    log.path.chmod(0o600)
+    log.write(3)
+    found = log.verified()
+    assert (found.first, found.last, found.faults) == (3, 5, [])
+    assert found.remarks == ["2 entries are of a time before the log was a chain."]
+    log.change(lambda lines: lines.__setitem__(slice(None), [b'{"seq":3,"time":"x"}\n']))
+    assert log.faults(), "a chain is replaced by entries that never had one"
+
+
+def test_the_chain_continues_over_rotated_files_whose_number_is_limited(log: Log) -> None:
+    log.write(60, max_bytes=1000)
+    log.write(60, max_bytes=1000)
+    found = log.verified()
+    assert (found.faults, found.remarks, found.last) == ([], [], 120)
+    assert found.first is not None
+    assert found.first > 1
+    assert len(list(log.directory.iterdir())) == KEPT_FILES
+    assert all(b'"trail":"' in log.lines(number)[0] for number in range(KEPT_FILES))
+
+
+@pytest.mark.parametrize("number", [1, 4, KEPT_FILES - 1])
+def test_a_removed_file_is_reported(log: Log, number: int) -> None:
+    log.write(100, max_bytes=1000)
+    first, last = (json.loads(log.lines(number)[at])["seq"] for at in (0, -1))
+    log.file(number).unlink()
+    assert log.faults() == [("missing", first, last)]
+
+
+def test_swapped_files_and_a_returned_file_are_reported(log: Log) -> None:
+    log.write(100, max_bytes=1000)
+    kept = log.file(3).read_bytes()
+    log.file(3).write_bytes(log.file(4).read_bytes())
+    assert {kind for kind, _, _ in log.faults()} == {"put_in", "missing"}
+    log.file(4).write_bytes(kept)
+    assert {kind for kind, _, _ in log.faults()} == {"reordered"}
+
+
+def test_a_fault_in_a_rotated_file_is_named_with_its_file(log: Log) -> None:
+    log.write(100, max_bytes=1000)
+    log.change(lambda lines: _replace(lines, 1, STATUS, b'"status":404'), 3)
+    (fault,) = log.verified().faults
+    seq = json.loads(log.lines(3)[1])["seq"]
+    assert (fault.kind, fault.file, fault.seq) == ("changed", f"{FILE_NAME}.3", seq)
+    assert f"Entry {seq}" in fault.message
+
+
+def test_the_next_file_authenticates_the_last_entry_of_a_file(log: Log) -> None:
+    log.write(100, max_bytes=1000)
+    last = json.loads(log.lines(3)[-1])["seq"]
+    log.change(lambda lines: _replace(lines, -1, STATUS, b'"status":404'), 3)
+    assert log.faults() == [("changed", last, last)]
+
+
+def test_an_older_copy_of_the_files_is_found(log: Log) -> None:
+    log.write(3)
+    copy = log.path.read_bytes()
+    log.write(3)
+    log.path.write_bytes(copy)
+    assert log.faults() == [("cut_off", 4, 6)]
+    log.write(1)
+    assert log.faults() == [("missing", 4, 6)]
+
+
+def test_entries_that_the_daemon_lost_are_distinguished_from_removed_ones(log: Log) -> None:
+    running = open_log(log.directory, log.anchors)
+    usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
+    for lost in (False, True, True, False, False):
+        running._descriptor = full if lost else usual
+        running.record(FACTS, {}, {})
+    running.close()
+    os.close(full)
+    assert log.faults() == [("lost", 2, 3)]
+
+
+def test_the_daemon_continues_a_log_while_the_vault_is_unavailable(log: Log) -> None:
+    log.write(3)
+
+    class Away(KeptAnchors):
+        def all(self) -> Mapping[str, Anchor]:
+            raise VaultUnavailable("away")
+
+        def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
+            raise VaultUnavailable("away")
+
+    running = open_log(log.directory, Away())
+    running.record(FACTS, {}, {})
+    running.close()
+    assert [json.loads(line).get("event") for line in log.lines()][3:] == ["resumed", None]
+
+
+def test_idle_daemons_leave_one_anchor(log: Log) -> None:
+    for _ in range(3):
+        log.write(0)
+    assert [anchor.seq for anchor in log.anchors.kept.values()] == [0]
+    log.write(1)
+    assert (len(log.anchors.kept), log.faults()) == (1, [])
+
+
+def test_a_failed_rotation_loses_entries_and_moves_no_file(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write(20, max_bytes=1000)
+    files = {path: path.read_bytes() for path in log.directory.iterdir()}
+    running = open_log(log.directory, log.anchors, max_bytes=1)
+
+    def refuse(path: Path) -> int:
+        raise StartupError("no descriptors")
+
+    with monkeypatch.context() as without:
+        without.setattr(audit_log, "open_for_writing", refuse)
+        for _ in range(20):
+            running.record(FACTS, {}, {})
+    assert {path: path.read_bytes() for path in log.directory.iterdir()} == files
+    running.record(FACTS, {}, {})
+    running.close()
+    assert (running.lost, log.faults()) == (20, [("lost", 21, 40)])
+
+
+def test_lost_entries_are_shipped_and_a_shipper_s_errors_logged(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    shipped: list[int] = []
+
+    def ship(entry: Mapping[str, Any]) -> None:
+        shipped.append(entry["seq"])
+        raise ZeroDivisionError
+
+    running = open_log(log.directory, log.anchors, ship=ship)
+    usual, full = running._descriptor, os.open("/dev/full", os.O_WRONLY)
+    running._descriptor = full
+    running.record(FACTS, {}, {})
+    with pytest.raises(AuditUnavailable):
+        running.begin(FACTS, {})
+    running._descriptor = usual
+    assert running.begin(FACTS, {}) == 3
+    running.close()
+    os.close(full)
+    assert shipped == [1, 2, 3]
+    assert "entry 3" in caplog.records[-1].getMessage()
+
+
+def test_files_are_deleted_only_after_the_vault_has_recorded_it(log: Log) -> None:
+    away = threading.Event()
+
+    class Sometimes(KeptAnchors):
+        def put(self, anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
+            if away.is_set():
+                raise VaultUnavailable("away")
+            return super().put(anchor, takes_over=takes_over)
+
+    log.anchors = Sometimes()
+    log.write(60, max_bytes=1000)
+    while not log.file(KEPT_FILES - 1).exists():
+        log.write(1, max_bytes=1000)
+    away.set()
+    surplus = log.file(KEPT_FILES)
+    while not surplus.exists():
+        log.write(1, max_bytes=1000)
+    assert log.faults() == []
+    away.clear()
+    while surplus.exists():
+        log.write(1, max_bytes=1000)
+    assert log.faults() == []
+
+
+def test_the_end_is_anchored_within_a_second_and_at_the_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "ANCHOR_SECONDS", 0.01)
+    told = threading.Event()
+    anchors = log.anchors
+    put = anchors.put
+
+    def noticed(anchor: Anchor, *, takes_over: bool = False) -> Anchor | None:
+        other = put(anchor, takes_over=takes_over)
+        if anchor.seq == 3:
+            told.set()
+        return other
+
+    monkeypatch.setattr(anchors, "put", noticed)
+    running = open_log(log.directory, anchors)
+    for _ in range(3):
+        running.record(FACTS, {}, {})
+    assert told.wait(10), "the vault is not told of the end of the log"
+    running.record(FACTS, {}, {})
+    running.close()
+    assert [anchor.seq for anchor in anchors.kept.values()] == [4]
+
+
+def test_a_log_can_be_verified_while_it_is_written_and_rotated(log: Log) -> None:
+    running = open_log(log.directory, log.anchors, max_bytes=2000)
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            running.record(FACTS, {}, {})
+            running.anchor()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = [log.verified() for _ in range(30)]
+    finally:
+        done.set()
+        writer.join()
+        running.close()
+    assert [one.faults for one in found if one.faults] == []
+
+
+def _seqs(log: Log, limit: int = 100, before: int | None = None, **wanted: Any) -> tuple[list[int], int | None]:
+    found, following = search(log.path, Wanted(**wanted), lambda _: True, limit, before)
+    return [entry["seq"] for entry in found], following
+
+
+def test_entries_are_found_page_by_page_over_all_files(log: Log) -> None:
+    log.write(30, max_bytes=1000)
+    whole, end = _seqs(log, 1000)
+    assert (whole, end) == (list(range(30, 0, -1)), None)
+    pages: list[int] = []
+    before: int | None = None
+    while True:
+        found, before = _seqs(log, 7, before)
+        pages += found
+        if before is None:
+            break
+        assert len(found) == 7
+        assert before == found[-1]
+    assert pages == whole
+    for number in range(1, 32):
+        assert _seqs(log, 3, number)[0] == [seq for seq in (number - 1, number - 2, number - 3) if seq > 0]
+
+
+def test_entries_are_found_by_their_fields(log: Log) -> None:
+    running = open_log(log.directory, log.anchors)
+    uuid = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+    running.record({**FACTS, "client": "a", "session": "s1", "action": "fs.read", "connection": uuid}, {}, {})
+    running.record({**FACTS, "client": "b", "code": "no_shell", "token": "t1"}, {"connections": [uuid]}, {})
+    running.record({**FACTS, "client": 'ä\n"x', "connectionName": "web/röot"}, {}, {"connectionNames": ["x", None]})
+    running.record({**FACTS, "client": uuid}, {"name": "t1 fs.read no_shell"}, {})
+    running.close()
+    assert _seqs(log, connection=uuid)[0] == [2, 1]
+    assert _seqs(log, connection="web/röot")[0] == [3]
+    assert _seqs(log, connection="x")[0] == [3]
+    assert _seqs(log, caller="s1")[0] == _seqs(log, caller="a")[0] == [1]
+    assert _seqs(log, caller='ä\n"x')[0] == [3]
+    assert _seqs(log, action="fs.read")[0] == [1]
+    assert _seqs(log, code="no_shell", token="t1")[0] == [2]
+    assert _seqs(log, code="no_shell", caller="a")[0] == []
+    found, _ = search(log.path, Wanted(), lambda entry: entry.get("token") == "t1", 100)
+    assert [entry["seq"] for entry in found] == [2], "entries are shown that may not be seen"
+
+
+def test_a_long_search_continues_where_it_stopped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.write(10)
+    times = iter(range(1000))
+    monkeypatch.setattr("connmgr.audit.query.time.monotonic", lambda: float(next(times)))
+    before: int | None = None
+    asked = 0
+    while True:
+        found, following = _seqs(log, 5, before, action="nowhere")
+        asked += 1
+        assert found == []
+        if following is None:
+            break
+        assert before is None or following < before, "a search makes no progress"
+        before = following
+    assert 1 < asked < 10
+
+
+def test_hostile_content_stays_in_its_entry(log: Log) -> None:
+    name = "a\nb\u2028\x1b[2J\r\x00"
+    running = open_log(log.directory, log.anchors, names=lambda _: {"connectionName": name})
+    hostile = 'x"}\n{"seq":99,"previous":"' + "0" * 64 + '","time":"2026-01-01T00:00:00.000Z"}\n'
+    running.record({**FACTS, "client": hostile}, {"path": b"\xff\n\r{", "name": "\r\n\v\f\x85"}, {})
+    running.record(FACTS, {"name": hostile * 1000}, {})
+    running.close()
+    assert len(log.lines()) == 2
+    assert log.path.read_bytes().isascii()
+    assert (log.faults(), _seqs(log)[0]) == ([], [2, 1])
+    assert json.loads(log.lines()[0])["connectionName"] == name
+
+
+def test_a_broken_line_hides_no_others(log: Log) -> None:
+    log.write(5)
+    log.change(lambda lines: lines.__setitem__(2, b'\xff\x00{"seq":"3","time":"2026-01-01T00:00:00.000Z"}\n[]\n{\n'))
+    assert _seqs(log)[0] == [5, 4, 2, 1]
+    assert _seqs(log, before=5)[0] == [4, 2, 1]
+
+
+def test_the_anchor_has_the_log_s_position_and_no_content(log: Log) -> None:
+    log.write(2)
+    (anchor,) = log.anchors.kept.values()
+    assert anchor == replace(anchor, first=1, seq=2, hash=CHAIN.hash(log.lines()[-1]))
+    assert anchor.place == f"{os.uname().nodename}:{log.directory}"

@@ -1,0 +1,39 @@
+"""The length of a run, its time limit, and the count of examples at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.fuzz import rounds
+
+SHRINKING_SECONDS = 600.0
+"""How much longer than asked a fuzzer may take: the last round, and the search for a smaller failing example."""
+
+TRIED = "examples tried"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rounds.seconds = config.getoption("--fuzz-seconds")
+    for item in items:
+        if rounds.seconds and item.nodeid.startswith("tests/fuzz/"):
+            item.add_marker(pytest.mark.timeout(rounds.seconds + SHRINKING_SECONDS))
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    # A property of the report also reaches the summary from the workers of xdist.
+    item.user_properties.append((TRIED, rounds.tried.pop("examples", 0)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--fuzz-seconds"):
+        return
+    counts: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "teardown":
+                counts[report.nodeid] += dict(report.user_properties).get(TRIED, 0)
+    terminalreporter.section("examples")
+    for name, count in counts.items():
+        terminalreporter.line(f"{count:9} {name}")
