@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from connmgr.api.schemas import (
     UserName,
     UtcTime,
 )
+from connmgr.contract.audit import AWARE
 from connmgr.contract.common import ELEVATE, SECOND_NAMES, Located
 from connmgr.contract.fs import MOMENT, QUERY_PATH, QUERY_USER
 from connmgr.contract.message import (
@@ -50,7 +51,11 @@ from connmgr.contract.message import (
     fields_of,
     unwrapped,
 )
-from connmgr.fields import Boolean, Integer, Number, Schema, Text
+from connmgr.contract.secret import ENCRYPTED
+from connmgr.fields import Boolean, EncryptedSchema, Integer, Number, Schema, Text
+
+# Arithmetic with times beyond these overflows.
+_TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc))
 
 BY_FACT: Mapping[object, Callable[..., fields.Field[Any]]] = {
     ID: Id,
@@ -63,6 +68,8 @@ BY_FACT: Mapping[object, Callable[..., fields.Field[Any]]] = {
     QUERY_PATH: QueryPath,
     MODE: Mode,
     MOMENT: Moment,
+    AWARE: partial(fields.AwareDateTime, format="iso", validate=_TIMES),
+    ENCRYPTED: partial(fields.Nested, EncryptedSchema),
 }
 """The strict field of a value that its type alone does not tell."""
 
