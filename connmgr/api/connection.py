@@ -174,21 +174,19 @@ def add(request: dict[str, Any]) -> dict[str, Any]:
         id, is_new = _kept(request["name"], data)
         detail(connection=id, temporary=True)
         return {"connection": id, "added": is_new}
-    add = partial(
-        services().vault.connections.add,
+    id, is_new = services().vault.connections.add(
         request["name"],
         data.kind.name,
         data.sealed,
         fingerprint=data.fingerprint,
+        same=data.equals,
+        # The answer must not reveal an equivalent connection out of sight.
+        is_visible=lambda id: bool(services().authorisation.visible(caller(), [id])),
         category=request.get("category"),
         references=data.references,
         parent=data.parent,
         folder=data.folder,
     )
-    id, is_new = add(same=data.equals)
-    if not is_new and not services().authorisation.visible(caller(), [id]):
-        # The answer must not reveal that there is one.
-        id, is_new = add(same=lambda _: False)
     detail(connection=id, **({} if is_new else {"added": False}))
     return {"connection": id, "added": is_new}
 

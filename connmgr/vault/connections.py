@@ -146,6 +146,7 @@ class Connections:
         *,
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
+        is_visible: Callable[[str], bool] = lambda _: True,
         category: str | None = None,
         references: Iterable[str] = (),
         parent: str | None = None,
@@ -154,8 +155,8 @@ class Connections:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
         The secrets in ``data`` are sealed. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
-        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` returns True; it compares data with their secrets,
-        and is called while other writers wait. ``references`` are the connections that this one runs over; its path
+        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` and ``is_visible`` return True: the one compares
+        data with their secrets, the other takes an id; both are called while other writers wait. ``references`` are the connections that this one runs over; its path
         begins with the path of ``parent``, one of them, and ``folder``. Without a ``category`` it gets its parent's,
         or else the default one.
         :raises UnknownConnection: a reference or the parent does not exist.
@@ -174,7 +175,7 @@ class Connections:
             for row in rows.candidates(tx, [fingerprint])[fingerprint]:
                 # A record that was changed outside of connmgr equals none.
                 alike = row["type"] == type and record.intact(row, self._key)
-                if alike and same(record.load(row, self._key).data):
+                if alike and same(record.load(row, self._key).data) and is_visible(row["id"]):
                     return row["id"], False
             changes.insert(tx, self._key, new | inherited | {"way": bound}, targets, folder)
             return new["id"], True
