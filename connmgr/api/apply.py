@@ -157,7 +157,9 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
     batch = _batch(request, stored)
     permits = partial(found.vault.principals.permit, access=caller().access)
     # The answer must not tell that there is an equivalent connection out of sight.
-    applied = found.vault.batches.apply(batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])))
+    applied = found.vault.batches.apply(
+        batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])), caller().token
+    )
     _record(batch, applied, stored)
     end_what_runs(applied.stale)
     see_off(applied.removed)

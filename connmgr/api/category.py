@@ -183,5 +183,6 @@ def remove(request: dict[str, Any]) -> None:
         request["categories"],
         children=request["removeChildrenCategories"],
         contents=request["removeContents"],
+        token=caller().token,
     )
     see_off(removed)

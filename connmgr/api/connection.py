@@ -186,6 +186,7 @@ def add(request: dict[str, Any]) -> dict[str, Any]:
         references=data.references,
         parent=data.parent,
         folder=data.folder,
+        token=caller().token,
     )
     detail(connection=id, **({} if is_new else {"added": False}))
     return {"connection": id, "added": is_new}
@@ -249,7 +250,7 @@ def update(request: dict[str, Any]) -> None:
             # It may go to another host from now on.
             services().vault.principals.permit([password.sealed], caller().access)
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
-    moved = connections.update(id, **changes)
+    moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
     if "data" in request:
         end_what_runs(connections.with_dependents([id]))

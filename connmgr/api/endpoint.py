@@ -126,6 +126,9 @@ class Endpoint:
             try:
                 ready = self._ready(found, known, request, held)
                 response = respond(_awaited(known.turns, lambda: self._viewed(found, known, request, ready)))
+                if known.loan is not None and (why := known.loan.over) is not None:
+                    # Its end came too early to find what this request has opened.
+                    found.loans.ended_since(known.loan, why)
             except Parked as parked:
                 # The frames of its traceback would be kept while it waits.
                 known.turns.parked = parked.with_traceback(None)

@@ -77,6 +77,7 @@ def trust(request: dict[str, Any]) -> None:
 
     Compare its fingerprint with the host's administrator first: nothing else distinguishes the host from an impostor.
     """
+    _require_own()
     wanted = (request["connection"], request["host"], request["hostKey"])
     host_keys.trust(services().vault, services().registry, *wanted, caller().access)
 
@@ -105,7 +106,20 @@ def forget(request: dict[str, Any]) -> dict[str, Any]:
 
     The host's next key is then unknown. Whole lines are removed, and `FILE.old` keeps the old content of a file.
     """
+    _require_own()
     wanted = (request["connection"], request.get("host"))
     found = host_keys.forget(services().vault, services().registry, *wanted, caller().access)
     detail(removed=[one.key for one in found if not one.kept])
     return {"keys": found}
+
+
+def _require_own() -> None:
+    """Refuse a token that uses secrets by a loan: a host that it trusts could get them.
+
+    :raises ScopeDenied: its lender, or any other client, may do it.
+    """
+    if caller().access.lent() is not None:
+        raise errors.ScopeDenied(
+            "A token with a loan of secrets changes no known keys of hosts: its lender could send a secret to another "
+            "host then. Let the owner do it, or do it after the loan."
+        )

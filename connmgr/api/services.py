@@ -24,6 +24,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
+from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -55,6 +56,7 @@ class Services:
     commands: SavedCommands
     credentials: Credentials
     grants: Grants
+    loans: Loans
     tokens: Tokens
     tickets: Tickets
     scraper: Scraper

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from nacl.bindings import crypto_box_seal_open
 from nacl.exceptions import CryptoError
@@ -16,6 +18,9 @@ from nacl.secret import Aead
 from connmgr.errors import IntegrityError, InvalidRequest
 from connmgr.plugin import Asker
 from connmgr.secrets.passphrase import NO_COST, Cost
+
+if TYPE_CHECKING:
+    from connmgr.secrets.loans import Lent
 
 VAULT = "vault"
 """The principal whose private key the vault's generic key wraps."""
@@ -125,6 +130,10 @@ class Access:
         self._lock = threading.Lock()
         self._principal: Principal | None = None
         self._private = bytearray()
+        self.unlocked: object | None = None
+        """Stands for the present unlocking: another object after each; None while no user is unlocked."""
+        self.when_locked: Callable[[], object] = lambda: None
+        """Called when the user is locked, under locks: it may only wake others."""
 
     @property
     def principal(self) -> Principal | None:
@@ -137,6 +146,7 @@ class Access:
             self._wipe()
             self._private = bytearray(private)
             self._principal = principal
+            self.unlocked = object()
 
     def lock(self) -> None:
         """Forget the user and overwrite its private key; calling it again does nothing."""
@@ -154,6 +164,20 @@ class Access:
         self._private[:] = bytes(len(self._private))
         self._private = bytearray()
         self._principal = None
+        self.unlocked = None
+        self.when_locked()
+
+    def lent(self) -> Lent | None:
+        """Return the access to what others lend to this session's token (:mod:`connmgr.secrets.loans`), or None."""
+        return None
+
+    @property
+    def advice(self) -> str:
+        """What else helps where a secret is locked, or an empty text."""
+        return ""
+
+    def note(self, connection: str) -> None:
+        """Note a use on a connection, which counts for what is lent."""
 
     def __repr__(self) -> str:
         return "<Access>"
@@ -177,6 +201,13 @@ class Lending(Access):
 
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
         return self._own.open(key_id, sealed)
+
+    def lent(self) -> Lent | None:
+        return self._own.lent()
+
+    @property
+    def advice(self) -> str:
+        return self._own.advice
 
     @property
     def without_loan(self) -> Access:
