@@ -80,15 +80,9 @@ def create(
         raise click.UsageError("--json prints the token, and --output does not: give one of them.")
     if force and output is None:
         raise click.UsageError("--force is for --output.")
-    if lend_for is not None and not lend_secrets:
-        raise click.UsageError("--lend-for is for --lend-secrets.")
-    if lend_secrets:
-        _refuse_single_unlock("--lend-secrets")
     if output is not None:
         check_new(output, force=force)
-    members = wanted(given)
-    if lend_secrets:
-        members["lendSecrets"] = True if lend_for is None else {"seconds": lend_for}
+    members = {**_lending(lend_for, is_wanted=lend_secrets), **wanted(given)}
     client = connect()
     created = client.post("/token/create", name=name, expires=expires, **members)
     report_unmatched(client, members)
@@ -200,12 +194,22 @@ def lend(name: str, seconds: float | None, *, end: bool) -> None:
     click.echo(_loan(lent) if lent else "Nothing is lent to it.", err=True)
 
 
+def _lending(seconds: float | None, *, is_wanted: bool) -> dict[str, Any]:
+    """Return the member of ``/token/create`` for ``--lend-secrets`` and ``--lend-for``."""
+    if not is_wanted:
+        if seconds is not None:
+            raise click.UsageError("--lend-for is for --lend-secrets.")
+        return {}
+    _refuse_single_unlock("--lend-secrets")
+    return {"lendSecrets": True if seconds is None else {"seconds": seconds}}
+
+
 def _refuse_single_unlock(what: str) -> None:
-    """Refuse ``--unlock``, whose session ends with the command, and everything that it has lent."""
+    """Refuse ``--unlock``, after which nobody could lock the user again."""
     user = click.get_current_context().find_root().params.get("unlock")
     if user is not None:
         raise click.UsageError(
-            f"{what} lends as long as a user stays unlocked, and --unlock ends with this command: "
+            f"{what} holds as long as a user stays unlocked, and --unlock keeps no session in which you could lock it: "
             f"run connmgr vault unlock {user} first."
         )
 
@@ -251,12 +255,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         _filters(one["connections"]),
         _filters(one["categories"]),
         ",".join(one["scopes"]) or "no scopes",
-        _counted_rules(one["rules"]),
-        *(
-            [f"secrets of {one['lent']['user']} until {one['lent']['until'][:16].replace('T', ' ')}"]
-            if one["lent"]
-            else []
-        ),
+        _counted_rules(one["rules"]) + (f"; secrets of {one['lent']['user']}" if one["lent"] else ""),
     )
 
 
