@@ -158,9 +158,9 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
         request["fresh"],
         request.get(GROUNDS, {}),
     )
-    if (lent := caller().access.lent()) is not None:
+    if (grant := caller().grant) is not None:
         # Its shells are started in other threads, which know no request.
-        account().loan = lent.loan
+        account().loan = found.loans.of([one.id for one in grant.lineage])
     sound = [one for one in stored.values() if isinstance(one, Connection)]
     running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
     ready = dict.fromkeys(one.id for one in running)

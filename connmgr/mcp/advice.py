@@ -60,7 +60,7 @@ NEXT: Mapping[str, str] = {
     "invalid_credential": _ASK + "the token is not valid.",
     "not_authenticated": _ASK + "the token is not valid.",
     "secret_locked": _ASK
-    + "a password or key of this system is locked; they can lend its use by `connmgr token lend`, while it is unlocked.",
+    + "a password or key of this system is locked; `connmgr token lend` lends its use while it is unlocked.",
     "vault_locked": _ASK + "the vault has to be unlocked.",
     # The way to the machine
     "host_unresolved": "The machine's name has no address. Try another system, or ask whether it is still there.",

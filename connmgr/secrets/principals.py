@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from nacl.bindings import crypto_box_seal_open
 from nacl.exceptions import CryptoError
@@ -18,9 +17,6 @@ from nacl.secret import Aead
 from connmgr.errors import IntegrityError, InvalidRequest
 from connmgr.plugin import Asker
 from connmgr.secrets.passphrase import NO_COST, Cost
-
-if TYPE_CHECKING:
-    from connmgr.secrets.loans import Lent
 
 VAULT = "vault"
 """The principal whose private key the vault's generic key wraps."""
@@ -167,7 +163,7 @@ class Access:
         self.unlocked = None
         self.when_locked()
 
-    def lent(self) -> Lent | None:
+    def lent(self) -> Access | None:
         """Return the access to what others lend to this session's token (:mod:`connmgr.secrets.loans`), or None."""
         return None
 
@@ -202,7 +198,7 @@ class Lending(Access):
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
         return self._own.open(key_id, sealed)
 
-    def lent(self) -> Lent | None:
+    def lent(self) -> Access | None:
         return self._own.lent()
 
     @property

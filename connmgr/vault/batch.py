@@ -121,8 +121,7 @@ class Batches:
     ) -> Applied:
         """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`.
 
-        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none. ``token`` is the
-        id of the token that asks, None for the owner.
+        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none; ``token`` asks.
         """
         erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
         return self._database.write(lambda tx: self._apply(tx, batch, permits, is_visible, token), erases=erases)
