@@ -176,6 +176,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "66-token-create.sh": lambda answers: [answers[0]["exitCode"], answers[1]["code"]] == [0, "policy_denied"],
     "67-token-check.sh": lambda answers: answers == [{"effect": "allow", "rule": 1, "argv": ["uptime"]}],
     "67-token-info.sh": lambda answers: answers[0]["commands"] == "argv" and "shell.exec" in answers[0]["actions"],
+    "68-token-lend.sh": lambda answers: answers[0]["lent"] is None,
     "68-token-renew.sh": lambda answers: answers[0]["id"] in [one["id"] for one in answers[1]["tokens"]],
     "69-token-revoke.sh": lambda answers: answers[0]["code"] == "token_revoked",
     "70-shell-stop.sh": nothing,

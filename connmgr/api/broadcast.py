@@ -19,12 +19,13 @@ from connmgr.api.elevate import MEMBER, each_elevated
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
 from connmgr.api.schemas import ELEVATE, AwaitsApproval, Elevate, Filter, Id, Ids
-from connmgr.api.services import services
+from connmgr.api.services import EXTENSION, services
 from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
 from connmgr.engine.running import Result
 from connmgr.fields import Boolean, Integer, Schema
 from connmgr.rights.action import Action, always
-from connmgr.rights.command_rules import GROUNDS
+from connmgr.rights.command_rules import ASKED, GROUNDS
+from connmgr.rights.ground import SEND_AGAIN
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
 from connmgr.vault.elevated import base_of
@@ -32,6 +33,8 @@ from connmgr.vault.elevated import base_of
 MAX_CONNECTIONS = 1000
 MAX_PARALLEL = 128
 FILTERS = ("categoryFilter", "connectionFilter", "typeFilter")
+
+BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
 group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
 
@@ -133,7 +136,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     BroadcastRequest,
     lines=BroadcastLine(),
     has_content=True,
-    action=Action("shell.broadcast", runs=True, in_shell=always),
+    action=BROADCAST,
     about=("connections", "session", "command", "argv"),
     selects=select,
     raises=[errors.IntegrityError, errors.UnknownCommand],
@@ -169,8 +172,37 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     others = [one.id for one in sound if one.id not in ready]
     work = Broadcast(found.shells, caller().access, order, ready, others)
     forwards = partial(found.shells.forward_agent, ids, order.session)
-    lines = _Lines(account(), stored, request["encoding"], request.get("named", {}), forwards)
+    ask_again = partial(_asked_again, flask.current_app.app_context(), account(), request.get(ASKED, {}))
+    lines = _Lines(account(), stored, request["encoding"], request.get("named", {}), forwards, ask_again)
     return as_lines(lines.all(ids, work.outcomes(cancellation())))
+
+
+def _asked_again(
+    context: flask.ctx.AppContext,
+    known: Account,
+    asked: Mapping[str, Any],
+    connection: str,
+    moved: errors.ApprovalRequired,
+) -> Exception:
+    """Return the error of a ``connection`` whose ground has ``moved`` since the approval of what was ``asked``.
+
+    The same is asked for that connection alone, on its ground of now, so that the error names an approval.
+    """
+    found = context.app.extensions[EXTENSION]
+    with context:
+        flask.g.account = known
+        try:
+            # A person is asked, and not waited for: the other lines are on their way.
+            again = {**asked, "connections": [connection], "wait": 0}
+            permitted = found.authorisation.check(caller(), BROADCAST, again, ["connections"])
+            # It was approved for this connection already, and is not begun here.
+            found.approvals.give_back()
+            return errors.ApprovalRequired(moved.message, **permitted.reasons)
+        except errors.ApprovalRequired as error:
+            error.message = f"{moved.message.removesuffix(SEND_AGAIN)} {error.message}"
+            return error
+        except Exception as error:  # noqa: BLE001 - it is told in the connection's line
+            return error
 
 
 class _Lines:
@@ -183,8 +215,10 @@ class _Lines:
         encoding: str,
         named: Mapping[str, str],
         forwards: Callable[[], bool],
+        ask_again: Callable[[str, errors.ApprovalRequired], Exception],
     ) -> None:
         self._forwards = forwards
+        self._ask_again = ask_again
         self._known = known
         self._stored = stored
         self._encoding = encoding
@@ -228,6 +262,8 @@ class _Lines:
             self._exit_codes[outcome.connection] = result.exit_code
             shown = self._shown(result, restarted=outcome.restarted)
         else:
+            if isinstance(result, errors.ApprovalRequired) and "approval" not in result.details:
+                result = self._ask_again(outcome.connection, result)
             shown = {"error": self._error(result)}
         self._counts["connections"] += 1
         self._counts["errors" if "error" in shown else "failed" if shown["exitCode"] else "succeeded"] += 1

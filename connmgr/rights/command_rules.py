@@ -18,6 +18,9 @@ from connmgr.rights.scopes import ARGV, TEXT
 GROUNDS = "grounds"
 """The member of an approved request that has its grounds, by connections."""
 
+ASKED = "asked"
+"""The member of an approved request that has it as it was, before a rule put another command in its place."""
+
 GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
 """Returns the ground of a request on a connection, in a ``session``, with what it reads; True: in a fresh shell."""
 
@@ -55,7 +58,7 @@ class CommandRules:
         return combined([one.rules.decide_command(wanted) for one in self._ruled for wanted in self._wanted])
 
     def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted:
-        """Return how the request may be carried out; an approved one has its :data:`GROUNDS`.
+        """Return how the request may be carried out; an approved one has its :data:`GROUNDS` and :data:`ASKED`.
 
         :raises PolicyDenied: a rule denies it, or none allows it.
         :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
@@ -74,7 +77,7 @@ class CommandRules:
             grounds = self._grounds(decided, ground_of)
             asked = self._asked(decided)
             reasons["approval"] = approvals.require(self._grant, asked, wait, self._askers(), grounds)
-            decided[GROUNDS] = {one.connection: one for one in grounds}
+            decided |= {GROUNDS: {one.connection: one for one in grounds}, ASKED: self._request}
         return Permitted(decided, reasons)
 
     def _asked(self, decided: Mapping[str, Any]) -> dict[str, Any]:
