@@ -6,11 +6,12 @@ from typing import Any
 
 from marshmallow import fields
 
-from connmgr.api.account import account, detail
+from connmgr.api.account import account, caller, detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.errors import CommandExists, UnknownCommand
+from connmgr.errors import CommandExists, InvalidRequest, ScopeDenied, UnknownCommand
 from connmgr.fields import Boolean, List, Schema, Text
+from connmgr.rights.command_rules import TOO_FREE
 from connmgr.rights.saved_commands import SavedCommand
 
 group = Group(
@@ -45,10 +46,24 @@ class SavedCommandFields(CommandNameRequest):
         },
     )
     description = Text(load_default="", metadata={"description": "What it is for."})
+    mayRunOthers = Boolean(
+        metadata={
+            "description": "True lets rules of tokens name the command although an argument is a free word for a "
+            "program that does more than print. Only the owner may say so."
+        }
+    )
 
 
 class CommandSaveRequest(SavedCommandFields):
     replace = Boolean(load_default=False, metadata={"description": "True replaces the command of this name."})
+
+
+class CommandSaveResponse(Schema):
+    warning = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Why no rule that allows the command lets a token run it, or null."},
+    )
 
 
 class CommandQueryResponse(Schema):
@@ -68,16 +83,32 @@ EXAMPLE: dict[str, Any] = {
 @group.endpoint(
     "/save",
     CommandSaveRequest,
+    CommandSaveResponse,
     has_content=True,
     action="command.save",
     about=("name", "replace"),
-    raises=[CommandExists],
+    raises=[CommandExists, ScopeDenied],
     example=EXAMPLE,
+    answer={"warning": "systemctl runs or loads other programs as its words tell it."},
 )
-def save(request: dict[str, Any]) -> None:
-    """Save a command. Later calls run this version; commands that already run are not affected."""
+def save(request: dict[str, Any]) -> dict[str, Any]:
+    """Save a command. Later calls run this version; commands that already run are not affected.
+
+    Arguments that tokens choose obey the limits of free words in rules. The owner may save any command and run it; a
+    token saves none whose arguments are too free.
+    """
     body = {name: request[name] for name in ("argv", "parameters", "description")}
-    services().commands.save(SavedCommand.read(request["name"], body), replaces=request["replace"])
+    if request.get("mayRunOthers"):
+        body["mayRunOthers"] = True
+    command = SavedCommand.read(request["name"], body)
+    why = command.too_free("allow", {})
+    if caller().grant is not None:
+        if "mayRunOthers" in body:
+            raise ScopeDenied("Only the owner saves a command with mayRunOthers: rules of other tokens may name it.")
+        if why is not None:
+            raise InvalidRequest(f"parameters: {why}")
+    services().commands.save(command, replaces=request["replace"])
+    return {"warning": why}
 
 
 @group.endpoint(
@@ -105,12 +136,14 @@ def with_words(request: dict[str, Any]) -> dict[str, Any]:
     """Return a loaded request with the argv of its ``saved`` command.
 
     ``saved`` then has its name and its arguments as texts, for the rules.
-    :raises UnknownCommand, InvalidRequest: as :meth:`connmgr.rights.saved_commands.SavedCommands.expand`.
+    :raises UnknownCommand | InvalidRequest: there is no such command, or it does not take these arguments.
     """
     if "saved" not in request:
         return request
     name = request["saved"]["name"]
-    expanded = services().commands.expand(name, request["saved"]["arguments"])
+    command = services().commands.get(name)
+    expanded = command.expand(request["saved"]["arguments"])
     detail(saved=name)
     account().recorded = list(expanded.recorded)
-    return {**request, "argv": list(expanded.argv), "saved": (name, expanded.arguments)}
+    saved = {"saved": (name, expanded.arguments), TOO_FREE: command.too_free}
+    return {**request, "argv": list(expanded.argv), **saved}

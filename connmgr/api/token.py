@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.fields import Boolean, Integer, Length, List, Number, Range, Schema, Text
 from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
-from connmgr.rights.rules import rule_of
+from connmgr.rights.rules import load_rules, rule_of
 from connmgr.rights.scopes import ACTIONS, SCOPES, allowed
 from connmgr.secrets.loans import Loan, until
 from connmgr.secrets.principals import Access, Principal
@@ -325,6 +326,7 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     """
     loan = request.pop("lendSecrets", None)
     lending = None if loan is None else _lending(caller().grant)
+    _check_saved_commands(request["rules"])
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
     if lending is not None:
@@ -457,6 +459,17 @@ def lend(request: dict[str, Any]) -> dict[str, Any]:
         grant.require_valid(now())
         _lend(_lending(grant.parent), grant, request.get("seconds"))
     return _info(services().grants.document(grant), grant.invalid(now())) | {"lent": _lent(grant)}
+
+
+def _check_saved_commands(rules: list[Any]) -> None:
+    """Refuse a rule over a saved command of now that would allow nothing, because its arguments are too free."""
+    for rule in load_rules(rules).over_saved_commands:
+        if rule.effect == "deny" or rule.may_run_others:
+            continue
+        with suppress(errors.UnknownCommand):
+            # One that is saved later is checked when a token uses it.
+            if why := services().commands.get(rule.command).too_free(rule.effect, rule.arguments):
+                raise errors.InvalidRequest(f"rules[{rule.index}].command: {why}")
 
 
 class _Lending(NamedTuple):

@@ -18,6 +18,9 @@ from connmgr.rights.scopes import ARGV, TEXT
 GROUNDS = "grounds"
 """The member of an approved request that has its grounds, by connections."""
 
+TOO_FREE = "too free"
+"""The member of a request with a saved command that has :meth:`connmgr.rights.saved_commands.SavedCommand.too_free`."""
+
 ASKED = "asked"
 """The member of an approved request that has it as it was, before a rule put another command in its place."""
 
@@ -69,6 +72,8 @@ class CommandRules:
         rule = rule_of(decision)
         if decision.effect == "deny":
             what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
+            if TOO_FREE in self._request and (why := self._request[TOO_FREE]("allow", {})):
+                what += f" No rule allows every argument of this command: {why}"
             raise PolicyDenied(what, rule=rule)
         decided = _decided(self._request, decision)
         reasons = {} if rule is None else {"rule": rule}
@@ -134,6 +139,7 @@ def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
         argv=tuple(request["argv"]) if "argv" in request else None,
         text=request.get("command"),
         saved=request.get("saved"),
+        too_free=request.get(TOO_FREE, lambda _effect, _limits: None),
         env=request.get("env") or {},
         cwd=request.get("cwd"),
         has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),

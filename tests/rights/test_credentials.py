@@ -62,7 +62,7 @@ OF_ONE_SCOPE: Mapping[str, str] = {
     "secret.decrypt": "/secret/decrypt",
     "approval.decide": "/approval/decide /approval/query",
     "vault.admin": "/audit/forget /command/remove /command/save /daemon/stop /vault/user/add /vault/user/remove",
-    "token.create": "/token/create /token/query /token/renew /token/revoke",
+    "token.create": "/token/create /token/lend /token/query /token/renew /token/revoke",
     "audit.read": "/audit/query /audit/verify",
     "metrics.read": "/daemon/status /metrics",
 }
