@@ -170,7 +170,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "65-vault-user-remove.sh": keys("connections", "resealed", "heir", "lost"),
     "66-approval-query.sh": lambda answers: [one["state"] for one in answers[0]["approvals"]] == ["pending"],
     "67-approval-decide.sh": lambda answers: [answers[0]["state"], answers[1]["stdout"]] == ["once", "approved"],
-    "68-command-save.sh": lambda answers: answers[0]["stdout"] == "Hello, Ada",
+    "68-command-save.sh": lambda answers: answers[1]["stdout"] == "Hello, Ada",
     "69-command-query.sh": lambda answers: [one["name"] for one in answers[0]["commands"]] == ["greet"],
     "69-command-remove.sh": nothing,
     "66-token-create.sh": lambda answers: [answers[0]["exitCode"], answers[1]["code"]] == [0, "policy_denied"],
