@@ -187,7 +187,11 @@ class ConnectionInfo(Schema):
     state = fields.Dict(required=True, metadata={"description": "The far side as it was last seen."})
     cache = fields.Dict(
         required=True,
-        metadata={"description": "`sessionEnabled`, present once it was toggled: whether it shall be open."},
+        metadata={
+            "description": "`sessionEnabled`, present once it was toggled: whether it shall be open. `setByToken`: the "
+            "token that added it or changed its data or category since the owner last gave it data; no loan of secrets "
+            "is used for it."
+        },
     )
     dialled = fields.Nested(
         DialledHosts,

@@ -68,7 +68,7 @@ class Admission:
         who = self._who(access)
         if self._admits(who):
             return
-        by = self._principals.entitled(self._secrets, access, self._refusal)
+        by = self._principals.entitled(self._secrets, access, self._refusal) if self._secrets else access
         if by is access:
             self._decide(who, None)
             return

@@ -263,6 +263,12 @@ def test_a_loan_is_not_used_for_what_a_token_has_added_changed_or_moved(
             "secret_locked",
         )
         assert writer.refused("/hostkey/forget", connection=mine) == "scope_denied"
+        # Commands of a connection of its own do not run with the rights of a lent one below.
+        above = {"type": "shellEnvironment", "elevated": False, "host": {"storeId": root}, "commands": ["id"]}
+        over = writer.ok("/connection/add", name="above", data=above, validate=False)["connection"]
+        assert runs(writer, over).code == "secret_locked"
+        alice.post("/connection/remove", connections=[over])
+        assert runs(writer, root).status == 200
     finally:
         alice.post("/category/remove", categories=[prod], removeChildrenCategories=True, removeContents=True)
 
