@@ -282,3 +282,18 @@ def test_a_broadcast_and_a_job_use_a_loan(daemon: Daemon, alice: Client, root: s
     alice.post("/vault/lock")
     assert holder.refused("/job/output", job=job) == "secret_locked"
     assert b"secret_locked" in holder.send("/shell/broadcast", connections=[root], command="id -un").body
+
+
+def test_a_token_that_looks_at_a_terminal_of_the_owner_leaves_it_with_the_loan(
+    daemon: Daemon, alice: Client, root: str
+) -> None:
+    holder = borrower(daemon, alice)
+    terminal = alice.post("/terminal/open", connection=root, command="sleep 600")["terminal"]
+    with Client(daemon.url, session_token=holder.secret) as bearer:
+        attached = bearer.terminal.attach(terminal)
+        with attached:
+            until(lambda: of(alice.post("/terminal/query")["terminals"], terminal)["clients"] == 1)
+            alice.post("/token/lend", id=holder.id, end=True)
+            until(lambda: of(alice.post("/terminal/query")["terminals"], terminal)["clients"] == 0)
+    assert of(alice.post("/terminal/query")["terminals"], terminal)["state"] == "running"
+    alice.post("/terminal/close", terminal=terminal)
