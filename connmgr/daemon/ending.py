@@ -69,9 +69,10 @@ class Ending:
         self._terminals.end([loan.token], on=used_on)
         self._tunnels.end([loan.token], through=used_on)
 
-    def loan_used(self, loan: Loan, connection: str) -> None:
+    def loan_used(self, loan: Loan, connection: str, is_first: bool) -> None:
         """Record a use of a loan, in the entry of the request that uses it if there is one."""
-        if not note_loan(loan, connection):
+        # Outside of requests jobs are looked at several times a second, which would fill the trail.
+        if not note_loan(loan, connection) and is_first:
             self._record(LOAN_USED, loan, {"connection": connection})
 
     def _record(self, event: str, loan: Loan, more: Mapping[str, Any]) -> None:

@@ -70,13 +70,14 @@ class Loans:
 
     ``ended`` is called in a thread of its own, with each loan that has ended and the reason, and ``ended_since`` by a
     request that has opened something by a loan that ended meanwhile. ``used`` is called in the
-    thread of each use, with the loan and the connection.
+    thread of each use, with the loan, the connection and whether it is the
+    first there.
     """
 
     def __init__(self) -> None:
         self.ended: Callable[[Loan, str], None] = lambda _loan, _why: None
         self.ended_since: Callable[[Loan, str], None] = lambda _loan, _why: None
-        self.used: Callable[[Loan, str], None] = lambda _loan, _connection: None
+        self.used: Callable[[Loan, str, bool], None] = lambda _loan, _connection, _is_first: None
         self._lock = threading.Lock()
         self._loans: dict[str, Loan] = {}
         self._news = threading.Event()
@@ -195,8 +196,9 @@ class Lent(Access):
         return None if self.loan.over else self.loan.lender.open(key_id, sealed)
 
     def note(self, connection: str) -> None:
+        is_first = connection not in self.loan.used_on
         self.loan.used_on.add(connection)
-        self._loans.used(self.loan, connection)
+        self._loans.used(self.loan, connection, is_first)
 
 
 def loan_over(loan: Loan, why: str) -> SecretLocked:
