@@ -22,7 +22,7 @@ from connmgr.vault.jobs import UNDER_WAY, JobFilter
 logger = logging.getLogger("connmgr.rights")
 
 LOAN_ENDED, LOAN_USED = "loan ended", "loan used"
-"""The events of entries of the audit trail that are not about a request."""
+"""The events of entries of the audit log that are not about a request."""
 
 GRACE_SECONDS = 2.0
 """Time for a job to end after TERM, before KILL."""
@@ -71,7 +71,7 @@ class Ending:
 
     def loan_used(self, loan: Loan, connection: str, is_first: bool) -> None:
         """Record a use of a loan, in the entry of the request that uses it if there is one."""
-        # Outside of requests jobs are looked at several times a second, which would fill the trail.
+        # Outside of requests jobs are looked at several times a second, which would fill the log.
         if not note_loan(loan, connection) and is_first:
             self._record(LOAN_USED, loan, {"connection": connection})
 

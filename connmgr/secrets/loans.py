@@ -29,12 +29,12 @@ class Loan:
 
     token: str
     name: str
-    """The token's name, for the audit trail."""
+    """The token's name, for the audit log."""
     lineage: Sequence[str]
     """The ids of the token, of the one that it was created with, and so on."""
     lender: Access
     session: str
-    """The id of the lender's session in the audit trail."""
+    """The id of the lender's session in the audit log."""
     principal: Principal
     """The user as stored when it lent; one with another passphrase is another one."""
     until: datetime
