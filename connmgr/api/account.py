@@ -22,6 +22,9 @@ Piece = TypeVar("Piece")
 CANCELLATION = "connmgr.cancellation"
 """The key in the WSGI environment for the :class:`Cancellation` of a request, by its client's leaving."""
 
+PEER_UID = "connmgr.peer_uid"
+"""The key in the WSGI environment for the user at the other end of the Unix socket, if the request came by it."""
+
 
 @dataclass
 class Account:

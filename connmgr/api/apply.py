@@ -10,6 +10,7 @@ from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api.account import caller, detail, part
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
 from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
@@ -114,6 +115,7 @@ class ApplyResponse(Schema):
     ApplyRequest,
     ApplyResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="connection.apply",
     dumped=True,
     raises=[

@@ -9,6 +9,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api.account import Account, account, detail, while_valid
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
 from connmgr.api.fs_schemas import (
@@ -48,6 +49,7 @@ _CHECKSUM = ChecksumResponse()
     "/archive",
     MembersRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),
@@ -75,6 +77,7 @@ def archive(request: dict[str, Any]) -> flask.Response:
     MembersRequest,
     ChecksumsResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),

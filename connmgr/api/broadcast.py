@@ -13,6 +13,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import Account, account, caller, cancellation
 from connmgr.api.answer import as_lines
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.command import with_words
 from connmgr.api.command_fields import CommandFields, command_of, printed_until
 from connmgr.api.elevate import MEMBER, each_elevated
@@ -136,6 +137,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     BroadcastRequest,
     lines=BroadcastLine(),
     has_content=True,
+    most_values=LISTED_VALUES,
     action=BROADCAST,
     about=("connections", "session", "command", "argv"),
     selects=select,

@@ -8,6 +8,7 @@ from marshmallow import fields
 
 from connmgr import errors
 from connmgr.api.account import caller
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.group import Group
 from connmgr.api.removal import see_off
 from connmgr.api.schemas import Filter, Id, Ids, UtcTime
@@ -83,6 +84,7 @@ class CategoryRemoveRequest(Schema):
     CategoryInfoRequest,
     CategoryInfoResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="category.info",
     reads=True,
     dumped=True,
@@ -158,6 +160,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     "/remove",
     CategoryRemoveRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("category.remove", limits=[changes_categories]),
     about=("categories",),
     raises=[

@@ -10,6 +10,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, cancellation, detail, note_forwarding
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
 from connmgr.api.connection_info import described, dialled_hosts, in_categories, log_command, usage_categories
 from connmgr.api.connection_schemas import (
@@ -102,6 +103,7 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     ConnectionInfoRequest,
     ConnectionInfoResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="connection.info",
     reads=True,
     dumped=True,
@@ -260,6 +262,7 @@ def update(request: dict[str, Any]) -> None:
     "/remove",
     ConnectionRemoveRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=REMOVE,
     about=("connections",),
     raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],

@@ -14,7 +14,7 @@ import marshmallow
 from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
-from connmgr.api.body import REFUSAL, read
+from connmgr.api.body import MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
@@ -78,6 +78,9 @@ class Endpoint:
     has_content: bool = False
     """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
+    most_values: int = MAX_VALUES
+    """Most values in the JSON of its request."""
+
     public: bool = False
     """Whether it needs no token."""
 
@@ -101,7 +104,13 @@ class Endpoint:
         found, known = services(), self._account()
         if not self.public:
             self._find_caller(found, known)
-        request = read(known.environ, self.request, raw=bool(self.raw_body))
+        request = read(
+            known.environ,
+            self.request,
+            raw=bool(self.raw_body),
+            most=self.most_values,
+            turn=lambda: found.pace.turn(known.holder),
+        )
         return self._carry_out(found, known, request, self._respond)
 
     def _account(self) -> Account:

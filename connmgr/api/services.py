@@ -26,6 +26,7 @@ from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
+from connmgr.shares import Pace
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
@@ -62,6 +63,7 @@ class Services:
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots
+    pace: Pace
     blobs: Blobs
     audit: AuditLog
     subject_names: SubjectNames

@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate
 
-from connmgr.api.account import account, caller
+from connmgr.api.account import PEER_UID, account, caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import (
@@ -267,5 +267,8 @@ def remove_user(request: dict[str, Any]) -> dict[str, Any]:
 
 def _guesser() -> Guesser:
     """Return whom wrong passphrases of this request delay."""
-    holder = caller().holder
-    return Guesser(holder) if holder is not None else Guesser(address=account().environ["REMOTE_ADDR"])
+    asking, environ = caller(), account().environ
+    if asking.holder is not None:
+        return Guesser(asking.holder)
+    uid = environ.get(PEER_UID)
+    return Guesser(origin=environ["REMOTE_ADDR"] if uid is None else f"uid {uid}", session=asking.id)

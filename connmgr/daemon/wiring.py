@@ -38,6 +38,7 @@ from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
+from connmgr.shares import Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -104,6 +105,7 @@ def open_services(
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
         slots=slots,
+        pace=Pace(),
         blobs=blobs,
         audit=audit,
         subject_names=names,

@@ -373,13 +373,16 @@ class Principals:
 
     def _authenticate(self, name: str, passphrase: str, guesser: Guesser) -> tuple[Principal, bytes]:
         """Return a user and its private key."""
-        with self._throttle.attempt(name, guesser):
+        with self._throttle.attempt(name, guesser) as failed_before:
             known = self._known()
             # For an unknown user a key is derived too, so that the answer takes the same time.
             user = known.get(name) if name != VAULT else None
             user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
             cost = user.cost or NO_COST
-            private = user.unwrap(self._derivation.derive(passphrase, user.salt, cost, of_token=bool(guesser.token)))
+            wrapping = self._derivation.derive(
+                passphrase, user.salt, cost, of_token=bool(guesser.token), may_wait=failed_before
+            )
+            private = user.unwrap(wrapping)
             if private is None:
                 self._throttle.failed(name, guesser)
                 raise UnlockFailed(_WRONG)
