@@ -85,9 +85,7 @@ class Throttle:
                 wait = math.ceil(until - now)
                 raise UnlockThrottled(f"Too many failed unlocks; try again in {wait} s.", retry_after=wait)
             if guesser in self._trying:
-                raise UnlockThrottled(
-                    "Another passphrase of this token or session is being checked; try again in a moment."
-                )
+                raise UnlockThrottled("Another passphrase of yours is being checked; try again in a moment.")
             # Otherwise many simultaneous attempts would all come before the first failure.
             self._trying.add(guesser)
         try:

@@ -87,7 +87,7 @@ TABLE = """
 /job/input                   xxx . ......x........... .xx . ......
 /job/kill                    xxx . ......x........... .xx . ......
 /job/remove                  xxx . ......x........... .xx . ......
-/job/orphans                 xxx . .................. ... . ......
+/job/orphans                 xxx . .................. ..x . ......
 /command/save                xxx . ..............x... ... . ......
 /command/query               xxx x xxxxxxxxxxxxxxxxxx xxx . ......
 /command/remove              xxx . ..............x... ... . ......
@@ -195,9 +195,7 @@ def credential(daemon: Daemon, kind: str) -> str:
         return create(daemon, *COMBINED[kind]).secret
     return {
         "bare": lambda: create(daemon).secret,
-        "child": lambda: (
-            create(daemon, "token.create", "connection.read", "shell.any").create("connection.read").secret
-        ),
+        "child": lambda: create(daemon, "token.create", "connection.read").create("connection.read").secret,
         "metrics": lambda: "m" * 40,
         "ticket": lambda: ticket(daemon),
         "expired": lambda: expired(daemon),
@@ -229,7 +227,7 @@ def ticket(daemon: Daemon) -> str:
 
 def expired(daemon: Daemon) -> str:
     holder = create(daemon, *SCOPES, expires=1)
-    eventually(lambda: holder.send("/token/info").status == 401, "a token of one second does not expire")
+    eventually(lambda: holder.send("/token/info").status == 403, "a token of one second does not expire")
     return holder.secret
 
 

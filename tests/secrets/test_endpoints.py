@@ -187,14 +187,12 @@ def test_wrong_passphrases_of_the_owner_s_other_sessions_keep_nobody_from_unlock
 ) -> None:
     def unlock(token: str, passphrase: str) -> str:
         body = {"user": "alice", "passphrase": passphrase}
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         if door == "port":
             answer = send(own_daemon.url, "/vault/unlock", body, headers)
         else:
             with closing(Beside(own_daemon)) as beside:
-                beside.request(
-                    "POST", "/vault/unlock", json.dumps(body), {"Content-Type": "application/json", **headers}
-                )
+                beside.request("POST", "/vault/unlock", json.dumps(body), headers)
                 response = beside.getresponse()
                 answer = Answer(response.status, {}, response.read())
         return "ok" if answer.status == 200 else answer.code
