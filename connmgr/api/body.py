@@ -28,7 +28,7 @@ does it limit the time for which parsing stops all other threads."""
 LISTED_VALUES = 500_000
 """The same where a request lists connections, categories or files."""
 
-LARGE_BYTES = 256 * 1024
+LARGE_BYTES = 64 * 1024
 """Bodies above this size are parsed at their sender's pace (:class:`connmgr.shares.Pace`)."""
 
 _PIECE = 64 * 1024
