@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 STRANGER = ""
 """The holder that stands for all clients that have not shown a valid token."""
@@ -56,3 +60,53 @@ class Shares:
         if holder == STRANGER:
             return wanted <= self._strangers
         return wanted <= self.one and self._of_tokens + size <= self.together
+
+
+REST = 10.0
+LONGEST_REST_SECONDS = 2.0
+
+
+@dataclass
+class _Turn:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+    free_at: float = 0.0
+
+
+class Pace:
+    """Has each token do work that stops the interpreter one piece at a time, with a rest between two of them.
+
+    The rest is ``rest`` times the processor time of the piece before, at most ``longest`` seconds: whoever asks for
+    little meanwhile meets few such pieces. The owner has no pace. Safe to use from several threads.
+    """
+
+    def __init__(self, rest: float = REST, longest: float = LONGEST_REST_SECONDS) -> None:
+        self._rest, self._longest = rest, longest
+        self._lock = threading.Lock()
+        self._turns: dict[str, _Turn] = {}
+
+    @contextmanager
+    def turn(self, holder: str | None) -> Iterator[None]:
+        """Wait for the turn of ``holder``, and have it during the block."""
+        if holder is None:
+            yield
+            return
+        with self._lock:
+            turn = self._turns.setdefault(holder, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                time.sleep(max(0.0, turn.free_at - time.monotonic()))
+                began = time.thread_time()
+                try:
+                    yield
+                finally:
+                    used = time.thread_time() - began
+                    turn.free_at = time.monotonic() + min(self._longest, self._rest * used)
+        finally:
+            with self._lock:
+                turn.users -= 1
+                now = time.monotonic()
+                for name, one in list(self._turns.items()):
+                    if not one.users and one.free_at <= now:
+                        del self._turns[name]

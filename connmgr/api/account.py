@@ -16,11 +16,15 @@ from connmgr.api.parking import TURNS, Turns
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.plugin import Transport
 from connmgr.rights.ground import Ground
+from connmgr.secrets.loans import Loan, loan_over
 
 Piece = TypeVar("Piece")
 
 CANCELLATION = "connmgr.cancellation"
 """The key in the WSGI environment for the :class:`Cancellation` of a request, by its client's leaving."""
+
+PEER_UID = "connmgr.peer_uid"
+"""The key in the WSGI environment for the user at the other end of the Unix socket, if the request came by it."""
 
 
 @dataclass
@@ -49,6 +53,9 @@ class Account:
     grounds: Mapping[str, Ground] = field(default_factory=dict)
     """On what the request was approved, by connections; empty where it needed no approval."""
 
+    requested: Any = None
+    """The approved request as it was, before a rule put another command in its place."""
+
     elevation: Any = None
     """The elevation that a request about several connections asks for, until they are found."""
 
@@ -63,6 +70,9 @@ class Account:
 
     held: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""
+
+    loan: Loan | None = None
+    """The loan of secrets by which it has used a connection."""
 
     client: str | None = None
     caller: Caller | None = None
@@ -129,16 +139,18 @@ def caller() -> Caller:
 
 
 class _WhileValid(Cancellation):
-    """The end of a client's interest, or of the validity of its token, which nobody is woken for."""
+    """The end of a client's interest, or of the validity of its token or loan, which nobody is woken for."""
 
-    def __init__(self, client: Cancellation, asking: Caller) -> None:
+    def __init__(self, client: Cancellation, asking: Caller, known: Account) -> None:
         super().__init__()
         self._client = client
         self._asking = asking
+        self._known = known
 
     @property
     def cancelled(self) -> bool:
-        return self._asking.ended or self._client.cancelled
+        loan_over = self._known.loan is not None and self._known.loan.over is not None
+        return loan_over or self._asking.ended or self._client.cancelled
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
@@ -150,7 +162,7 @@ def cancellation() -> Cancellation:
     """Return the end of this request: its client leaves, or its token becomes invalid."""
     client: Cancellation = account().environ.get(CANCELLATION, NEVER)
     asking = caller()
-    return client if asking.live is None else _WhileValid(client, asking)
+    return client if asking.live is None else _WhileValid(client, asking, account())
 
 
 def require_client() -> None:
@@ -164,13 +176,32 @@ def require_valid() -> None:
     caller().require_valid()
 
 
+def note_loan(loan: Loan, connection: str) -> bool:
+    """Note that the request that is being answered uses ``connection`` by a loan; return False outside of requests."""
+    if not flask.has_request_context():
+        return False
+    known = account()
+    known.loan = loan
+    lent = known.details.setdefault("lent", {"user": loan.principal.name, "session": loan.session, "connections": []})
+    if connection not in lent["connections"]:
+        lent["connections"].append(connection)
+    return True
+
+
 def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield ``pieces`` of a transfer for this request; raise the error of the caller's token if it becomes invalid."""
     asking = caller()
-    return iter(pieces) if asking.live is None else _until_ended(pieces, asking)
+    return iter(pieces) if asking.live is None else _until_ended(pieces, asking, account())
 
 
-def _until_ended(pieces: Iterable[Piece], asking: Caller) -> Iterator[Piece]:
+def _until_ended(pieces: Iterable[Piece], asking: Caller, known: Account) -> Iterator[Piece]:
     for piece in pieces:
         asking.require_valid()
+        require_loan(known)
         yield piece
+
+
+def require_loan(known: Account) -> None:
+    """Raise :class:`connmgr.errors.SecretLocked` if a loan by which the request ``known`` runs is over."""
+    if known.loan is not None and (why := known.loan.over) is not None:
+        raise loan_over(known.loan, why)

@@ -9,6 +9,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, detail, part
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
 from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
@@ -31,6 +32,7 @@ LABELLED = {"label": "bastion"}
     ApplyRequest,
     ApplyResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="connection.apply",
     raises=[
         errors.UnknownType,
@@ -73,7 +75,9 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     batch = _batch(request, stored)
     permits = partial(found.vault.principals.permit, access=caller().access)
     # The answer must not tell that there is an equivalent connection out of sight.
-    applied = found.vault.batches.apply(batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])))
+    applied = found.vault.batches.apply(
+        batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])), caller().token
+    )
     _record(batch, applied, stored)
     end_what_runs(applied.stale)
     see_off(applied.removed)

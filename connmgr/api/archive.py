@@ -8,6 +8,7 @@ import flask
 
 from connmgr import errors
 from connmgr.api.account import Account, account, detail, while_valid
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
 from connmgr.api.group import Group
@@ -46,6 +47,7 @@ group = Group(
     "/archive",
     MembersRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),
@@ -73,6 +75,7 @@ def archive(request: MembersRequest) -> flask.Response:
     MembersRequest,
     ChecksumsResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("fs.read", paths={"path": [READ]}, whole=always),
     reads=True,
     about=("connection", "session", "path"),

@@ -19,6 +19,7 @@ from connmgr.rights.grant import Grant
 from connmgr.rights.grants import PREFIX, Grants
 from connmgr.rights.scopes import ARGV, missing
 from connmgr.rights.tokens_in_use import Live
+from connmgr.secrets.loans import Borrower, Loans
 from connmgr.secrets.principals import Access
 from connmgr.vault.tables import now
 
@@ -161,8 +162,10 @@ class Tokens:
         unlock_ttl: float = 0.0,
         anonymous: Caller | None = None,
         grants: Grants | None = None,
+        loans: Loans | None = None,
     ) -> None:
         self._grants = grants
+        self._loans = loans or Loans()
         self._ttl, self._unlock_ttl = ttl, unlock_ttl
         self._lock = threading.Lock()
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
@@ -178,7 +181,7 @@ class Tokens:
     def issue(self, name: str, live: Live | None = None) -> str:
         """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``."""
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, _access(live), time.monotonic(), live=live))
+        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live))
         return token
 
     def _keep(self, token: str, caller: Caller) -> Caller:
@@ -195,6 +198,13 @@ class Tokens:
         for one in leaving:
             one.access.lock()
         return kept
+
+    def _access(self, live: Live | None) -> Access:
+        """Return the access of a new session, with the token ``live`` or as the owner."""
+        if live is None:
+            return Access()
+        asker = Asker(may_forward="ssh.agent" in live.grant.scopes)
+        return Borrower(asker, self._loans, lambda: [one.id for one in live.grant.lineage])
 
     def _excess(self, newest: Caller) -> list[Caller]:
         """Remove the oldest session of a token that has too many, so that it displaces no other token's."""
@@ -232,7 +242,9 @@ class Tokens:
         if self._grants is None or not secret.startswith(PREFIX):
             raise InvalidToken("Unknown or expired session token: shake hands again.")
         live = self._grants.find(secret)
-        return self._keep(secret, Caller(live.grant.name, _access(live), time.monotonic(), live=live, is_shared=True))
+        return self._keep(
+            secret, Caller(live.grant.name, self._access(live), time.monotonic(), live=live, is_shared=True)
+        )
 
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:
         """Note that a request of ``caller`` begins. Call :meth:`end` afterwards, even if this raises.
@@ -316,8 +328,3 @@ class Tokens:
 def _digest(token: str) -> bytes:
     # Looking up a digest does not reveal by its time how much of a guessed token is right.
     return sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def _access(live: Live | None) -> Access:
-    """Return the access of a new session, with the token ``live`` or as the owner."""
-    return Access(Asker(may_forward=live is None or "ssh.agent" in live.grant.scopes))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
@@ -19,8 +21,18 @@ from connmgr.fs.inflow import Inflow
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
-MAX_VALUES = 500_000
-"""Most values in a body. A value of three bytes takes a hundred in memory, so its length alone does not limit that."""
+MAX_VALUES = 50_000
+"""Most values in a body. A value of three bytes takes a hundred in memory, so its length alone does not limit that; nor
+does it limit the time for which parsing stops all other threads."""
+
+LISTED_VALUES = 500_000
+"""The same where a request lists connections, categories or files."""
+
+LARGE_BYTES = 64 * 1024
+"""Bodies above this size are parsed at their sender's pace (:class:`connmgr.shares.Pace`)."""
+
+_PIECE = 64 * 1024
+_BACKSLASHES = re.compile(rb"\\*")
 
 MAX_MESSAGE = 2000
 MAX_FIELDS = 64
@@ -60,13 +72,22 @@ REFUSAL = "connmgr.refusal"
 """The key in a request's environment for its :class:`Refusal`, if it has one."""
 
 
-def read(environ: Mapping[str, Any], schema: marshmallow.Schema | None, *, raw: bool) -> Any:
+def read(
+    environ: Mapping[str, Any],
+    schema: marshmallow.Schema | None,
+    *,
+    raw: bool,
+    most: int = MAX_VALUES,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Any:
     """Return the values that ``schema`` loads from a request's body, or from its query if the body is ``raw`` bytes.
 
-    Without a schema this is an empty dict.
+    A body may have ``most`` values, and a large one is parsed and loaded within a ``turn``. Without a schema this is an
+    empty dict.
 
     :raises ConnmgrError: the server has already refused the body.
-    :raises InvalidRequest: the schema refuses a field, which is named by its path; and as :func:`read_object`.
+    :raises UnsupportedMediaType: the body is not declared as JSON in UTF-8.
+    :raises InvalidRequest: the schema refuses a field, which is named by its path; and as :func:`parse`.
     """
     refusal: Refusal | None = environ.get(REFUSAL)
     if refusal is not None:
@@ -75,8 +96,16 @@ def read(environ: Mapping[str, Any], schema: marshmallow.Schema | None, *, raw: 
         return {}
     if raw and schema is not None:
         return load(schema, read_query(environ["QUERY_STRING"].encode("latin-1"), schema))
-    members = read_object(environ, optional=schema is None)
-    return load(schema or _NOTHING, members) if schema or members else {}
+    arriving = environ["wsgi.input"]
+    is_fed = isinstance(arriving, Inflow)
+    body: bytes = arriving.first_line(MAX_LINE) if is_fed else arriving.read()
+    if not body and schema is None:
+        return {}
+    if not is_fed:
+        _check_type(environ)
+    with turn() if len(body) > LARGE_BYTES else nullcontext():
+        members = ({INPUT: BODY} if is_fed else {}) | parse(body, most)
+        return load(schema or _NOTHING, members) if schema or members else {}
 
 
 def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
@@ -86,22 +115,6 @@ def load(schema: marshmallow.Schema, members: dict[str, Any]) -> Any:
     except marshmallow.ValidationError as error:
         messages: Any = error.messages
         raise InvalidRequest(describe(messages)) from None
-
-
-def read_object(environ: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
-    """Return the JSON object in the body of a request; if ``optional``, no body means ``{}``.
-
-    :raises UnsupportedMediaType: it is not declared as JSON in UTF-8.
-    :raises InvalidRequest: as :func:`parse`.
-    """
-    arriving = environ["wsgi.input"]
-    if isinstance(arriving, Inflow):
-        return {INPUT: BODY} | parse(arriving.first_line(MAX_LINE))
-    body: bytes = arriving.read()
-    if optional and not body:
-        return {}
-    _check_type(environ)
-    return parse(body)
 
 
 def read_query(query: bytes, schema: marshmallow.Schema) -> dict[str, Any]:
@@ -151,14 +164,14 @@ def _is_json_in_utf8(content_type: str) -> bool:
     return media_type.lower() == "application/json" and parameters.get("charset", "utf-8").lower() in {"utf-8", "utf8"}
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """Parse ``body``, which must be a JSON object.
+def parse(body: bytes, most: int = MAX_VALUES) -> dict[str, Any]:
+    """Parse ``body``, which must be a JSON object of at most ``most`` values.
 
     :raises InvalidRequest: it is not a JSON object, or has duplicate names, numbers that JSON lacks, too many levels or
         too many values.
     """
-    if _has_too_many_values(body):
-        raise InvalidRequest(f"The request body has more than {MAX_VALUES} values; send several smaller requests.")
+    if _has_more_values(body, most):
+        raise InvalidRequest(f"The request body has more than {most} values; send several smaller requests.")
     try:
         text = body.decode()
         value = _DECODER.decode(text)
@@ -178,19 +191,27 @@ def parse(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _has_too_many_values(body: bytes) -> bool:
-    """Count the values of a JSON text without building any: each follows a comma or the beginning of its container."""
-    if _values_in(body) <= MAX_VALUES:
+def _has_more_values(body: bytes, most: int) -> bool:
+    """Whether a JSON text has more than ``most`` values; each follows a comma or the beginning of its container.
+
+    This builds none, and works in pieces: a single call over many megabytes would stop all other threads meanwhile.
+    """
+    ends = range(_PIECE, len(body) + _PIECE, _PIECE)
+    if sum(body.count(mark, end - _PIECE, end) for mark in (b",", b"[", b"{") for end in ends) <= most:
         return False
     # Content has commas and brackets too. Without escapes, each second quote ends a string.
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 4 * MAX_VALUES:
-        return True
-    return _values_in(b"".join(unescaped.split(b'"')[::2])) > MAX_VALUES
-
-
-def _values_in(text: bytes) -> int:
-    return text.count(b",") + text.count(b"[") + text.count(b"{")
+    values = quotes = start = 0
+    while start < len(body):
+        # A piece does not end within an escape.
+        end = _BACKSLASHES.match(body, min(start + _PIECE, len(body))).end() + 1  # type: ignore[union-attr]
+        parts = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[quotes % 2 :: 2])
+        values += sum(outside.count(mark) for mark in (b",", b"[", b"{"))
+        quotes += len(parts) - 1
+        if values > most or quotes > 4 * most:
+            return True
+        start = end
+    return False
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,18 +13,22 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import Account, account, caller, cancellation
 from connmgr.api.answer import as_lines
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.elevate import each_elevated
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
 from connmgr.api.running import command_of, printed_until, with_words
-from connmgr.api.services import services
+from connmgr.api.services import EXTENSION, services
 from connmgr.contract.message import replace
 from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequest
 from connmgr.engine.running import Result
 from connmgr.rights.action import Action, always
+from connmgr.rights.ground import SEND_AGAIN
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
 from connmgr.vault.elevated import base_of
+
+BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
 group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
 
@@ -68,7 +72,8 @@ def select(request: BroadcastRequest) -> BroadcastRequest:
     BroadcastRequest,
     lines=BroadcastLine,
     has_content=True,
-    action=Action("shell.broadcast", runs=True, in_shell=always),
+    most_values=LISTED_VALUES,
+    action=BROADCAST,
     about=("connections", "session", "command", "argv"),
     selects=select,
     raises=[errors.IntegrityError, errors.UnknownCommand],
@@ -94,6 +99,9 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
         request.fresh,
         account().grounds,
     )
+    if (grant := caller().grant) is not None:
+        # Its shells are started in other threads, which know no request.
+        account().loan = services().loans.of([token.id for token in grant.lineage])
     sound = [row for row in selection.stored.values() if isinstance(row, Connection)]
     running = [] if order.fresh else shells.admitted(sound, access, order.session)
     ready = dict.fromkeys(connection.id for connection in running)
@@ -102,15 +110,52 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
     others = [connection.id for connection in sound if connection.id not in ready]
     work = Broadcast(shells, access, order, ready, others)
     forwards = partial(shells.forward_agent, ids, order.session)
-    lines = _Lines(account(), selection, request.encoding, forwards)
+    ask_again = partial(_asked_again, flask.current_app.app_context(), account(), account().requested)
+    lines = _Lines(account(), selection, request.encoding, forwards, ask_again)
     return as_lines(lines.all(ids, work.outcomes(cancellation())))
+
+
+def _asked_again(
+    context: flask.ctx.AppContext,
+    known: Account,
+    asked: BroadcastRequest,
+    connection: str,
+    moved: errors.ApprovalRequired,
+) -> Exception:
+    """Return the error of a ``connection`` whose ground has ``moved`` since the approval of what was ``asked``.
+
+    The same is asked for that connection alone, on its ground of now, so that the error names an approval.
+    """
+    found = context.app.extensions[EXTENSION]
+    with context:
+        flask.g.account = known
+        try:
+            # A person is asked, and not waited for: the other lines are on their way.
+            again = replace(asked, connections=[connection], wait=0)
+            permitted = found.authorisation.check(caller(), BROADCAST, again, ["connections"])
+            # It was approved for this connection already, and is not begun here.
+            found.approvals.give_back()
+            return errors.ApprovalRequired(moved.message, **permitted.reasons)
+        except errors.ApprovalRequired as error:
+            error.message = f"{moved.message.removesuffix(SEND_AGAIN)} {error.message}"
+            return error
+        except Exception as error:  # noqa: BLE001 - it is told in the connection's line
+            return error
 
 
 class _Lines:
     """The lines of an answer; the counts are recorded in the request's account."""
 
-    def __init__(self, known: Account, selection: Selection, encoding: str, forwards: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        known: Account,
+        selection: Selection,
+        encoding: str,
+        forwards: Callable[[], bool],
+        ask_again: Callable[[str, errors.ApprovalRequired], Exception],
+    ) -> None:
         self._forwards = forwards
+        self._ask_again = ask_again
         self._known = known
         self._stored = selection.stored
         self._encoding = encoding
@@ -153,6 +198,8 @@ class _Lines:
             self._exit_codes[outcome.connection] = result.exit_code
             shown = self._shown(result, restarted=outcome.restarted)
         else:
+            if isinstance(result, errors.ApprovalRequired) and "approval" not in result.details:
+                result = self._ask_again(outcome.connection, result)
             shown = {"error": self._error(result)}
         self._counts["connections"] += 1
         self._counts["errors" if "error" in shown else "failed" if shown["exitCode"] else "succeeded"] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connmgr import errors
 from connmgr.api.account import caller
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import see_off
 from connmgr.api.group import Group
 from connmgr.api.services import services
@@ -34,6 +35,7 @@ group = Group("category", "The tree of categories that connections are sorted in
     CategoryInfoRequest,
     CategoryInfoResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="category.info",
     reads=True,
     about=("categories",),
@@ -107,6 +109,7 @@ def add(request: CategoryAddRequest) -> CategoryAddResponse:
     "/remove",
     CategoryRemoveRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=Action("category.remove", limits=[changes_categories]),
     about=("categories",),
     raises=[
@@ -129,6 +132,9 @@ def remove(request: CategoryRemoveRequest) -> None:
     Jobs of removed connections go with them as in `/connection/remove`.
     """
     removed = services().vault.categories.remove(
-        request.categories, children=request.remove_children_categories, contents=request.remove_contents
+        request.categories,
+        children=request.remove_children_categories,
+        contents=request.remove_contents,
+        token=caller().token,
     )
     see_off(removed)

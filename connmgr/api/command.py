@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from connmgr.api.account import caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.contract.command import CommandNameRequest, CommandQueryResponse, CommandSaveRequest, SavedCommandFields
-from connmgr.errors import CommandExists, UnknownCommand
+from connmgr.contract.command import (
+    CommandNameRequest,
+    CommandQueryResponse,
+    CommandSaveRequest,
+    CommandSaveResponse,
+    SavedCommandFields,
+)
+from connmgr.errors import CommandExists, InvalidRequest, ScopeDenied, UnknownCommand
 from connmgr.rights.saved_commands import SavedCommand
 
 group = Group(
@@ -29,16 +36,36 @@ EXAMPLE: dict[str, Any] = {
 @group.endpoint(
     "/save",
     CommandSaveRequest,
+    CommandSaveResponse,
     has_content=True,
     action="command.save",
     about=("name", "replace"),
-    raises=[CommandExists],
+    raises=[CommandExists, ScopeDenied],
     example=EXAMPLE,
+    answer={"warning": "systemctl runs or loads other programs as its words tell it."},
 )
-def save(request: CommandSaveRequest) -> None:
-    """Save a command. Later calls run this version; commands that already run are not affected."""
-    body = {"argv": request.argv, "parameters": dict(request.parameters), "description": request.description}
-    services().commands.save(SavedCommand.read(request.name, body), replaces=request.replace)
+def save(request: CommandSaveRequest) -> CommandSaveResponse:
+    """Save a command. Later calls run this version; commands that already run are not affected.
+
+    Arguments that tokens choose obey the limits of free words in rules. The owner may save any command and run it; a
+    token saves none whose arguments are too free.
+    """
+    body: dict[str, Any] = {
+        "argv": request.argv,
+        "parameters": dict(request.parameters),
+        "description": request.description,
+    }
+    if request.may_run_others:
+        body["mayRunOthers"] = True
+    command = SavedCommand.read(request.name, body)
+    why = command.too_free("allow", {})
+    if caller().grant is not None:
+        if request.may_run_others:
+            raise ScopeDenied("Only the owner saves a command with mayRunOthers: rules of other tokens may name it.")
+        if why is not None:
+            raise InvalidRequest(f"parameters: {why}")
+    services().commands.save(command, replaces=request.replace)
+    return CommandSaveResponse(warning=why)
 
 
 @group.endpoint(
@@ -47,7 +74,7 @@ def save(request: CommandSaveRequest) -> None:
 def query() -> CommandQueryResponse:
     """List the saved commands."""
     return CommandQueryResponse(
-        commands=[SavedCommandFields(name=name, **body) for name, body in services().commands.all()]
+        commands=[SavedCommandFields.read({"name": name, **body}) for name, body in services().commands.all()]
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, cancellation, detail, note_forwarding
+from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import (
     ADD,
     UPDATE,
@@ -118,6 +119,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
     ConnectionInfoRequest,
     ConnectionInfoResponse,
     has_content=True,
+    most_values=LISTED_VALUES,
     action="connection.info",
     reads=True,
     about=("connections",),
@@ -190,21 +192,20 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
         id, is_new = _kept(request.name, data)
         detail(connection=id, temporary=True)
         return ConnectionAddResponse(connection=id, added=is_new)
-    add = partial(
-        services().vault.connections.add,
+    id, is_new = services().vault.connections.add(
         request.name,
         data.kind.name,
         data.sealed,
         fingerprint=data.fingerprint,
+        same=data.equals,
+        # The answer must not reveal an equivalent connection out of sight.
+        is_visible=lambda id: bool(services().authorisation.visible(caller(), [id])),
         category=request.category,
         references=data.references,
         parent=data.parent,
         folder=data.folder,
+        token=caller().token,
     )
-    id, is_new = add(same=data.equals)
-    if not is_new and not services().authorisation.visible(caller(), [id]):
-        # The answer must not reveal that there is one.
-        id, is_new = add(same=lambda _: False)
     detail(connection=id, **({} if is_new else {"added": False}))
     return ConnectionAddResponse(connection=id, added=is_new)
 
@@ -270,7 +271,7 @@ def update(request: ConnectionUpdateRequest) -> None:
             # It may go to another host from now on.
             services().vault.principals.permit([password.sealed], caller().access)
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
-    moved = connections.update(id, **changes)
+    moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
     if request.data is not None:
         end_what_runs(connections.with_dependents([id]))
@@ -280,6 +281,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     "/remove",
     ConnectionRemoveRequest,
     has_content=True,
+    most_values=LISTED_VALUES,
     action=REMOVE,
     about=("connections",),
     raises=[errors.UnknownConnection, errors.ProtectedEntry, errors.ShellBusy],

@@ -14,7 +14,7 @@ import marshmallow
 from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
-from connmgr.api.body import REFUSAL, read
+from connmgr.api.body import MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
@@ -79,6 +79,9 @@ class Endpoint:
     has_content: bool = False
     """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
+    most_values: int = MAX_VALUES
+    """Most values in the JSON of its request."""
+
     public: bool = False
     """Whether it needs no token."""
 
@@ -105,7 +108,13 @@ class Endpoint:
         found, known = services(), self._account()
         if not self.public:
             self._find_caller(found, known)
-        request = read(known.environ, self.request, raw=bool(self.raw_body))
+        request = read(
+            known.environ,
+            self.request,
+            raw=bool(self.raw_body),
+            most=self.most_values,
+            turn=lambda: found.pace.turn(known.holder),
+        )
         return self._carry_out(found, known, request, self._respond)
 
     def _account(self) -> Account:
@@ -130,6 +139,9 @@ class Endpoint:
             try:
                 ready = self._ready(found, known, request, held)
                 response = respond(_awaited(known.turns, lambda: self._viewed(found, known, request, ready)))
+                if known.loan is not None and (why := known.loan.over) is not None:
+                    # Its end came too early to find what this request has opened.
+                    found.loans.ended_since(known.loan, why)
             except Parked as parked:
                 # The frames of its traceback would be kept while it waits.
                 known.turns.parked = parked.with_traceback(None)
@@ -190,7 +202,7 @@ class Endpoint:
         """Return the loaded request as its caller may carry it out."""
         permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
         known.authority |= permitted.reasons
-        known.grounds = permitted.grounds
+        known.grounds, known.requested = permitted.grounds, permitted.requested
         return permitted.request
 
     def _find_caller(self, found: Services, known: Account) -> Caller:

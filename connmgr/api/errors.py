@@ -14,6 +14,7 @@ from connmgr.api.account import Account, account
 from connmgr.api.answer import as_json
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
+from connmgr.secrets.loans import loan_over
 
 logger = logging.getLogger("connmgr.api")
 
@@ -46,6 +47,8 @@ def as_error(exception: BaseException, known: Account) -> ConnmgrError:
 
     An unexpected one is logged with the request's id, and becomes ``internal``.
     """
+    if isinstance(exception, errors.CommandCancelled) and known.loan is not None and known.loan.over is not None:
+        return loan_over(known.loan, known.loan.over)
     if isinstance(exception, ConnmgrError):
         return _for_token(exception) if known.caller is not None and known.caller.grant is not None else exception
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:

@@ -40,6 +40,7 @@ def trust(request: HostKeyTrustRequest) -> None:
 
     Compare its fingerprint with the host's administrator first: nothing else distinguishes the host from an impostor.
     """
+    _require_own()
     vault, registry = services().vault, services().registry
     host_keys.trust(vault, registry, request.connection, request.host, request.host_key, caller().access)
 
@@ -68,7 +69,20 @@ def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
 
     The host's next key is then unknown. Whole lines are removed, and `FILE.old` keeps the old content of a file.
     """
+    _require_own()
     vault, registry = services().vault, services().registry
     forgotten = host_keys.forget(vault, registry, request.connection, request.host, caller().access)
     detail(removed=[key.key for key in forgotten if not key.kept])
     return HostKeyForgetResponse(keys=[ForgottenKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten])
+
+
+def _require_own() -> None:
+    """Refuse a token that uses secrets by a loan: a host that it trusts could get them.
+
+    :raises ScopeDenied: its lender, or any other client, may do it.
+    """
+    if caller().access.lent() is not None:
+        raise errors.ScopeDenied(
+            "A token with a loan of secrets changes no known keys of hosts: its lender could send a secret to another "
+            "host then. Let the owner do it, or do it after the loan."
+        )

@@ -129,7 +129,7 @@ def _stored(additions: Sequence[tuple[Addition, bool]]) -> dict[str, bool]:
     found = services().vault
     permit = partial(found.principals.permit, access=caller().access)
     batch = Batch(additions=[one for one, _ in additions])
-    added = found.batches.apply(batch, permit).added if additions else []
+    added = found.batches.apply(batch, permit, token=caller().token).added if additions else []
     for (one, _), (id, is_new) in zip(additions, added, strict=True):
         if is_new:
             part({"connection": id}, added=True, name=one.name)

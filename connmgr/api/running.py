@@ -73,14 +73,15 @@ Runs = TypeVar("Runs", bound=WhatRuns)
 def with_words(request: Runs) -> Runs:
     """Return a request with the argv of its ``saved`` command, whose arguments then are texts, for the rules.
 
-    :raises UnknownCommand, InvalidRequest: as :meth:`connmgr.rights.saved_commands.SavedCommands.expand`.
+    :raises UnknownCommand | InvalidRequest: there is no such command, or it does not take these arguments.
     """
     if request.saved is None:
         return request
-    expanded = services().commands.expand(request.saved.name, request.saved.arguments)
+    command = services().commands.get(request.saved.name)
+    expanded = command.expand(request.saved.arguments)
     detail(saved=request.saved.name)
     account().recorded = list(expanded.recorded)
-    saved = message.replace(request.saved, arguments=expanded.arguments)
+    saved = message.replace(request.saved, arguments=expanded.arguments, too_free=command.too_free)
     return message.replace(request, argv=list(expanded.argv), saved=saved)
 
 

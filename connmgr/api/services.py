@@ -24,7 +24,9 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
+from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
+from connmgr.shares import Pace
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
@@ -55,11 +57,13 @@ class Services:
     commands: SavedCommands
     credentials: Credentials
     grants: Grants
+    loans: Loans
     tokens: Tokens
     tickets: Tickets
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots
+    pace: Pace
     blobs: Blobs
     audit: AuditLog
     subject_names: SubjectNames

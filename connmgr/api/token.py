@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import flask
-from marshmallow import ValidationError, fields
+from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
@@ -17,10 +19,12 @@ from connmgr.api.group import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.schemas import Id, UtcTime
 from connmgr.api.services import services
-from connmgr.fields import Integer, Length, List, Range, Schema, Text
-from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS
-from connmgr.rights.rules import rule_of
+from connmgr.fields import Boolean, Integer, Length, List, Number, Range, Schema, Text
+from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
+from connmgr.rights.rules import load_rules, rule_of
 from connmgr.rights.scopes import ACTIONS, SCOPES, allowed
+from connmgr.secrets.loans import Loan, until
+from connmgr.secrets.principals import Access, Principal
 from connmgr.vault.documents import Document
 from connmgr.vault.tables import now
 
@@ -52,6 +56,36 @@ class Expiry(fields.Field[datetime]):
         if given.tzinfo is None:
             raise ValidationError("The time has no zone: write it as 2026-01-31T08:15:00Z.")
         return given.astimezone(timezone.utc)
+
+
+class Loaned(fields.Field[Mapping[str, float] | None]):
+    """Whether secrets are lent, and for how long: true, or an object with "seconds"."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.metadata = {"type": ["boolean", "object"], **self.metadata}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Mapping[str, float] | None:
+        if isinstance(value, bool):
+            return {} if value else None
+        seconds = value.get("seconds") if isinstance(value, Mapping) and set(value) == {"seconds"} else None
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_DAYS * 86400:
+            raise ValidationError('Neither true nor {"seconds": …} with a number above 0, at most 90 days.')
+        return {"seconds": seconds}
+
+
+class LoanInfo(Schema):
+    user = fields.String(required=True, metadata={"description": "The vault user whose secrets are lent."})
+    began = UtcTime(required=True, metadata={"description": "When the loan began."})
+    until = UtcTime(required=True, metadata={"description": "When its time is over. A lock of its lender ends it too."})
+
+
+LENT = fields.Nested(
+    LoanInfo,
+    required=True,
+    allow_none=True,
+    metadata={"description": "The loan of sealed secrets by which the token uses them now, or null."},
+)
 
 
 class _Members(Schema):
@@ -108,6 +142,12 @@ class TokenCreateRequest(_Members):
         required=True,
         metadata={"description": f"Seconds from now, or a time with its zone; at most {MAX_DAYS} days from now."},
     )
+    lendSecrets = Loaned(
+        metadata={
+            "description": "Lend the token the use of sealed secrets, as `/token/lend` does: true, as long as it does "
+            'not expire, or `{"seconds": 3600}`.'
+        }
+    )
 
 
 class TokenInfo(_Members):
@@ -126,6 +166,7 @@ class TokenInfo(_Members):
         required=True, metadata={"description": "Requests of this day in UTC, as of the last count."}
     )
     lastUsed = fields.String(allow_none=True, metadata={"description": "About when it was last used, or null."})
+    lent = LENT
 
 
 class TokenCreateResponse(TokenInfo):
@@ -149,6 +190,19 @@ class TokenRenewRequest(TokenRequest):
     expires = Expiry(
         metadata={"description": "As in `/token/create`. Without it: the original lifetime, counted from now."}
     )
+
+
+class TokenLendRequest(TokenRequest):
+    seconds = Number(
+        validate=Range(min=0, min_inclusive=False, max=MAX_DAYS * 86400),
+        metadata={"description": "How long. Without it: as long as the token does not expire."},
+    )
+    end = Boolean(load_default=False, metadata={"description": "True ends the loan instead."})
+
+    @validates_schema
+    def check_end(self, data: dict[str, Any], **_: Any) -> None:
+        if data["end"] and "seconds" in data:
+            raise ValidationError("A loan that is ended takes no time.", "seconds")
 
 
 class TokenCheckRequest(Schema):
@@ -231,6 +285,7 @@ class TokenOwnResponse(Schema):
         allow_none=True,
         metadata={"description": "The token that it was created with, whose limits apply too; null: the owner."},
     )
+    lent = LENT
 
 
 _LIMITS = ("quotaPerDay", "maxConcurrent", "from")
@@ -248,6 +303,7 @@ _INFO = {
     "state": "valid",
     "usedToday": 0,
     "lastUsed": None,
+    "lent": None,
 }
 
 
@@ -258,7 +314,7 @@ _INFO = {
     has_content=True,
     action="token.create",
     about=("name", "scopes"),
-    raises=CREATING,
+    raises=[*CREATING, errors.VaultLocked, errors.IntegrityError],
     example={name: _INFO[name] for name in ("name", "scopes", "connections", "rules")} | {"expires": 604800},
     answer={**_INFO, "token": "cmgr_kq3VtC1m8o5u0sYzJd7xQ2nLr9bWfHgA4eTiPjKcMvU"},
 )
@@ -266,10 +322,16 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
     """Create a token, and show it once.
 
     A token with `token.create` may create others. They never have more rights than it has, and end with it.
+    With `lendSecrets` it begins with a loan, as by `/token/lend`; a caller who cannot lend creates no token.
     """
+    loan = request.pop("lendSecrets", None)
+    lending = None if loan is None else _lending(caller().grant)
+    _check_saved_commands(request["rules"])
     secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
-    return {**_info(document, grant.invalid(now())), "token": secret}
+    if lending is not None:
+        _lend(lending, grant, loan.get("seconds"))
+    return {**_info(document, grant.invalid(now())), "lent": _lent(grant), "token": secret}
 
 
 @group.endpoint(
@@ -282,7 +344,7 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
         **{name: _INFO[name] for name in ("id", "name", "expires", "scopes")},
         "actions": ["shell.exec", "token.info"],
         "commands": "argv",
-        **{name: _INFO[name] for name in ("connections", "categories", "rules", "usedToday", "parent")},
+        **{name: _INFO[name] for name in ("connections", "categories", "rules", "usedToday", "parent", "lent")},
         **dict.fromkeys(("quotaPerDay", "maxConcurrent", "from")),
     },
 )
@@ -290,7 +352,7 @@ def info() -> dict[str, Any]:
     """Describe the caller's own token: what it may do, on what, and how often."""
     grant = caller().grant
     if grant is None:
-        return dict.fromkeys(("id", "name", "expires", *_LIMITS, "usedToday", "parent")) | {
+        return dict.fromkeys(("id", "name", "expires", *_LIMITS, "usedToday", "parent", "lent")) | {
             "scopes": ["*"],
             "actions": sorted(ACTIONS),
             "commands": "text",
@@ -303,6 +365,7 @@ def info() -> dict[str, Any]:
     return {
         **{name: stored.get(name) for name in (*_LIMITS, "usedToday", "parent")},
         **{name: stored[name] for name in ("connections", "categories", "rules")},
+        "lent": _lent(grant),
         "id": grant.id,
         "name": grant.name,
         "expires": grant.expires,
@@ -316,7 +379,12 @@ def info() -> dict[str, Any]:
 def query() -> dict[str, Any]:
     """List the tokens, invalid ones for 30 days too. A token lists only the tokens that were created with it."""
     at = now()
-    return {"tokens": [_info(one.document, one.invalid(at)) for one in services().grants.all(caller().grant)]}
+    return {
+        "tokens": [
+            _info(one.document, one.invalid(at)) | {"lent": _loan_of([above.id for above in one.line])}
+            for one in services().grants.all(caller().grant)
+        ]
+    }
 
 
 @group.endpoint(
@@ -349,7 +417,108 @@ def revoke(request: dict[str, Any]) -> None:
 def renew(request: dict[str, Any]) -> dict[str, Any]:
     """Change the time when a token expires. No token renews itself."""
     document, grant = services().grants.renew(request["id"], request.get("expires"), caller().grant)
-    return _info(document, grant.invalid(now()))
+    return _info(document, grant.invalid(now())) | {"lent": _lent(grant)}
+
+
+@group.endpoint(
+    "/lend",
+    TokenLendRequest,
+    TokenInfo,
+    action="token.lend",
+    about=("id", "end"),
+    raises=[
+        errors.UnknownToken,
+        errors.TokenRevoked,
+        errors.TokenExpired,
+        errors.ScopeDenied,
+        errors.VaultLocked,
+        errors.IntegrityError,
+    ],
+    example={"id": TOKEN, "seconds": 3600},
+    answer={
+        **_INFO,
+        "lent": {"user": "alice", "began": "2026-01-31T08:15:00.000000Z", "until": "2026-01-31T09:15:00.000000Z"},
+    },
+)
+def lend(request: dict[str, Any]) -> dict[str, Any]:
+    """Lend a token the use of the sealed secrets that the vault user of this session can open, or end that.
+
+    The token can then open and use the connections that it sees, but neither read these secrets nor store or send them
+    elsewhere: for `/secret/decrypt`, and for changes of connections, they stay locked. A connection that any token has
+    added or changed gets none, until the owner gives it new data. The loan ends with the lock of this session, its
+    time, the token, a change of the user's passphrase and the daemon; what runs by it ends with it, except jobs. A
+    token that has a loan may lend it to tokens that it has created, and these have no more than it has.
+    """
+    creator = caller().grant
+    if creator is not None and request["id"] == creator.id:
+        raise errors.ScopeDenied("No token lends to itself.")
+    grant = services().grants.get(request["id"], creator)
+    if request["end"]:
+        services().loans.end([grant.id], "it was ended by a request")
+    else:
+        grant.require_valid(now())
+        _lend(_lending(grant.parent), grant, request.get("seconds"))
+    return _info(services().grants.document(grant), grant.invalid(now())) | {"lent": _lent(grant)}
+
+
+def _check_saved_commands(rules: list[Any]) -> None:
+    """Refuse a rule over a saved command of now that would allow nothing, because its arguments are too free."""
+    for rule in load_rules(rules).over_saved_commands:
+        if rule.effect == "deny" or rule.may_run_others:
+            continue
+        with suppress(errors.UnknownCommand):
+            # One that is saved later is checked when a token uses it.
+            if why := services().commands.get(rule.command).too_free(rule.effect, rule.arguments):
+                raise errors.InvalidRequest(f"rules[{rule.index}].command: {why}")
+
+
+class _Lending(NamedTuple):
+    """Who lends: the access that opens the secrets, its session and its user."""
+
+    access: Access
+    session: str
+    user: Principal
+
+
+def _lending(parent: Grant | None) -> _Lending:
+    """Return the caller as the lender to a token that was created with ``parent``.
+
+    :raises VaultLocked: it is the owner, and its session has unlocked no vault user.
+    :raises InvalidRequest: the vault has no users, so there is nothing to lend.
+    :raises ScopeDenied: it is a token without a loan; or the parent has no loan by the same user.
+    """
+    own = caller()
+    if own.grant is None:
+        found = _Lending(own.access, own.id, services().vault.principals.lendable(own.access))
+    else:
+        mine = services().loans.of([one.id for one in own.grant.lineage])
+        if mine is None:
+            raise errors.ScopeDenied("A token lends only what is lent to it, and nothing is.")
+        found = _Lending(mine.lender, mine.session, mine.principal)
+    if parent is not None:
+        above = services().loans.of([one.id for one in parent.lineage])
+        if above is None or above.principal != found.user:
+            raise errors.ScopeDenied(
+                f"The token was created with another one, which has no loan by {found.user.name}, and it may have no "
+                f"more than that one: `connmgr token lend {parent.id}` first."
+            )
+    return found
+
+
+def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
+    lineage = [one.id for one in grant.lineage]
+    ends = until(seconds, min(one.expires for one in grant.lineage))
+    services().loans.lend(Loan(grant.id, grant.name, lineage, lending.access, lending.session, lending.user, ends))
+    detail(lentBy=lending.user.name, lentUntil=UtcTime.text(ends))
+
+
+def _lent(grant: Grant) -> dict[str, Any] | None:
+    return _loan_of([one.id for one in grant.lineage])
+
+
+def _loan_of(lineage: Sequence[str]) -> dict[str, Any] | None:
+    loan = services().loans.of(lineage)
+    return None if loan is None else {"user": loan.principal.name, "began": loan.began, "until": loan.until}
 
 
 @group.endpoint(

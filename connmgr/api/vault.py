@@ -6,7 +6,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validate
 
-from connmgr.api.account import account, caller
+from connmgr.api.account import PEER_UID, account, caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.errors import (
@@ -186,7 +186,7 @@ def unlock(request: dict[str, Any]) -> None:
     action="vault.lock",
 )
 def lock() -> None:
-    """Lock the user that this session has unlocked, if any."""
+    """Lock the user that this session has unlocked, if any; what it has lent to tokens ends at once."""
     caller().access.lock()
 
 
@@ -218,10 +218,14 @@ def add_user(request: dict[str, Any]) -> None:
     example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
 )
 def change_passphrase(request: dict[str, Any]) -> None:
-    """Change a user's passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked."""
+    """Change a user's passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked.
+
+    Loans of the user's secrets to tokens end.
+    """
     services().vault.principals.change_passphrase(
         request["user"], request["passphrase"], request["newPassphrase"], _guesser()
     )
+    services().loans.end_those_by(request["user"], "the passphrase of its user was changed")
 
 
 @group.endpoint(
@@ -257,10 +261,14 @@ def remove_user(request: dict[str, Any]) -> dict[str, Any]:
         force=request["force"],
         guesser=_guesser(),
     )
+    services().loans.end_those_by(request["user"], "its user was removed")
     return {"connections": removed.readable, "resealed": removed.resealed, "heir": removed.heir, "lost": removed.lost}
 
 
 def _guesser() -> Guesser:
     """Return whom wrong passphrases of this request delay."""
-    holder = caller().holder
-    return Guesser(holder) if holder is not None else Guesser(address=account().environ["REMOTE_ADDR"])
+    asking, environ = caller(), account().environ
+    if asking.holder is not None:
+        return Guesser(asking.holder)
+    uid = environ.get(PEER_UID)
+    return Guesser(origin=environ["REMOTE_ADDR"] if uid is None else f"uid {uid}", session=asking.id)

@@ -86,6 +86,7 @@ EXAMPLES = {
         "connmgr token create --for ls --expires 30d --only db --may 'read:/srv/**'",
     ],
     "token info": ["connmgr token info --token-file ci.token", "connmgr token info ci --json"],
+    "token lend": ["connmgr token lend ci --for 1h", "connmgr token lend ci --end"],
     "token ls": ["connmgr token ls", "connmgr token ls --json"],
     "token renew": ["connmgr token renew ci --expires 7d"],
     "token revoke": ["connmgr token revoke ci"],

@@ -46,9 +46,31 @@ def token() -> None:
     "refused, there is no FILE; > would leave an empty one.",
 )
 @click.option("--force", is_flag=True, help="Let --output overwrite FILE if it exists.")
+@click.option(
+    "--lend-secrets",
+    is_flag=True,
+    help="Let it use, though never read, the secrets that the vault user unlocked by connmgr vault unlock can open, "
+    "until that user is locked. See connmgr token lend.",
+)
+@click.option(
+    "--lend-for",
+    metavar="TIME",
+    type=Duration(MAX_DAYS * DAY),
+    help="End --lend-secrets after this time, too: 30m or 12h.",
+)
 @token_options
 @json_option
-def create(name: str, expires: float, output: Path | None, *, force: bool, as_json: bool, **given: Any) -> None:
+def create(
+    name: str,
+    expires: float,
+    output: Path | None,
+    *,
+    force: bool,
+    lend_secrets: bool,
+    lend_for: float | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Create a token, and print it or write it into a file. It is never shown again.
 
     --may and --ask add the scopes that they need. Only the token goes to stdout. A filter that matches no connection
@@ -60,7 +82,7 @@ def create(name: str, expires: float, output: Path | None, *, force: bool, as_js
         raise click.UsageError("--force is for --output.")
     if output is not None:
         check_new(output, force=force)
-    members = wanted(given)
+    members = {**_lending(lend_for, is_wanted=lend_secrets), **wanted(given)}
     client = connect()
     created = client.post("/token/create", name=name, expires=expires, **members)
     report_unmatched(client, members)
@@ -79,6 +101,8 @@ def create(name: str, expires: float, output: Path | None, *, force: bool, as_js
             raise
         place = f"it is in {visible(str(output))}"
     click.echo(f"{created['id']}  {visible(name)}, until {created['expires']}; {place}", err=True)
+    if created["lent"]:
+        click.echo(_loan(created["lent"]), err=True)
 
 
 @token.command(name="info")
@@ -144,6 +168,56 @@ def renew(name: str, expires: float) -> None:
     click.echo(f"{renewed['id']}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
 
 
+@token.command(name="lend")
+@click.argument("name", metavar="TOKEN")
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    type=Duration(MAX_DAYS * DAY),
+    help="How long: 30m or 12h.  [default: until the token expires]",
+)
+@click.option("--end", is_flag=True, help="End the loan, and what the token runs by it.")
+def lend(name: str, seconds: float | None, *, end: bool) -> None:
+    """Let a token use the secrets that you have unlocked, without reading them.
+
+    The vault user that connmgr vault unlock has unlocked lends. The token can then use all connections that it sees and
+    this user can open. The loan ends by connmgr vault lock, with the time, the token and the daemon, and by --end.
+    TOKEN is its name or its uuid.
+    """
+    if end and seconds is not None:
+        raise click.UsageError("--for and --end exclude each other.")
+    if not end:
+        _refuse_single_unlock("connmgr token lend")
+    client = connect()
+    lent = client.token.lend(_find(client, name), seconds, end=end)["lent"]
+    click.echo(_loan(lent) if lent else "Nothing is lent to it.", err=True)
+
+
+def _lending(seconds: float | None, *, is_wanted: bool) -> dict[str, Any]:
+    """Return the member of ``/token/create`` for ``--lend-secrets`` and ``--lend-for``."""
+    if not is_wanted:
+        if seconds is not None:
+            raise click.UsageError("--lend-for is for --lend-secrets.")
+        return {}
+    _refuse_single_unlock("--lend-secrets")
+    return {"lendSecrets": True if seconds is None else {"seconds": seconds}}
+
+
+def _refuse_single_unlock(what: str) -> None:
+    """Refuse ``--unlock``, after which nobody could lock the user again."""
+    user = click.get_current_context().find_root().params.get("unlock")
+    if user is not None:
+        raise click.UsageError(
+            f"{what} holds as long as a user stays unlocked, and --unlock keeps no session in which you could lock it: "
+            f"run connmgr vault unlock {user} first."
+        )
+
+
+def _loan(lent: dict[str, Any]) -> str:
+    return f"It may use the secrets of {visible(lent['user'])} until {lent['until']}, or until connmgr vault lock."
+
+
 def _find(client: Client, name: str) -> str:
     """Return the uuid of a token; otherwise as :func:`_of`."""
     return str(_of(client.token.query(), name)["id"])
@@ -181,7 +255,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         _filters(one["connections"]),
         _filters(one["categories"]),
         ",".join(one["scopes"]) or "no scopes",
-        _counted_rules(one["rules"]),
+        _counted_rules(one["rules"]) + (f"; secrets of {one['lent']['user']}" if one["lent"] else ""),
     )
 
 
@@ -220,6 +294,8 @@ def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator
     if not one["rules"]:
         yield "rules", "none: the scopes decide"
     yield "quota", f"{one.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
+    if lent := one.get("lent"):
+        yield "secrets", f"those of {lent['user']}, until {lent['until']} or connmgr vault lock"
     yield "at once", f"at most {one['maxConcurrent']} requests" if one.get("maxConcurrent") else "no limit"
     yield "from", ", ".join(one.get("from") or ()) or "any address"
     for each in below:

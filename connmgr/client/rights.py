@@ -51,6 +51,14 @@ class Tokens(Group):
         """Change the time when a token expires, and describe it."""
         return dict(self._post("/token/renew", id=id, expires=_written(expires)))
 
+    def lend(self, id: str, seconds: float | None = None, *, end: bool = False) -> dict[str, Any]:
+        """Lend a token the use of the secrets that this session has unlocked, or end that, and describe the token.
+
+        ``seconds`` is how long, by default as long as the token does not expire.
+        """
+        more = {} if seconds is None else {"seconds": seconds}
+        return dict(self._post("/token/lend", id=id, end=end, **more))
+
     def revoke(self, id: str) -> None:
         """Make a token invalid for ever, and end what it runs."""
         self._post("/token/revoke", id=id)

@@ -28,10 +28,19 @@ class SavedCommandFields(CommandNameRequest):
         "approvals do.",
     ] = EMPTY
     description: Annotated[str, "What it is for."] = ""
+    may_run_others: Annotated[
+        bool | None,
+        "True lets rules of tokens name the command although an argument is a free word for a program that does more "
+        "than print. Only the owner may say so.",
+    ] = None
 
 
 class CommandSaveRequest(SavedCommandFields):
     replace: Annotated[bool, "True replaces the command of this name."] = False
+
+
+class CommandSaveResponse(Message):
+    warning: Annotated[str | None, "Why no rule that allows the command lets a token run it, or null."]
 
 
 class CommandQueryResponse(Message):

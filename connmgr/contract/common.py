@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from connmgr.contract.message import (
     ID,
+    INTERNAL,
     NUL,
     SECRET,
     USER,
@@ -95,6 +96,11 @@ class Saved(Message):
 
     name: Annotated[str, "The command's name."]
     arguments: Annotated[Mapping[str, Any], Keys(()), "A text, or an integer, for each of its parameters."] = EMPTY
+    too_free: Annotated[
+        Callable[[str, Any], str | None] | None,
+        INTERNAL,
+        "Tells why its arguments are too free for a rule of a token, by the rule's effect and limits.",
+    ] = None
 
 
 class WhatRuns(Message):

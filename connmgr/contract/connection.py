@@ -173,7 +173,11 @@ class ConnectionInfo(Message):
     ]
     last_modified: Annotated[datetime, "When its name, data or category was last changed."]
     state: Annotated[dict[str, Any], "The far side as it was last seen."]
-    cache: Annotated[Mapping[str, Any], "`sessionEnabled`, present once it was toggled: whether it shall be open."]
+    cache: Annotated[
+        dict[str, Any],
+        "`sessionEnabled`, present once it was toggled: whether it shall be open. `setByToken`: the token that added "
+        "it or changed its data or category since the owner last gave it data; no loan of secrets is used for it.",
+    ]
     dialled: Annotated[
         DialledHosts | None,
         "With `dialled`: the hosts that its links lead to, according to `~/.ssh/config`.",

@@ -69,12 +69,6 @@ class RemoveResponse(Message):
         list[Uuid],
         "Connections with secrets that the user could read: change these passwords and keys on their machines.",
     ]
-    resealed: Annotated[
-        list[Uuid], "Those of them whose secrets only this user could open, and were sealed anew."
-    ]
-    heir: Annotated[
-        str | None, "The principal that these were sealed to; null: none was sealed anew."
-    ]
-    lost: Annotated[
-        list[Uuid], "Those of them with secrets that nobody can open any more; empty without `force`."
-    ]
+    resealed: Annotated[list[Uuid], "Those of them whose secrets only this user could open, and were sealed anew."]
+    heir: Annotated[str | None, "The principal that these were sealed to; null: none was sealed anew."]
+    lost: Annotated[list[Uuid], "Those of them with secrets that nobody can open any more; empty without `force`."]

@@ -59,8 +59,8 @@ class Channel(receiving.ReceivingChannel):
     _place = -1
     """The key of this channel in the server's table of waiting requests."""
 
-    is_local = False
-    """Whether its client is of the daemon's user, by the kernel's word."""
+    peer_uid: int | None = None
+    """The user of its client at the Unix socket, by the kernel's word: the daemon's, or root."""
 
     caller: Caller | None = None
     """The sender of its last request with a valid token."""
@@ -99,7 +99,7 @@ class Channel(receiving.ReceivingChannel):
     def rank(self) -> int:
         """Who it belongs to: 0 for a client without a valid token, 1 for one with a token, 2 for the owner."""
         if self.caller is None:
-            return 2 if self.is_local else 0
+            return 0 if self.peer_uid is None else 2
         return 2 if self.caller.holder is None else 1
 
     @property
@@ -107,7 +107,7 @@ class Channel(receiving.ReceivingChannel):
         """Whose share of the threads its oldest request uses (:mod:`connmgr.shares`)."""
         asking = self.requests[0].caller if self.requests else self.caller
         if asking is None:
-            return None if self.is_local else STRANGER
+            return STRANGER if self.peer_uid is None else None
         return asking.holder
 
     def _sender_of(self, authorization: str) -> Caller | None:

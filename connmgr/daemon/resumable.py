@@ -6,7 +6,7 @@ from typing import Any
 
 from waitress.task import WSGITask
 
-from connmgr.api.account import CANCELLATION
+from connmgr.api.account import CANCELLATION, PEER_UID
 from connmgr.api.parking import TURNS, Parked
 from connmgr.api.stream_endpoint import HAND_OVER
 from connmgr.api.streaming import ROOM
@@ -39,6 +39,8 @@ class ResumableTask(WSGITask):
         environ[TURNS] = turns
         environ[CANCELLATION] = self.channel.cancellation  # type: ignore[attr-defined]
         environ[ROOM] = self.channel.drained  # type: ignore[attr-defined]
+        if self.channel.peer_uid is not None:  # type: ignore[attr-defined]
+            environ[PEER_UID] = self.channel.peer_uid  # type: ignore[attr-defined]
         if self.channel.is_alone:  # type: ignore[attr-defined]
             environ[HAND_OVER] = self.channel.hand_over  # type: ignore[attr-defined]
         return environ

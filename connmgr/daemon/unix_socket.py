@@ -101,10 +101,11 @@ class UnixListener(wasyncore.dispatcher):
             return
         connected = accepted[0]
         try:
-            welcome = is_trusted(peer_uid(connected))
+            uid = peer_uid(connected)
         except OSError:
-            welcome = False
-        if welcome:
-            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets).is_local = True
+            connected.close()
+            return
+        if is_trusted(uid):
+            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
         else:
             connected.close()

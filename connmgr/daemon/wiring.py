@@ -35,8 +35,10 @@ from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.subjects import SubjectsOf, Work
+from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
+from connmgr.shares import Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -72,7 +74,11 @@ def open_services(
     starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
-    grants = _open_grants(vault, Ending(vault, streams, terminals, tunnels, jobs), cleanup)
+    loans = Loans()
+    ending = Ending(vault, streams, terminals, tunnels, jobs, loans, audit)
+    loans.ended, loans.ended_since, loans.used = ending.loan_over, ending.end_borrowed, ending.loan_used
+    cleanup.callback(loans.close)
+    grants = _open_grants(vault, ending, cleanup)
     approvals = _open_approvals(vault, registry, cleanup)
     anonymous = Caller("anonymous", Access(), time.monotonic())
     return Services(
@@ -92,12 +98,14 @@ def open_services(
         approvals=approvals,
         commands=SavedCommands(vault.commands),
         grants=grants,
+        loans=loans,
         credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-        tokens=_open_tokens(settings, anonymous, grants, cleanup),
+        tokens=_open_tokens(settings, anonymous, grants, loans, cleanup),
         tickets=Tickets(),
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
         slots=slots,
+        pace=Pace(),
         blobs=blobs,
         audit=audit,
         subject_names=names,
@@ -168,8 +176,10 @@ def _open_grants(vault: Vault, ending: Ending, cleanup: contextlib.ExitStack) ->
     return grants
 
 
-def _open_tokens(settings: Settings, anonymous: Caller, grants: Grants, cleanup: contextlib.ExitStack) -> Tokens:
-    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants)
+def _open_tokens(
+    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, cleanup: contextlib.ExitStack
+) -> Tokens:
+    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants, loans)
     cleanup.callback(tokens.close)
     tokens.watch()
     return tokens

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from connmgr.errors import (
@@ -28,7 +29,8 @@ from connmgr.plugin import LEAST_SECONDS, Asker, ClientEnvironment, Deadline, Tr
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
-from connmgr.vault.elevated import elevation_of
+from connmgr.vault.elevated import base_of, elevation_of
+from connmgr.vault.rows import SET_BY_TOKEN
 from connmgr.vault.way import whole
 
 FRESH_SECONDS = 1.0
@@ -70,6 +72,8 @@ class Chain:
 
     transport: Transport
     sealed: Sequence[Mapping[str, Any]]
+    hops: Sequence[str | None]
+    """The ids of its connections, the last one first; None for one that is not stored."""
     _links: contextlib.ExitStack = field(repr=False)
 
     def close(self) -> None:
@@ -89,11 +93,15 @@ def open_chain(
     :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
     """
     deadline = Deadline(timeout)
-    hops, sealed = permitted_hops(vault, registry, target, access)
+    hops = hops_to(vault, registry, target)
+    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+    by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
+    if target.id is not None:
+        by.note(target.id)
     with contextlib.ExitStack() as links:
         transport: Transport | None = None
         for hop in reversed(hops):
-            plain = _opened(vault, registry, hop, access)
+            plain = _opened(vault, registry, hop, by)
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
             with _naming(hop.label, target.name), _placing(target, hop):
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
@@ -102,7 +110,25 @@ def open_chain(
                     raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
         if transport is None:
             raise ConnectionCycle("The connection runs over nothing that could be opened.")
-        return Chain(transport, sealed, links.pop_all())
+        return Chain(transport, sealed, [hop.id for hop in hops], links.pop_all())
+
+
+def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
+    """Return why no loan (:mod:`connmgr.secrets.loans`) is used for a chain of ``hops``, or None.
+
+    A loan lets its token use secrets and not choose where they go. So no connection of the chain may be of a token's
+    making: a token could lead the secret to a host of its own, or move a host under a password for sudo.
+    """
+    for id in hops:
+        if id is None or vault.connections.temporary.get(base_of(id)) is not None:
+            return "A loan is used for stored connections only."
+        stored = vault.connections.get(base_of(id))
+        if SET_BY_TOKEN in stored.cache:
+            return (
+                f"The loan to this token is not used for {'/'.join(stored.path)}, which a token has added or changed, "
+                "until the owner gives it new data."
+            )
+    return None
 
 
 @dataclass(frozen=True)
@@ -120,6 +146,7 @@ def permitted_hops(
 ) -> tuple[list[Hop], list[Mapping[str, Any]]]:
     """Return the links that lead to ``target``, itself first, and the encrypted form of all their secrets.
 
+    Nothing lent counts: who only borrows a secret does not decide which host gets it.
     Raises everything that :func:`open_chain` raises before it opens a link.
     """
     hops = hops_to(vault, registry, target)
@@ -136,7 +163,13 @@ def locked(vault: Vault, registry: Registry, connections: Iterable[str], access:
             if isinstance(one, IntegrityError):
                 raise one
             hops = hops_to(vault, registry, Target.stored(one))
-            require([secret for hop in hops for secret in _sealed(registry, hop)])
+            sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+            try:
+                require(sealed)
+            except SecretLocked:
+                if access.lent() is None:
+                    raise
+                vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
         except (SecretLocked, IntegrityError):
             found.add(id)
         except ConnmgrError:

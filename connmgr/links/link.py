@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from connmgr.engine.helper import Helpers
 from connmgr.errors import NoShellInside, ShellLost
-from connmgr.links.chain import Chain, Target, environment_of, open_chain
+from connmgr.links.chain import Chain, Target, environment_of, no_loan_for, open_chain
 from connmgr.links.outside import Outside
 from connmgr.links.spare import SpareTransport
 from connmgr.links.wrapped import WrappedTransport
@@ -158,7 +159,14 @@ def open_link(
             return (stored.data, stored.way) == (target.data, target.way)
         return vault.connections.unchanged(target.id, target.data, target.way)
 
-    admission = Admission(vault.principals, chain.sealed, unchanged, forwards_agent=chain.transport.forwards_agent)
+    admission = Admission(
+        vault.principals,
+        chain.sealed,
+        unchanged,
+        forwards_agent=chain.transport.forwards_agent,
+        connection=target.id,
+        refusal=partial(no_loan_for, vault, chain.hops),
+    )
     link = Link(target, chain, transport, helpers, admission)
     link.environment = environment
     link.is_borrowed = access.without_loan is not access

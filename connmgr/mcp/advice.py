@@ -59,7 +59,8 @@ NEXT: Mapping[str, str] = {
     "invalid_token": _ASK + "the token is not valid.",
     "invalid_credential": _ASK + "the token is not valid.",
     "not_authenticated": _ASK + "the token is not valid.",
-    "secret_locked": _ASK + "a password or key of this system is locked with a passphrase.",
+    "secret_locked": _ASK
+    + "a password or key of this system is locked; `connmgr token lend` lends its use while it is unlocked.",
     "vault_locked": _ASK + "the vault has to be unlocked.",
     # The way to the machine
     "host_unresolved": "The machine's name has no address. Try another system, or ask whether it is still there.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from connmgr.contract.common import Saved
 from connmgr.contract.message import changed
 from connmgr.errors import PolicyDenied
 from connmgr.rights.action import Action
@@ -13,7 +14,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
-from connmgr.rights.rules import Decision, Wanted, combined, rule_of
+from connmgr.rights.rules import Decision, Wanted, combined, not_too_free, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
 GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
@@ -38,6 +39,9 @@ class Permitted:
 
     grounds: Mapping[str, Ground] = field(default_factory=dict)
     """On what an approved request was approved, by connections."""
+
+    requested: Any = None
+    """An approved request as it was, before a rule put another command in its place."""
 
 
 class CommandRules:
@@ -67,6 +71,9 @@ class CommandRules:
         rule = rule_of(decision)
         if decision.effect == "deny":
             what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
+            saved: Saved | None = self._request.get("saved")
+            if saved is not None and saved.too_free is not None and (why := saved.too_free("allow", {})):
+                what += f" No rule allows every argument of this command: {why}"
             raise PolicyDenied(what, rule=rule)
         decided = _decided(self._request, decision)
         reasons = {} if rule is None else {"rule": rule}
@@ -75,7 +82,7 @@ class CommandRules:
             grounds = self._grounds(decided, ground_of)
             asked = self._asked(decided)
             reasons["approval"] = approvals.require(self._grant, asked, wait, self._askers(), grounds)
-            return Permitted(decided, reasons, {ground.connection: ground for ground in grounds})
+            return Permitted(decided, reasons, {ground.connection: ground for ground in grounds}, self._request)
         return Permitted(decided, reasons)
 
     def _asked(self, decided: Any) -> dict[str, Any]:
@@ -120,13 +127,14 @@ def _as_scoped(grant: Grant, request: Any) -> Any:
 
 
 def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
-    saved = request.get("saved")
+    saved: Saved | None = request.get("saved")
     return Wanted(
         names=on.names,
         user=on.user,
         argv=tuple(request["argv"]) if "argv" in request else None,
         text=request.get("command"),
         saved=None if saved is None else (saved.name, saved.arguments),
+        too_free=not_too_free if saved is None or saved.too_free is None else saved.too_free,
         env=request.get("env") or {},
         cwd=request.get("cwd"),
         has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),

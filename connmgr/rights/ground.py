@@ -14,6 +14,9 @@ from typing import Any
 from connmgr.errors import ApprovalRequired
 from connmgr.rights.programs import steers
 
+SEND_AGAIN = " Send it again to ask for an approval of that."
+"""The end of the message of a request whose ground has moved, while nobody is asked."""
+
 
 @dataclass(frozen=True)
 class ShellState:
@@ -107,7 +110,7 @@ class Ground:
 
 
 def _moved(why: str) -> ApprovalRequired:
-    return ApprovalRequired(f"It was approved, but not run: {why}. Send it again to ask for an approval of that.")
+    return ApprovalRequired(f"It was approved, but not run: {why}.{SEND_AGAIN}")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -125,6 +125,7 @@ class SavedRule(RunRule):
 
     command: str
     arguments: Mapping[str, Element]
+    may_run_others: bool = False
 
     def permits(self, name: str, arguments: Mapping[str, str]) -> bool:
         """Whether the rule certainly means this command with these arguments."""
@@ -298,6 +299,7 @@ def _read_saved_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any])
     return SavedRule(
         command=read_text(raw["command"], f"{place}.command", 100),
         arguments={name: read_element(each, f"{place}.arguments.{name}") for name, each in arguments.items()},
+        may_run_others=_may_run_others(raw),
         **_read_surroundings(raw, place),
         **common,
     )

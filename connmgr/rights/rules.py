@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
 from connmgr.rights.argv import as_argv
-from connmgr.rights.elements import can_be_words, is_clean
+from connmgr.rights.elements import Element, can_be_words, is_clean
 from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
 from connmgr.vault import glob
 from connmgr.vault.path import SEPARATOR, fold
@@ -26,6 +26,14 @@ MAX_TOKENS = 20_000
 
 MAX_KNOWN = 1000
 """Most connections whose applying rules are cached."""
+
+
+TooFree = Callable[[str, Mapping[str, Element]], str | None]
+"""Returns why arguments of a saved command are too free under a rule's effect and limits; None if they are not."""
+
+
+def not_too_free(_effect: str, _limits: Mapping[str, Element]) -> None:
+    """Return None: nothing is too free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +52,9 @@ class Wanted:
 
     saved: tuple[str, Mapping[str, str]] | None = None
     """The saved command of ``argv`` and its arguments, if it is one."""
+
+    too_free: TooFree = not_too_free
+    """Why a rule with this effect and these limits of arguments may not allow the saved command, or None."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
@@ -94,6 +105,11 @@ class Rules:
     def closes_commands(self) -> bool:
         """Whether a command without a matching rule is denied."""
         return self._commands_closed
+
+    @property
+    def over_saved_commands(self) -> Sequence[SavedRule]:
+        """The rules over saved commands."""
+        return self._saved
 
     @property
     def go_by_connections(self) -> bool:
@@ -254,6 +270,8 @@ def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
         argv, path = (run_as[0], *argv[1:]), run_as[1]
     elif isinstance(rule, SavedRule):
         if wanted.saved is None or not rule.permits(*wanted.saved):
+            return None
+        if not rule.may_run_others and wanted.too_free(rule.effect, rule.arguments) is not None:
             return None
         path = None if "/" in argv[0] else programs.FIXED_PATH
     surroundings = {"has_stdin": wanted.has_stdin, "has_pty": wanted.has_pty}

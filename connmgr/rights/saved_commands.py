@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from connmgr.audit.entry import CUT_OUT
 from connmgr.errors import CommandExists, InvalidRequest, UnknownCommand
+from connmgr.rights import programs
 from connmgr.rights.elements import Element, OneOfTexts, Span, is_clean, read_element, read_list, read_text, refuse
 from connmgr.vault.documents import Document, Documents
 
@@ -20,6 +21,12 @@ MAX_DESCRIPTION = 1000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])|([^{}]+)")
+
+
+_REMEDY = (
+    'List what it takes by {"in": […]}, there or among the `arguments` of the rule; or say mayRunOthers, in the rule '
+    "or when the command is saved (--may-run-others)."
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,32 @@ class SavedCommand:
         read_text(body.get("description", ""), "description", MAX_DESCRIPTION)
         return cls(name, words, parameters, body)
 
+    def too_free(self, effect: str, limits: Mapping[str, Element]) -> str | None:
+        """Return why a rule with this ``effect`` may not let a token choose the arguments, or None if it may.
+
+        That is as for the words of a rule over an argv. ``limits`` are what the rule says about arguments. An owner who
+        saves a command with ``mayRunOthers`` allows what its program can do with any argument.
+        """
+        if self.body.get("mayRunOthers"):
+            return None
+        program = self.words[0].filled({})
+        name = programs.last_segment(program)
+        elements = {each: (limits.get(each, own), own) for each, own in self.parameters.items()}
+        # The stricter of both counts, because an argument has to pass both.
+        unfixed = [each for each, both in elements.items() if not any(one.fixed for one in both)]
+        unbounded = [each for each, both in elements.items() if not any(one.bounded for one in both)]
+        if unfixed and programs.runs_others(program):
+            return (
+                f"{name} runs or loads other programs as its words tell it, and who chooses {unfixed[0]} may choose "
+                f"the program. {_REMEDY}"
+            )
+        if unbounded and effect == "allow" and not programs.only_prints(program):
+            return (
+                f"{name} is not known to do nothing but print, and some {unbounded[0]} may have it write a file or run "
+                f"a program. {_REMEDY} Or let the rule ask."
+            )
+        return None
+
     def expand(self, arguments: Mapping[str, object]) -> Expanded:
         """Return the command with ``arguments``.
 
@@ -135,14 +168,12 @@ class SavedCommands:
         """Return name and body of all commands, ordered by name."""
         return sorted((one.key, one.body) for one in self._stored.all())
 
-    def expand(self, name: str, arguments: Mapping[str, object]) -> Expanded:
-        """Return a command with ``arguments``.
-        :raises UnknownCommand | InvalidRequest: there is no such command, or as :meth:`SavedCommand.expand`.
-        """
+    def get(self, name: str) -> SavedCommand:
+        """Return the command ``name``, or raise :class:`UnknownCommand`."""
         found = self._stored.by_key(name)
         if found is None:
             raise UnknownCommand(name)
-        return SavedCommand.read(name, found.body).expand(arguments)
+        return SavedCommand.read(name, found.body)
 
     def remove(self, name: str) -> None:
         """Remove a command; raise :class:`UnknownCommand` if there is none of the name."""

@@ -117,6 +117,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "token.check": (),
     "token.create": _one("token.create"),
     "token.info": (),
+    "token.lend": _one("token.create"),
     "token.query": _one("token.create"),
     "token.renew": _one("token.create"),
     "token.revoke": _one("token.create"),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import threading
 import unicodedata
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from nacl.exceptions import RuntimeError as SodiumRuntimeError
 from nacl.pwhash import argon2id
@@ -65,23 +69,34 @@ def check_new_passphrase(passphrase: str) -> None:
         raise InvalidRequest(f"A passphrase has {MIN_CHARACTERS} to {MAX_CHARACTERS} characters.")
 
 
+TOKEN_PLACES = 3
+"""Most derivations for tokens that wait or are under way."""
+
+LOW_PRIORITY = 10
+"""How nice (setpriority(2)) the thread of a derivation is that may wait: it would take one of the machine's processors
+for most of a second. Lower, the owner's derivation behind it would wait for long on a busy machine."""
+
 _CROWDED = "Too many passphrases are being checked; try again in a moment."
 
 
 class KeyDerivation:
     """Derives keys one at a time, so that unlocking cannot exhaust the machine's memory.
 
-    At most ``queue`` threads wait, each for at most ``deadline`` seconds. Those of tokens leave two places to others.
+    At most ``queue`` threads wait, each for at most ``deadline`` seconds. Those of tokens leave places to others.
     """
 
-    def __init__(self, *, deadline: float = 10.0, queue: int = 4) -> None:
+    def __init__(self, *, deadline: float = 20.0, queue: int = 15) -> None:
         self._deadline = deadline
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(queue + 1)
-        self._token_places = threading.BoundedSemaphore(max(1, queue - 1))
+        self._token_places = threading.BoundedSemaphore(TOKEN_PLACES)
 
-    def derive(self, passphrase: str, salt: bytes, cost: Cost, *, of_token: bool = False) -> bytes:
+    def derive(
+        self, passphrase: str, salt: bytes, cost: Cost, *, of_token: bool = False, may_wait: bool = False
+    ) -> bytes:
         """Return the 32-byte key of a passphrase (Argon2id 1.3 over its UTF-8 form in Unicode NFC).
+
+        If it ``may_wait``, or is ``of_token``, other work of the machine goes first.
 
         :raises IntegrityError: as :func:`check_cost`.
         :raises UnlockThrottled: too many derivations are waiting.
@@ -98,8 +113,27 @@ class KeyDerivation:
             if not self._turn.acquire(timeout=self._deadline):
                 raise UnlockThrottled(_CROWDED)
             places.callback(self._turn.release)
+            kdf = partial(argon2id.kdf, 32, password, salt, cost.opslimit, cost.memlimit)
             try:
-                return argon2id.kdf(32, password, salt, cost.opslimit, cost.memlimit)
+                return _at_low_priority(kdf) if of_token or may_wait else kdf()
             except (SodiumRuntimeError, MemoryError) as error:
                 needed = cost.memlimit >> 20
                 raise Busy(f"Checking a passphrase takes {needed} MiB of memory, which is not free now.") from error
+
+
+def _at_low_priority(work: Callable[[], bytes]) -> bytes:
+    """Return the result of ``work`` from a thread of its own: an ordinary user cannot raise a priority again."""
+    done: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            # On Linux a priority is a thread's; elsewhere it would be the whole process's.
+            if sys.platform == "linux":
+                own = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, own, max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, own)))
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="passphrase", daemon=True).start()
+    return done.result()

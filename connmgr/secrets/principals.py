@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -125,6 +126,10 @@ class Access:
         self._lock = threading.Lock()
         self._principal: Principal | None = None
         self._private = bytearray()
+        self.unlocked: object | None = None
+        """Stands for the present unlocking: another object after each; None while no user is unlocked."""
+        self.when_locked: Callable[[], object] = lambda: None
+        """Called when the user is locked, under locks: it may only wake others."""
 
     @property
     def principal(self) -> Principal | None:
@@ -137,6 +142,7 @@ class Access:
             self._wipe()
             self._private = bytearray(private)
             self._principal = principal
+            self.unlocked = object()
 
     def lock(self) -> None:
         """Forget the user and overwrite its private key; calling it again does nothing."""
@@ -154,6 +160,20 @@ class Access:
         self._private[:] = bytes(len(self._private))
         self._private = bytearray()
         self._principal = None
+        self.unlocked = None
+        self.when_locked()
+
+    def lent(self) -> Access | None:
+        """Return the access to what others lend to this session's token (:mod:`connmgr.secrets.loans`), or None."""
+        return None
+
+    @property
+    def advice(self) -> str:
+        """What else helps where a secret is locked, or an empty text."""
+        return ""
+
+    def note(self, connection: str) -> None:
+        """Note a use on a connection, which counts for what is lent."""
 
     def __repr__(self) -> str:
         return "<Access>"
@@ -177,6 +197,13 @@ class Lending(Access):
 
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
         return self._own.open(key_id, sealed)
+
+    def lent(self) -> Access | None:
+        return self._own.lent()
+
+    @property
+    def advice(self) -> str:
+        return self._own.advice
 
     @property
     def without_loan(self) -> Access:

@@ -36,17 +36,22 @@ class Delays:
 
 @dataclass(frozen=True)
 class Guesser:
-    """Who tries a passphrase: a token, with those made with it, or the owner from one address."""
+    """Who tries a passphrase: a token, with those made with it, or one session of the owner's.
+
+    Several people may have sessions of the owner's behind one ``origin``: an address, or a user of this machine at the
+    Unix socket.
+    """
 
     token: str | None = None
-    address: str = ""
+    origin: str = ""
+    session: str = ""
 
 
 class Throttle:
     """Slows down the guessing of passphrases; safe to use from several threads.
 
     Each guesser has delays of its own, for one name and for all names together, so that nobody keeps the right person
-    from unlocking by guessing wrong. A token tries one passphrase at a time. A refused attempt does not lengthen the
+    from unlocking by guessing wrong. A guesser tries one passphrase at a time. A refused attempt does not lengthen the
     delay, and every delay is limited. Failures are forgotten after ``memory`` seconds without one. At most ``names``
     are counted, whether they exist or not, and as many guessers; the oldest is forgotten first.
     """
@@ -67,8 +72,8 @@ class Throttle:
         self._trying: set[Guesser] = set()
 
     @contextmanager
-    def attempt(self, name: str, guesser: Guesser) -> Iterator[None]:
-        """Note an attempt of ``guesser`` on ``name`` during the ``with`` block.
+    def attempt(self, name: str, guesser: Guesser) -> Iterator[bool]:
+        """Note an attempt of ``guesser`` on ``name`` during the block; yield whether it has failed before.
 
         :raises UnlockThrottled: it comes too early: ``retry_after`` holds the whole seconds to wait.
         """
@@ -80,12 +85,11 @@ class Throttle:
                 wait = math.ceil(until - now)
                 raise UnlockThrottled(f"Too many failed unlocks; try again in {wait} s.", retry_after=wait)
             if guesser in self._trying:
-                raise UnlockThrottled("Another passphrase of this token is being checked; try again in a moment.")
+                raise UnlockThrottled("Another passphrase of yours is being checked; try again in a moment.")
             # Otherwise many simultaneous attempts would all come before the first failure.
-            if guesser.token is not None:
-                self._trying.add(guesser)
+            self._trying.add(guesser)
         try:
-            yield
+            yield any(counted)
         finally:
             with self._lock:
                 self._trying.discard(guesser)

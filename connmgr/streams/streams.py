@@ -32,6 +32,8 @@ class _Held(NamedTuple):
     connection: str | None
     token: str | None
     holder: str | None
+    on: str | None
+    """The connection that it shows or uses, even if it does not end with it."""
 
 
 class Streams:
@@ -71,15 +73,17 @@ class Streams:
         *,
         token: str | None = None,
         holder: str | None = None,
+        on: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """Hold ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        It ends with ``connection``, and if given with ``token``, the id of a token; it counts for ``holder``.
+        It ends with ``connection``, and if given with ``token``, the id of a token; it counts for ``holder``. ``on`` is
+        the connection of a stream that does not end with it.
         ``has_ended`` returns whether that token has become invalid; then the stream is stopped too.
         """
         with self._lock:
-            self._open[stream] = _Held(connection, token, holder)
+            self._open[stream] = _Held(connection, token, holder, on or connection)
             stopping = self._stopping
         if stopping:
             self.loop.call(lambda: stream.stop(_stopping()))
@@ -97,9 +101,9 @@ class Streams:
         """End the streams of connections that were removed or changed."""
         self._end(lambda held: held.connection in connections, ShellStopped("The connection was changed or removed."))
 
-    def end(self, tokens: Collection[str], why: ConnmgrError) -> None:
-        """End the streams of clients with these tokens, and tell them ``why``."""
-        self._end(lambda held: held.token in tokens, why)
+    def end(self, tokens: Collection[str], why: ConnmgrError, on: Collection[str] | None = None) -> None:
+        """End the streams of clients with these tokens, ``on`` these connections or all, and tell them ``why``."""
+        self._end(lambda held: held.token in tokens and (on is None or held.on in on), why)
 
     def _end(self, concerns: Callable[[_Held], bool], why: ConnmgrError) -> None:
         with self._lock:

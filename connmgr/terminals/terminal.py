@@ -220,7 +220,7 @@ class Terminal:
 
     def _attach(self, opening: Opening, *, watches: bool) -> None:
         self.use()
-        self._viewers.append(Viewer(self._streams, self, opening, watches=watches))
+        self._viewers.append(Viewer(self._streams, self, opening, self.origin.connection, watches=watches))
         self._keep_pace()
 
     def _resize(self, columns: int, rows: int, by: Viewer | None) -> None:

@@ -172,9 +172,10 @@ class Terminals:
             terminal = self._terminals.get(id)
         return None if terminal is None else terminal.origin
 
-    def end(self, tokens: Collection[str]) -> None:
-        """Close the terminals that were opened with tokens of these ids."""
-        self._close([one for one in self.all() if one.origin.token in tokens], 0.0)
+    def end(self, tokens: Collection[str], on: Collection[str] | None = None) -> None:
+        """Close the terminals that were opened with tokens of these ids, ``on`` these connections or all."""
+        opened = [one for one in self.all() if one.origin.token in tokens]
+        self._close([one for one in opened if on is None or one.origin.connection in on], 0.0)
 
     def all(self) -> list[Terminal]:
         """Return the terminals that run or ended lately, the oldest first."""

@@ -40,12 +40,13 @@ class Viewed(Protocol):
 
 
 class Viewer:
-    """The client of ``opening`` at ``terminal``; one that only ``watches`` neither types nor changes the size.
+    """The client of ``opening`` at ``terminal``, which runs on ``connection``.
 
-    Belongs to the thread of the streams' loop. ``size`` is the size of the client's own terminal, once known.
+    One that only ``watches`` neither types nor changes the size. Belongs to the thread of the streams' loop. ``size``
+    is the size of the client's own terminal, once known.
     """
 
-    def __init__(self, streams: Streams, terminal: Viewed, opening: Opening, *, watches: bool) -> None:
+    def __init__(self, streams: Streams, terminal: Viewed, opening: Opening, connection: str, *, watches: bool) -> None:
         self.watches = watches
         self.size: tuple[int, int] | None = None
         self.is_behind = False
@@ -56,7 +57,8 @@ class Viewer:
         self._position = 0
         self._drawing = self._over = False
         self._client = Client(streams.loop, opening, self)
-        streams.add(self, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
+        ended = opening.has_ended
+        streams.add(self, on=connection, token=opening.token, holder=opening.holder, has_ended=ended)
         self.tell_size(terminal.output.columns, terminal.output.rows)
         self.draw()
 

@@ -43,6 +43,8 @@ class _Entry:
 
     access: Access
     token: str | None
+    via: str
+    """The connection that it goes through."""
     tunnel: Tunnel | None = None
     failure: ConnmgrError | None = None
 
@@ -120,9 +122,11 @@ class Tunnels:
         self._loop.work(self._resume)
 
     def unlocked(self, access: Access) -> None:
-        """Try again, with ``access``, tunnels that failed because of a locked secret."""
+        """Try again, with the owner's ``access``, tunnels of the owner that failed because of a locked secret."""
         with self._lock:
-            locked = [one for one in self._entries.values() if (one.status.last_error or ("",))[0] == "secret_locked"]
+            # Those of tokens have the access of their tokens, and no more.
+            wanted = [one for one in self._entries.values() if one.token is None]
+            locked = [one for one in wanted if (one.status.last_error or ("",))[0] == "secret_locked"]
             for entry in locked:
                 entry.access = access
         for entry in locked:
@@ -146,10 +150,11 @@ class Tunnels:
             if token is None or entry.token == token:
                 self._loop.work(partial(self._restart, id, entry))
 
-    def end(self, tokens: Collection[str]) -> None:
-        """Close the tunnels that were toggled with tokens of these ids."""
+    def end(self, tokens: Collection[str], through: Collection[str] | None = None) -> None:
+        """Close the tunnels that were toggled with tokens of these ids, ``through`` these connections or all."""
         with self._lock:
-            ending = [id for id, entry in self._entries.items() if entry.token in tokens]
+            toggled = [(id, entry) for id, entry in self._entries.items() if entry.token in tokens]
+            ending = [id for id, entry in toggled if through is None or entry.via in through]
         for id in ending:
             self._loop.work(partial(self._stop_quietly, id))
 
@@ -166,15 +171,16 @@ class Tunnels:
         with self._lock:
             entry = self._entries.get(record.id)
             if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
-                # A tunnel that the owner wants too does not end with a token.
-                entry.access, entry.token = access, None if None in (entry.token, token) else entry.token
+                # A tunnel that the owner wants too does not end with a token, nor with what the token may open.
+                if entry.token is not None or token is None:
+                    entry.access, entry.token = access, None if token is None else entry.token
                 entry.tunnel.try_now()
                 return entry, False
             if self._closed:
                 raise Stopping("The daemon is stopping.")
             if len(self._entries) >= MAX_TUNNELS:
                 raise StreamLimit(f"{MAX_TUNNELS} tunnels are open; close one of them first.")
-            entry = _Entry(access, token)
+            entry = _Entry(access, token, str(record.data[kind.via or ""]))
             entry.tunnel = self._made(kind, record, entry)
             self._entries[record.id] = entry
         entry.tunnel.begin()
@@ -265,7 +271,7 @@ class Tunnels:
         except ConnmgrError as error:
             logger.warning("The tunnel %s is not opened: %s", "/".join(record.path), error.message)
             with self._lock:
-                self._entries.setdefault(record.id, _Entry(access, None, failure=error))
+                self._entries.setdefault(record.id, _Entry(access, None, "", failure=error))
 
     def _stored(self, among: Iterable[str]) -> list[Connection]:
         """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""

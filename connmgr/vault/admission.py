@@ -34,7 +34,8 @@ class Admission:
     """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads.
 
     ``unchanged`` compares with the given row of the connection, or else reads it. Where the link ``forwards_agent``,
-    only sessions that may use the agent are admitted.
+    only sessions that may use the agent are admitted. A token that may not open the secrets itself is admitted by a
+    loan, whose use is noted for ``connection``, unless there is a ``refusal``.
     """
 
     def __init__(
@@ -44,11 +45,15 @@ class Admission:
         unchanged: Callable[[Connection | None], bool],
         *,
         forwards_agent: bool = False,
+        connection: str | None = None,
+        refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._principals = principals
         self._secrets = secrets
         self._unchanged = unchanged
         self._forwards_agent = forwards_agent
+        self._connection = connection
+        self._refusal = refusal
         self._admitted: dict[Who, float] = {}
 
     def check(self, access: Access) -> None:
@@ -63,9 +68,15 @@ class Admission:
         who = self._who(access)
         if self._admits(who):
             return
-        if self._secrets:
-            self._principals.require(self._secrets, access)
-        self._decide(who, None)
+        by = self._principals.entitled(self._secrets, access, self._refusal) if self._secrets else access
+        if by is access:
+            self._decide(who, None)
+            return
+        # Nothing is cached of a loan, which may end in this moment.
+        if not self._unchanged(None):
+            raise Outdated
+        if self._connection is not None:
+            by.note(self._connection)
 
     def _who(self, access: Access) -> Who:
         user = access.principal
@@ -97,7 +108,18 @@ def admitted(asked: Iterable[tuple[Admission, Connection]], access: Access) -> l
                     requirement = requirement or admission._principals.requirement(access)
                     requirement(admission._secrets)
                 admission._decide(who, stored)
-            except (SecretLocked, IntegrityError, Outdated):
+            except SecretLocked:
+                if access.lent() is None or not _by_loan(admission, access):
+                    continue
+            except (IntegrityError, Outdated):
                 continue
         found.append(stored)
     return found
+
+
+def _by_loan(admission: Admission, access: Access) -> bool:
+    try:
+        admission.check(access)
+    except (SecretLocked, IntegrityError, Outdated):
+        return False
+    return True

@@ -112,20 +112,31 @@ class Batches:
         self._categories = categories
         self._connections = connections
 
-    def apply(self, batch: Batch, permits: Permission, is_visible: Callable[[str], bool] = lambda _: True) -> Applied:
+    def apply(
+        self,
+        batch: Batch,
+        permits: Permission,
+        is_visible: Callable[[str], bool] = lambda _: True,
+        token: str | None = None,
+    ) -> Applied:
         """Make all changes of ``batch``, or none; ``permits`` and the errors are those of :class:`Connections`.
 
-        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none.
+        A stored connection for whose id ``is_visible`` returns False counts as equivalent to none; ``token`` asks.
         """
         erases = bool(batch.removals) or any(change.content is not None for change in batch.changes)
-        return self._database.write(lambda tx: self._apply(tx, batch, permits, is_visible), erases=erases)
+        return self._database.write(lambda tx: self._apply(tx, batch, permits, is_visible, token), erases=erases)
 
     def _apply(
-        self, tx: sa.Connection, batch: Batch, permits: Permission, is_visible: Callable[[str], bool]
+        self,
+        tx: sa.Connection,
+        batch: Batch,
+        permits: Permission,
+        is_visible: Callable[[str], bool],
+        token: str | None,
     ) -> Applied:
         paths = list(dict.fromkeys(batch.paths()))
         ids, made = self._categories.ensure_within(tx, paths)
-        additions = _Additions(tx, self._key, batch.additions, is_visible)
+        additions = _Additions(tx, self._key, batch.additions, is_visible, token)
         added = additions.store(ids)
         moved: dict[str, Sequence[str]] = {}
         for change in batch.changes:
@@ -134,7 +145,7 @@ class Batches:
                 changes["category"] = ids[change.category]
             if change.content is not None:
                 changes |= held(change.content.moved(additions.folded))
-            moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits)
+            moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits, token=token)
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
         rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
@@ -155,9 +166,14 @@ class _Additions:
     """The additions of a batch within a transaction, stored with few statements whatever their number."""
 
     def __init__(
-        self, tx: sa.Connection, key: VaultKey, additions: Sequence[Addition], is_visible: Callable[[str], bool]
+        self,
+        tx: sa.Connection,
+        key: VaultKey,
+        additions: Sequence[Addition],
+        is_visible: Callable[[str], bool],
+        token: str | None,
     ) -> None:
-        self._is_visible = is_visible
+        self._is_visible, self._token = is_visible, token
         self._tx = tx
         self._key = key
         self._additions = additions
@@ -207,6 +223,7 @@ class _Additions:
         parent = self._known[content.parent] if content.parent else None
         category = category or (DEFAULT if parent is None else parent["category"])
         row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
+        row["cache"] = rows.marked(row["cache"], self._token)
         row |= rows.placed(row["name"], parent, content.folder)
         row["way"] = way.digest(self._known[target] for target in targets)
         row["mac"] = record.mac(row, self._key)

@@ -102,13 +102,16 @@ class Categories:
         category_rows.load(tx, stored.values(), self._key)
         return {path: stored[text] for path, text in wanted.items() if text in stored}
 
-    def remove(self, ids: Iterable[str], *, children: bool = False, contents: bool = False) -> Removed:
+    def remove(
+        self, ids: Iterable[str], *, children: bool = False, contents: bool = False, token: str | None = None
+    ) -> Removed:
         """Remove the categories ``ids``; return the ids of all that was removed.
 
         With ``children`` the categories below are removed too; otherwise they move to the nearest remaining ancestor.
         With ``contents`` the connections in them are removed, with those that run over them but without the local
         machine; otherwise they move to the default category. A category that was changed outside of connmgr is removed
-        only if named; its children move to the root.
+        only if named; its children move to the root. ``token`` is the id of the token that removes them, None for the
+        owner.
         :raises UnknownCategory: one does not exist.
         :raises ProtectedEntry: a root or the default category is among them.
         :raises CategoryExists: a category would move beside one of the same name; nothing was changed.
@@ -124,7 +127,7 @@ class Categories:
                 if category in going:
                     raise ProtectedEntry("All connections and the default category cannot be removed.")
             removed = self._remove_contents(tx, list(going)) if contents else Removed()
-            self._connections.move_within(tx, going, DEFAULT)
+            self._connections.move_within(tx, going, DEFAULT, token)
             _move_up(tx, going, self._key)
             forget_within(tx, going)
             for some in chunks(going):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
@@ -42,14 +42,21 @@ def change(
     changes: dict[str, Any],
     targets: set[str] | None,
     permits: Permission,
+    token: str | Literal[False] | None = False,
 ) -> list[str]:
     """Change columns of a row, its targets unless ``targets`` is None, and the rows above and below accordingly.
 
-    Return the ids of the rows below it that moved with it to another category.
+    ``token`` is the id of the token that changes them, None for the owner, False if neither does: the marks of
+    connections that tokens have set then stay. Return the ids of the rows below it that
+    moved with it to another category.
     :raises connmgr.errors.IntegrityError: a row was changed outside of connmgr.
     """
     before = _checked(key, rows.one(tx, id))
     after = before | changes
+    if token and {"data", "category"} & changes.keys():
+        after["cache"] = rows.marked(after["cache"], token)
+    elif token is None and "data" in changes:
+        after["cache"] = rows.marked(after["cache"], None)
     if after["category"] != before["category"]:
         rows.require_category(tx, after["category"])
     over: Mapping[str, Row] = {}
@@ -64,14 +71,24 @@ def change(
         _require_permission(above, permits, "Secrets of {} go over this connection")
         _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
     _store(tx, key, [after, *above])
-    return _follow(tx, key, before, after)
+    return _follow(tx, key, before, after, token)
 
 
-def move(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str) -> None:
-    """Move the connections in ``categories`` to the category ``to``."""
+def move(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str, token: str | None = None) -> None:
+    """Move the connections in ``categories`` to the category ``to``; ``token`` is as in :func:`change`."""
     for some in chunks(categories):
         found = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
-        _store(tx, key, [_checked(key, row) | {"category": to, "last_modified": now()} for row in found])
+        checked = [_checked(key, row) for row in found]
+        _store(
+            tx,
+            key,
+            [
+                row
+                | {"category": to, "last_modified": now()}
+                | ({} if token is None else {"cache": rows.marked(row["cache"], token)})
+                for row in checked
+            ],
+        )
 
 
 def _checked(key: VaultKey, row: Row) -> dict[str, Any]:
@@ -83,7 +100,7 @@ def _store(tx: sa.Connection, key: VaultKey, changed: Iterable[dict[str, Any]]) 
     rows.update(tx, [row | {"mac": record.mac(row, key)} for row in changed])
 
 
-def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[str]:
+def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row, token: str | Literal[False] | None) -> list[str]:
     """Give the rows below a changed row its new path, and its new category if they shared the old one."""
     if (before["path"], before["category"]) == (after["path"], after["category"]):
         return []
@@ -95,6 +112,7 @@ def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row) -> list[s
             row["depth"] = row["path"].count(SEPARATOR) + 1
             if row["category"] == before["category"] != after["category"]:
                 row["category"] = after["category"]
+                row["cache"] = rows.marked(row["cache"], token) if token else row["cache"]
                 moved.append(row["id"])
         _store(tx, key, below)
     return moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -146,24 +147,28 @@ class Connections:
         *,
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
+        is_visible: Callable[[str], bool] = lambda _: True,
         category: str | None = None,
         references: Iterable[str] = (),
         parent: str | None = None,
         folder: str | None = None,
+        token: str | None = None,
     ) -> tuple[str, bool]:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
         The secrets in ``data`` are sealed. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
-        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` returns True; it compares data with their secrets,
-        and is called while other writers wait. ``references`` are the connections that this one runs over; its path
-        begins with the path of ``parent``, one of them, and ``folder``. Without a ``category`` it gets its parent's,
-        or else the default one.
+        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` and ``is_visible`` return True: the one compares
+        data with their secrets, the other takes an id; both are called while other writers wait. ``references``
+        are the connections that this one runs over; its path begins with the path of ``parent``, one of them, and
+        ``folder``. Without a ``category`` it gets its parent's, or else the default one. ``token`` is the id of the
+        token that adds it, None for the owner.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
         """
         # Made outside of the transaction: a repetition after a conflict must store the same connection.
         new = rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
+        new["cache"] = rows.marked(new["cache"], token)
         targets = {*references, *([parent] if parent else [])}
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
@@ -174,7 +179,7 @@ class Connections:
             for row in rows.candidates(tx, [fingerprint])[fingerprint]:
                 # A record that was changed outside of connmgr equals none.
                 alike = row["type"] == type and record.intact(row, self._key)
-                if alike and same(record.load(row, self._key).data):
+                if alike and same(record.load(row, self._key).data) and is_visible(row["id"]):
                     return row["id"], False
             changes.insert(tx, self._key, new | inherited | {"way": bound}, targets, folder)
             return new["id"], True
@@ -198,6 +203,7 @@ class Connections:
         references: Iterable[str] | None = None,
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
+        token: str | None = None,
     ) -> list[str]:
         """Change the given fields of a connection, and the paths of those below it; its type stays.
 
@@ -205,7 +211,8 @@ class Connections:
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
         of each connection above it whose way changes, because they are tied to the new way, and of each connection that
-        it newly runs over, because its users can then use them.
+        it newly runs over, because its users can then use them. ``token`` is the id of the token that changes it, None
+        for the owner: connections that a token has set are marked, until the owner gives them data.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -221,7 +228,7 @@ class Connections:
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
         columns["last_modified"] = now()
-        return changes.change(tx, self._key, id, columns, targets, permits)
+        return changes.change(tx, self._key, id, columns, targets, permits, token)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -307,9 +314,13 @@ class Connections:
 
     def set_cache(self, id: str, cache: Mapping[str, Any]) -> None:
         """Store the ``cache`` of a connection, or raise :class:`UnknownConnection`."""
-        change = table.update().where(table.c.id == id).values(cache=canonical(cache))
-        if not self._database.write(lambda tx: tx.execute(change).rowcount):
-            raise UnknownConnection(id)
+
+        def work(tx: sa.Connection) -> None:
+            # Who read the cache before a token changed the connection must not take its mark away.
+            token = json.loads(rows.one(tx, id)["cache"]).get(rows.SET_BY_TOKEN)
+            tx.execute(table.update().where(table.c.id == id).values(cache=rows.marked(canonical(cache), token)))
+
+        self._database.write(work)
 
     def set_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Store the states found of stored connections, in one change; removed ones are ignored."""
@@ -337,9 +348,9 @@ class Connections:
         forget_within(tx, removed)
         return Removed(removed, *rows.delete(tx, removed))
 
-    def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str) -> None:
-        """Move the connections in ``categories`` to the category ``to``, within a larger change."""
-        changes.move(tx, self._key, categories, to)
+    def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str, token: str | None) -> None:
+        """Move the connections in ``categories`` to the category ``to``, for a token or None, the owner."""
+        changes.move(tx, self._key, categories, to, token)
 
     def _elevated(self, elevation: Elevation) -> Connection:
         """Return an elevated connection as it is now, or raise as :meth:`get`."""

@@ -22,6 +22,7 @@ from connmgr.errors import (
     UnknownUser,
     UnlockFailed,
     UserExists,
+    VaultLocked,
     VaultUnavailable,
 )
 from connmgr.secrets import envelope
@@ -159,6 +160,52 @@ class Principals:
                 entitlement.holder(envelope.verify(each, key), known, access)
 
         return require
+
+    def entitled(
+        self, secrets: Collection[Mapping[str, Any]], access: Access, refusal: Callable[[], str | None]
+    ) -> Access:
+        """Return the access that may open all of ``secrets`` for a link: ``access``, or else what is lent to it.
+
+        ``refusal`` returns why a loan is not used for this link, or None; it is called only where one would be.
+        :raises SecretLocked, IntegrityError: as :meth:`unseal`; the message says who can lend to a token.
+        """
+        if not secrets:
+            return access
+        known = self._known()
+        key = sealing_key(self._vault_private(known))
+        opened = [envelope.verify(each, key) for each in secrets]
+        try:
+            for each in opened:
+                entitlement.holder(each, known, access)
+        except SecretLocked as error:
+            lent = access.lent()
+            principal = None if lent is None else lent.principal
+            # After a change of the passphrase by another daemon the lender is not the user that was unlocked.
+            if lent is None or principal is None or known.get(principal.name) != principal:
+                if access.advice and error.details["principals"]:
+                    error.message += f" {access.advice}"
+                raise
+            if (why := refusal()) is not None:
+                error.message += f" {why}"
+                raise
+            for each in opened:
+                entitlement.holder(each, known, lent)
+            return lent
+        return access
+
+    def lendable(self, access: Access) -> Principal:
+        """Return the user that ``access`` itself has unlocked, as it is stored now.
+
+        :raises VaultLocked: users exist, and it has unlocked none.
+        :raises InvalidRequest: the vault has no users, so that every token can use all its secrets.
+        """
+        known = self._known()
+        if known.keys() == {VAULT}:
+            raise InvalidRequest("The vault has no users: a token can use its secrets without a loan.")
+        user = entitlement.unlocked(known, access)
+        if user is None:
+            raise VaultLocked("Only who has unlocked a vault user can lend: `connmgr vault unlock USER` first.")
+        return user
 
     def permit(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
         """Check that ``access`` may open each of ``secrets``, except those that nobody can open.
@@ -326,13 +373,16 @@ class Principals:
 
     def _authenticate(self, name: str, passphrase: str, guesser: Guesser) -> tuple[Principal, bytes]:
         """Return a user and its private key."""
-        with self._throttle.attempt(name, guesser):
+        with self._throttle.attempt(name, guesser) as failed_before:
             known = self._known()
             # For an unknown user a key is derived too, so that the answer takes the same time.
             user = known.get(name) if name != VAULT else None
             user = user or Principal("", bytes(32), bytes(72), MODERATE, new_salt())
             cost = user.cost or NO_COST
-            private = user.unwrap(self._derivation.derive(passphrase, user.salt, cost, of_token=bool(guesser.token)))
+            wrapping = self._derivation.derive(
+                passphrase, user.salt, cost, of_token=bool(guesser.token), may_wait=failed_before
+            )
+            private = user.unwrap(wrapping)
             if private is None:
                 self._throttle.failed(name, guesser)
                 raise UnlockFailed(_WRONG)

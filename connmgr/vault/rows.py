@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,16 @@ _PLACES = sa.select(table.c.id, table.c.path, table.c.depth).where(_BY_IDS)
 _BASIS = sa.select(table.c.data, table.c.way).where(table.c.id == sa.bindparam("id"))
 _TARGETS = sa.select(reference.c.target).where(reference.c.source == sa.bindparam("id"))
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
+
+
+SET_BY_TOKEN = "setByToken"  # noqa: S105 - the name of a member
+"""The member of a connection's ``cache`` with the id of the token that added it, or changed its data or category."""
+
+
+def marked(cache: str, token: str | None) -> str:
+    """Return a ``cache`` that says which ``token`` has set the connection; None: the owner."""
+    members = {name: value for name, value in json.loads(cache).items() if name != SET_BY_TOKEN}
+    return canonical(members if token is None else {**members, SET_BY_TOKEN: token})
 
 
 def new(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from connmgr.client import Client
+from tests.api.wire import LOCAL
 from tests.cli.program import CommandLine, finish
 from tests.conftest import StartDaemon
 
@@ -185,3 +187,38 @@ def test_each_daemon_of_a_user_has_its_own_session(start_daemon: StartDaemon, tm
     # Even if --url names the other daemon beside the first one's auth file.
     first("--url", second.daemon.url, "--api-key-file", str(key), "vault", "lock")
     assert first("vault", "status", "--json").json["user"] == "alice"
+
+
+@pytest.mark.needs("sudo")
+def test_secrets_are_lent_to_a_token_until_the_lock(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    connmgr = own_connmgr
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    new = ["token", "create", "--for", "ci", "--expires", "1h", "--scope", "shell.any", "--scope", "connection.read"]
+    assert "vault unlock" in connmgr(*new, "--lend-secrets", code=4).errors
+    assert connmgr("token", "ls").output == ""
+    assert "--lend-secrets" in connmgr(*new, "--lend-for", "1h", code=2).errors
+    assert "connmgr vault unlock alice" in connmgr("--unlock", "alice", *new, "--lend-secrets", code=2).errors
+    connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    data = {"type": "shellEnvironment", "elevated": True, "host": {"storeId": LOCAL}, "password": "hers"}
+    add = {"name": "root", "data": data, "validate": False}
+    with Client(connmgr.daemon.url, auth_file=connmgr.daemon.auth_file) as client:
+        client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
+        client.post("/connection/add", **add)
+    file = tmp_path / "ci.token"
+    made = connmgr(*new, "--lend-secrets", "--lend-for", "10m", "--output", str(file))
+    assert "It may use the secrets of alice until" in made.errors
+    ran = ["exec", "--token-file", str(file), "local machine/root", "--", "id", "-un"]
+    assert connmgr(*ran).output == "root\n"
+    assert "secrets of alice" in connmgr("token", "ls").output
+    assert "those of alice, until" in connmgr("token", "info", "ci").output
+    assert "those of alice, until" in connmgr("token", "info", "--token-file", str(file)).output
+    connmgr("vault", "lock")
+    refused = connmgr(*ran, code=125).errors
+    assert "connmgr token lend" in refused
+    connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
+    connmgr("token", "lend", "ci", "--for", "5m")
+    assert connmgr(*ran).output == "root\n"
+    assert "Nothing is lent" in connmgr("token", "lend", "ci", "--end").errors
+    assert "secrets of" not in connmgr("token", "ls").output
+    connmgr(*ran, code=125)
+    connmgr("token", "lend", "ci", "--end", "--for", "5m", code=2)

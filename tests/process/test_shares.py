@@ -7,6 +7,7 @@ import http.client
 import json
 import select
 import socket
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -16,7 +17,7 @@ from connmgr.api import body
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import InvalidRequest
 from connmgr.paths import socket_of
-from connmgr.shares import Shares
+from connmgr.shares import Pace, Shares
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
@@ -186,7 +187,7 @@ def test_values_are_counted_before_any_is_built(own_daemon: Daemon) -> None:
     bomb = b'{"encrypted": [' + b"[]," * 5_000_000 + b"[]]}"
     answer = send(own_daemon.url, "/secret/decrypt", bomb, headers)
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert "more than 500000 values" in answer.message
+    assert "more than 50000 values" in answer.message
     assert psutil.Process(own_daemon.pid).memory_info().rss - before < 150 * 1024 * 1024
 
 
@@ -209,8 +210,42 @@ def test_punctuation_in_content_is_not_counted(content: str) -> None:
     ids=["strings", "objects", "after an escape", "quotes", "levels"],
 )
 def test_too_many_values_are_refused_whatever_they_are(text: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="more than 500000 values"):
+    with pytest.raises(InvalidRequest, match="more than 50000 values"):
         body.parse(text)
+
+
+def test_requests_that_list_connections_may_have_more_values(own_daemon: Daemon) -> None:
+    asked = {"connections": [LOCAL] * 60_000}
+    assert send(own_daemon.url, "/connection/info", asked, bearer(own_daemon)).status == 200
+    refused = send(own_daemon.url, "/secret/decrypt", {"encrypted": asked["connections"]}, bearer(own_daemon))
+    assert "more than 50000 values" in refused.message
+
+
+@pytest.mark.parametrize("at", range(-3, 4))
+def test_values_are_counted_right_where_pieces_of_the_text_meet(at: int) -> None:
+    values = 60_000
+    for escape in ("\\", '"', "\\" * 100_000):
+        # A string that ends, with an escape before its end, about where the first piece of the text does.
+        content = "x" * (body._PIECE - len('{"a": "') + at) + escape + "," * values
+        assert body.parse(json.dumps({"a": content}).encode()) == {"a": content}
+        with pytest.raises(InvalidRequest, match="more than 50000 values"):
+            body.parse(json.dumps({"a": content, "b": [0] * values}).encode())
+
+
+def test_a_token_rests_between_two_large_pieces_of_work_and_others_do_not_wait() -> None:
+    pace = Pace(rest=1000.0, longest=0.3)
+    with pace.turn("a"):
+        sum(range(100_000))
+    began = time.monotonic()
+    for holder in ("b", None, None):
+        with pace.turn(holder):
+            pass
+    assert time.monotonic() - began < 0.2
+    with pace.turn("a"):
+        assert time.monotonic() - began > 0.05
+    with pace.turn("c"):
+        pass
+    assert "b" not in pace._turns, "tokens are never forgotten"
 
 
 def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon: Daemon, crowd: Crowd) -> None:

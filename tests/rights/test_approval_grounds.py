@@ -179,6 +179,15 @@ def test_a_broadcast_does_not_run_on_the_connection_whose_shell_has_moved(
     assert "the directory was" in lines[here]["error"]["message"]
     assert lines[LOCAL]["exitCode"] == 0
     assert (tmp_path / "victim").exists()
+    # That connection is asked about again, by itself, and runs where its shell has gone once somebody has decided.
+    again = {**body, "connections": [here]}
+    approval = lines[here]["error"]["approval"]
+    assert asked(daemon, approval)["connections"] == [here]
+    assert asked(daemon, approval)["on"][0]["directory"] == str(tmp_path)
+    assert pending(holder, "/shell/broadcast", **again) == approval
+    approve(daemon, approval)
+    [line, _] = map(json.loads, holder.send("/shell/broadcast", **again).body.splitlines())
+    assert (line["exitCode"], (tmp_path / "victim").exists()) == (0, False)
 
 
 def test_an_approved_command_that_runs_on_as_a_job_is_answered_although_its_shell_moves(

@@ -129,12 +129,12 @@ def test_commands_are_stored_by_name(vault: Vault) -> None:
         commands.save(saved("a"), replaces=False)
     commands.save(saved("a", argv=["y"], parameters={}), replaces=True)
     assert [name for name, _ in commands.all()] == ["a", "b"]
-    assert commands.expand("a", {})[0] == ("y",)
+    assert commands.get("a").expand({})[0] == ("y",)
     commands.remove("a")
     with pytest.raises(UnknownCommand):
         commands.remove("a")
     with pytest.raises(UnknownCommand):
-        commands.expand("a", {})
+        commands.get("a").expand({})
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +188,69 @@ def test_a_request_for_a_saved_command_is_checked(running: Daemon, what: dict[st
         with pytest.raises(ClientError) as error:
             running.client.post(path, **where, **what)
         assert error.value.code == code
+
+
+RM: dict[str, Any] = {
+    "argv": ["rm", "-v", {"text": "{name}.draft"}],
+    "parameters": {"name": {"re": "[a-z]+"}},
+}
+GIT: dict[str, Any] = {
+    "argv": ["git", "log", {"parameter": "n"}],
+    "parameters": {"n": {"integer": {"min": 0, "max": 9}}},
+}
+ALLOW, ASK = {"effect": "allow"}, {"effect": "ask"}
+
+
+@pytest.mark.parametrize(
+    ("command", "rule", "passes"),
+    [
+        (RM, ALLOW, False),
+        (RM, ASK, True),
+        (RM, {**ALLOW, "mayRunOthers": True}, True),
+        (RM, {**ALLOW, "arguments": {"name": {"in": ["old", "new"]}}}, True),
+        (RM, {**ALLOW, "arguments": {"name": {"re": "old|new"}}}, False),
+        ({**RM, "mayRunOthers": True}, ALLOW, True),
+        ({**RM, "parameters": {"name": {"in": ["old", "new"]}}}, ALLOW, True),
+        (GIT, ALLOW, False),
+        (GIT, ASK, False),
+        (GIT, {**ASK, "mayRunOthers": True}, True),
+        ({"argv": ["cat", {"parameter": "f"}], "parameters": {"f": {"path": "/srv/**"}}}, ALLOW, True),
+        ({"argv": ["sh", "-c", "id"], "parameters": {}}, ALLOW, True),
+    ],
+)
+def test_arguments_of_a_token_are_as_free_as_the_words_of_a_rule(
+    running: Daemon, command: dict[str, Any], rule: dict[str, Any], *, passes: bool
+) -> None:
+    client = running.client
+    given = {"name": "old", "n": 3, "f": "/srv/none"}
+    saved = {"name": "tried", "arguments": {name: given[name] for name in command["parameters"]}}
+    body = {"name": "x", "expires": 60, "scopes": ["shell.argv"], "rules": [{**rule, "command": "tried"}]}
+    # A rule may be there before its command.
+    holder = create(running, *body["scopes"], rules=body["rules"])
+    client.post("/command/save", name="tried", **command)
+    try:
+        answer = holder.send("/shell/exec", connection=LOCAL, saved=saved)
+        expected = None if rule["effect"] == "allow" else "approval_required"
+        assert (answer.json.get("code") if passes else answer.code) == (expected if passes else "policy_denied")
+        if not passes:
+            assert "mayRunOthers" in answer.json["message"]
+            with pytest.raises(ClientError, match=r"rules\[0\]\.command: ") as error:
+                client.post("/token/create", **body)
+            assert error.value.code == "invalid_request"
+        # The owner runs what the owner has saved.
+        assert "exitCode" in client.post("/shell/exec", connection=LOCAL, saved=saved)
+    finally:
+        client.post("/command/remove", name="tried")
+
+
+def test_a_token_saves_no_command_with_free_words_for_other_programs(running: Daemon) -> None:
+    admin = create(running, "vault.admin")
+    assert "rm is not known" in running.client.post("/command/save", name="mine", **RM)["warning"]
+    assert admin.refused("/command/save", name="mine", replace=True, **RM) == "invalid_request"
+    assert admin.refused("/command/save", name="mine", replace=True, mayRunOthers=True, **RM) == "scope_denied"
+    listed = {**RM, "parameters": {"name": {"in": ["old"]}}}
+    assert admin.ok("/command/save", name="mine", replace=True, **listed) == {"warning": None}
+    running.client.post("/command/remove", name="mine")
 
 
 def test_a_token_runs_only_the_saved_commands_that_a_rule_names(running: Daemon, tmp_path: Path) -> None:

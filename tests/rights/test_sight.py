@@ -189,6 +189,28 @@ def test_adding_a_connection_does_not_reveal_an_equal_one_out_of_sight(world: Wo
     world.daemon.client.post("/connection/remove", connections=[made])
 
 
+@pytest.mark.parametrize("kind", ["add", "apply", "temporary"])
+def test_an_equal_connection_in_sight_is_found_behind_an_older_one_out_of_sight(world: World, kind: str) -> None:
+    data = {"type": "ssh", "host": f"{kind}.example", "user": "ci"}
+    entry = {"name": "mine", "data": data, "validate": False, **({"temporary": True} if kind == "temporary" else {})}
+    theirs = world.daemon.client.post("/connection/add", **{**entry, "name": "theirs"})["connection"]
+    holder = create(world.daemon, "connection.write", "connection.read", connections=["mine"])
+
+    def add_again() -> tuple[str, bool]:
+        if kind == "apply":
+            [made] = holder.ok("/connection/apply", add=[{"name": "mine", "data": data}])["added"]
+        else:
+            made = holder.ok("/connection/add", **entry)
+        return made["connection"], made["added"]
+
+    mine, added = add_again()
+    try:
+        assert (mine == theirs, added) == (False, True)
+        assert add_again() == (mine, False)
+    finally:
+        world.daemon.client.post("/connection/remove", connections=[mine, theirs])
+
+
 def test_applying_and_temporary_connections_do_not_reveal_an_equal_one_out_of_sight(world: World) -> None:
     client = world.daemon.client
     data = {"type": "ssh", "host": "db.example", "user": "ci"}

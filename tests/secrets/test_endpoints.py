@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from connmgr.client import Client, ClientError
+from connmgr.paths import socket_of
+from tests.api.wire import Answer, address, send, token_of
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.fs.far_sides import eventually
 from tests.rights.wire import Holder, create
 
@@ -158,6 +166,43 @@ def test_wrong_passphrases_of_tokens_keep_nobody_from_unlocking(locked: Daemon) 
             over.set()
     for one in running:
         one.result()
+
+
+class Beside(HTTPConnection):
+    """A connection to a daemon's Unix socket."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        super().__init__(urlsplit(daemon.url).netloc, timeout=DEADLINE_SECONDS)
+        self._path = socket_of(daemon.auth_file, address(daemon.url)[1])
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+@pytest.mark.parametrize("door", ["port", "socket"])
+def test_wrong_passphrases_of_the_owner_s_other_sessions_keep_nobody_from_unlocking(
+    own_daemon: Daemon, door: str
+) -> None:
+    def unlock(token: str, passphrase: str) -> str:
+        body = {"user": "alice", "passphrase": passphrase}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        if door == "port":
+            answer = send(own_daemon.url, "/vault/unlock", body, headers)
+        else:
+            with closing(Beside(own_daemon)) as beside:
+                beside.request("POST", "/vault/unlock", json.dumps(body), headers)
+                response = beside.getresponse()
+                answer = Answer(response.status, {}, response.read())
+        return "ok" if answer.status == 200 else answer.code
+
+    own_daemon.client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
+    alice, guesser = token_of(own_daemon), token_of(own_daemon)
+    guesses = [unlock(guesser, "a guess") for _ in range(30)]
+    assert guesses[-1] == "unlock_throttled"
+    assert [unlock(alice, PASSPHRASE) for _ in range(75)] == ["ok"] * 75
+    assert unlock(guesser, PASSPHRASE) == "unlock_throttled"
 
 
 def test_a_stored_connection_is_opened_by_its_principals_alone(locked: Daemon) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import unicodedata
 
 import pytest
+from nacl.pwhash import argon2id
 
-from connmgr.errors import IntegrityError, InvalidRequest, UnlockThrottled
+from connmgr.errors import Busy, IntegrityError, InvalidRequest, UnlockThrottled
 from connmgr.secrets.passphrase import (
     CEILING,
+    LOW_PRIORITY,
     MODERATE,
     Cost,
     KeyDerivation,
@@ -85,6 +88,32 @@ print("grown", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert lines[0].startswith("honest: Checking a passphrase takes 256 MiB"), result
     assert lines[1:4] == ["refused"] * 3, result
     assert int(lines[4].split()[1]) < 1024, f"{lines[4]} KiB"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a priority is a process's")
+@pytest.mark.parametrize("allowance", ["of_token", "may_wait"])
+def test_a_derivation_that_may_wait_lets_other_work_go_first(monkeypatch: pytest.MonkeyPatch, allowance: str) -> None:
+    nice = []
+
+    def kdf(*_: object) -> bytes:
+        nice.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return bytes(32)
+
+    monkeypatch.setattr(argon2id, "kdf", kdf)
+    derivation, before = KeyDerivation(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    derivation.derive("passphrase", SALT, MODERATE)
+    derivation.derive("passphrase", SALT, MODERATE, **{allowance: True})
+    derivation.derive("passphrase", SALT, MODERATE)
+    assert nice == [before, max(before, LOW_PRIORITY), before]
+
+
+def test_a_derivation_in_another_thread_fails_as_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kdf(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(argon2id, "kdf", kdf)
+    with pytest.raises(Busy, match="256 MiB"):
+        KeyDerivation().derive("passphrase", SALT, MODERATE, may_wait=True)
 
 
 def test_derivations_take_turns_and_a_full_queue_is_refused() -> None:

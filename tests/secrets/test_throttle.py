@@ -93,15 +93,27 @@ def test_failures_of_one_guesser_delay_nobody_else(clock: Clock) -> None:
         throttle.failed(f"user{number}", ONE)
     assert wait_of(throttle, "alice") > 0
     assert wait_of(throttle, "bob") > 0, "a guesser of many names is not delayed"
-    for guesser in (OTHER, Guesser(), Guesser(address="127.0.0.1")):
+    for guesser in (OTHER, Guesser(), Guesser(origin="127.0.0.1", session="1")):
         assert wait_of(throttle, "alice", guesser) == 0
 
 
-def test_a_token_tries_one_passphrase_at_a_time(clock: Clock) -> None:
+def test_a_guesser_tries_one_passphrase_at_a_time(clock: Clock) -> None:
     throttle = Throttle(clock=clock)
     with throttle.attempt("alice", ONE):
         assert wait_of(throttle, "bob") > 0
         assert wait_of(throttle, "alice", OTHER) == 0
     assert wait_of(throttle, "bob") == 0
-    with throttle.attempt("alice", Guesser()):
-        assert wait_of(throttle, "alice", Guesser()) == 0, "people who share the owner's key wait for each other"
+    with throttle.attempt("alice", Guesser(origin="127.0.0.1", session="1")):
+        other = Guesser(origin="127.0.0.1", session="2")
+        assert wait_of(throttle, "alice", other) == 0, "people who share the owner's key wait for each other"
+
+
+def test_an_attempt_knows_whether_its_guesser_has_failed_before(clock: Clock) -> None:
+    throttle = Throttle(clock=clock)
+    with throttle.attempt("alice", ONE) as failed_before:
+        assert not failed_before
+    throttle.failed("bob", ONE)
+    with throttle.attempt("alice", ONE) as failed_before:
+        assert failed_before
+    with throttle.attempt("alice", OTHER) as failed_before:
+        assert not failed_before

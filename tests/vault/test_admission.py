@@ -27,13 +27,13 @@ def vault(directory: Path) -> Iterator[Vault]:
 def look_ups(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A list that grows with each query of who may open secrets."""
     made: list[Any] = []
-    require = vault.principals.require
+    entitled = vault.principals.entitled
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Access:
         made.append(arguments)
-        require(*arguments)
+        return entitled(*arguments)
 
-    monkeypatch.setattr(vault.principals, "require", counted)
+    monkeypatch.setattr(vault.principals, "entitled", counted)
     return made
 
 

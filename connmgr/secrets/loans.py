@@ -1,0 +1,216 @@
+"""Loans: a session that has unlocked a vault user lets a token use, though never read, the secrets that the user opens.
+
+A loan is in memory alone, and holds no key: it names the session of its lender, which holds one, and asks that session
+each time. So a loan is over in the moment in which its lender is locked, by whatever. It is over too when its time is,
+when its token becomes invalid, and when the daemon ends. A token below another one has no more than that one: its loan
+counts only while all tokens above it have loans by the same user.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+from connmgr.errors import SecretLocked
+from connmgr.plugin import Asker
+from connmgr.secrets.principals import Access, Principal
+
+LOCKED = "the lender's user was locked"
+TIME_OVER = "its time was over"
+ABOVE_OVER = "the loan of the token that it was created with had ended"
+
+
+@dataclass(eq=False)
+class Loan:
+    """What ``lender`` lends to ``token`` until ``until``: the use of the secrets that ``principal`` opens."""
+
+    token: str
+    name: str
+    """The token's name, for the audit log."""
+    lineage: Sequence[str]
+    """The ids of the token, of the one that it was created with, and so on."""
+    lender: Access
+    session: str
+    """The id of the lender's session in the audit log."""
+    principal: Principal
+    """The user as stored when it lent; one with another passphrase is another one."""
+    until: datetime
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    used_on: set[str] = field(default_factory=set)
+    """The connections that were opened or used by it."""
+
+    ended: str | None = None
+    """Why it was ended, before its time or its lender's lock."""
+
+    def __post_init__(self) -> None:
+        self._unlocked = self.lender.unlocked
+        # Independent of a clock that is set meanwhile.
+        self._ends_at = time.monotonic() + (self.until - self.began).total_seconds()
+
+    @property
+    def over(self) -> str | None:
+        """Why the loan alone, without those above it, is over; None while it is not."""
+        if self.ended is None and (self._unlocked is None or self.lender.unlocked is not self._unlocked):
+            return LOCKED
+        if self.ended is None and time.monotonic() >= self._ends_at:
+            return TIME_OVER
+        return self.ended
+
+    @property
+    def seconds(self) -> float:
+        """The seconds until its time is over."""
+        return max(0.0, self._ends_at - time.monotonic())
+
+
+class Loans:
+    """The loans of a daemon, by their tokens. Safe to use from several threads.
+
+    ``ended`` is called in a thread of its own, with each loan that has ended and the reason, and ``ended_since`` by a
+    request that has opened something by a loan that ended meanwhile. ``used`` is called in the
+    thread of each use, with the loan, the connection and whether it is the
+    first there.
+    """
+
+    def __init__(self) -> None:
+        self.ended: Callable[[Loan, str], None] = lambda _loan, _why: None
+        self.ended_since: Callable[[Loan, str], None] = lambda _loan, _why: None
+        self.used: Callable[[Loan, str, bool], None] = lambda _loan, _connection, _is_first: None
+        self._lock = threading.Lock()
+        self._loans: dict[str, Loan] = {}
+        self._news = threading.Event()
+        self._closing = False
+        self._watcher: threading.Thread | None = None
+
+    def lend(self, loan: Loan) -> None:
+        """Begin a loan, in place of an earlier one to the same token."""
+        with self._lock:
+            before = self._loans.pop(loan.token, None)
+            self._loans[loan.token] = loan
+            if before is not None:
+                # What runs by the earlier one, runs on by this one.
+                loan.used_on |= before.used_on
+            # The thread would otherwise learn of a lock only at the end of a loan's time.
+            loan.lender.when_locked = self._news.set
+            if self._watcher is None and not self._closing:
+                self._watcher = threading.Thread(target=self._watch, name="loans", daemon=True)
+                self._watcher.start()
+        self._news.set()
+
+    def of(self, lineage: Sequence[str]) -> Loan | None:
+        """Return the loan to the first token of ``lineage``, which none above it narrows to nothing; None without."""
+        # Without a lock, because every request of a token with a loan comes by here.
+        found = [self._loans.get(token) for token in lineage]
+        own = found[0] if found else None
+        if own is None or any(one is None or one.over or one.principal != own.principal for one in found):
+            return None
+        return own
+
+    def end(self, tokens: Collection[str], why: str) -> bool:
+        """End the loans to ``tokens``; return whether there was one."""
+        return self._end([loan for token in tokens if (loan := self._loans.get(token)) is not None], why)
+
+    def end_those_by(self, user: str, why: str) -> None:
+        """End the loans by a user whose passphrase was changed, or who was removed."""
+        with self._lock:
+            concerned = [loan for loan in self._loans.values() if loan.principal.name == user]
+        self._end(concerned, why)
+
+    def close(self) -> None:
+        """End all loans and the thread."""
+        self._closing = True
+        with self._lock:
+            loans = list(self._loans.values())
+        self._end(loans, "the daemon stopped")
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def _end(self, loans: Collection[Loan], why: str) -> bool:
+        for loan in loans:
+            loan.ended = loan.over or why
+        self._news.set()
+        return bool(loans)
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                soonest = min((loan.seconds for loan in self._loans.values()), default=None)
+            # A lock that comes between this and the wait has set the event.
+            self._news.wait(soonest)
+            self._news.clear()
+            self._sweep()
+            if self._closing:
+                return
+
+    def _sweep(self) -> None:
+        with self._lock:
+            gone = [(loan, why) for loan in self._loans.values() if (why := self._why_over(loan)) is not None]
+            for loan, why in gone:
+                loan.ended = why
+                del self._loans[loan.token]
+        for loan, why in gone:
+            self.ended(loan, why)
+
+    def _why_over(self, loan: Loan) -> str | None:
+        above = [self._loans.get(token) for token in loan.lineage[1:]]
+        return loan.over or (ABOVE_OVER if any(one is None or one.over for one in above) else None)
+
+
+class Borrower(Access):
+    """The access of a session with a token: ``loan`` returns the token's loan, if it has one now.
+
+    ``advice`` is what an error adds for a secret that the token may not use.
+    """
+
+    def __init__(self, asker: Asker, loans: Loans, lineage: Callable[[], Sequence[str]]) -> None:
+        super().__init__(asker)
+        self._loans, self._lineage = loans, lineage
+
+    @property
+    def advice(self) -> str:
+        return (
+            f"Or its owner lets this token use it: `connmgr token lend {self._lineage()[0]}`, "
+            "in a session that has unlocked such a user."
+        )
+
+    def lent(self) -> Lent | None:
+        loan = self._loans.of(self._lineage())
+        return None if loan is None else Lent(self, loan, self._loans)
+
+
+class Lent(Access):
+    """The access of a token's session by its loan, for the links that are opened and used, and for nothing else."""
+
+    def __init__(self, own: Access, loan: Loan, loans: Loans) -> None:
+        super().__init__(own.asker)
+        self.loan = loan
+        self._loans = loans
+
+    @property
+    def principal(self) -> Principal | None:
+        return None if self.loan.over else self.loan.principal
+
+    def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
+        return None if self.loan.over else self.loan.lender.open(key_id, sealed)
+
+    def note(self, connection: str) -> None:
+        is_first = connection not in self.loan.used_on
+        self.loan.used_on.add(connection)
+        self._loans.used(self.loan, connection, is_first)
+
+
+def loan_over(loan: Loan, why: str) -> SecretLocked:
+    """Return the error of what ran by a ``loan`` that has ended."""
+    user = loan.principal.name
+    return SecretLocked(
+        f"The loan of {user}'s secrets to the token has ended, because {why}; what ran by it was ended. `connmgr token "
+        f"lend {loan.token}` lends them again, in a session that has unlocked {user}.",
+        principals=[user],
+    )
+
+
+def until(seconds: float | None, expires: datetime) -> datetime:
+    """Return when a loan of ``seconds`` ends, begun now, to a token that ``expires``."""
+    return expires if seconds is None else min(expires, datetime.now(timezone.utc) + timedelta(seconds=seconds))
