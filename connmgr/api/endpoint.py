@@ -18,7 +18,7 @@ from connmgr.api.body import MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
-from connmgr.api.schemas import Filter, Id
+from connmgr.api.schema import Filter, Id
 from connmgr.api.services import Services, services
 from connmgr.audit.entry import RECORDED
 from connmgr.contract.message import Message, to_json

@@ -85,10 +85,13 @@ class Pattern(NamedTuple):
     published: str = ""
 
 
-class Described(NamedTuple):
+class Described:
     """Further members of a field's published description, as JSON Schema."""
 
-    members: Mapping[str, Any]
+    __match_args__ = ("members",)
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self.members = members
 
 
 class Keys(NamedTuple):

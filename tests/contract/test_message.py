@@ -197,7 +197,7 @@ def _messages() -> Iterator[type[Message]]:
     "kind", sorted(set(_messages()), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
 )
 def test_every_field_of_a_message_is_described(kind: type[Message]) -> None:
-    nested = ("cursor", "stdout", "stderr", "keys")
+    nested = ("cursor", "stdout", "stderr", "keys", "encrypted", "decrypted", "auth", "client")
     assert [field.name for field in fields_of(kind) if not field.description and field.name not in nested] == []
 
 
