@@ -205,6 +205,10 @@ class Field(NamedTuple):
         """Whether the field is left out of JSON when it has its default."""
         return not self.required and (self.default is None or self.default is ABSENT) and NULLABLE not in self.facts
 
+    def is_absent(self, message: Message) -> bool:
+        """Whether the field has no value in ``message``, and is left out of its JSON."""
+        return self.is_optional and getattr(message, self.name) is self.default
+
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=True)
 class Message:
@@ -269,9 +273,8 @@ class Message:
         return hash((type(self), *(getattr(self, name) for name in sorted(self._names))))
 
     def __repr__(self) -> str:
-        # By the annotations as texts: a repr must not fail, whatever they refer to.
-        shown = ", ".join(f"{field.name}={_shown(field, self)}" for field in fields_of(type(self)))
-        return f"{type(self).__name__}({shown})"
+        fields = (field for field in fields_of(type(self)) if not field.is_absent(self))
+        return f"{type(self).__name__}({', '.join(f'{field.name}={_shown(field, self)}' for field in fields)})"
 
 
 _BY_JSON: dict[type[Message], dict[str, str]] = {}
