@@ -24,15 +24,15 @@ from connmgr.engine.execution import become
 from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.fields import Boolean, Integer, Length, Nested, Range, Schema, Text
-from connmgr.frames import MAX_SIDE
 from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
+from connmgr.pipes.clients import Opening
+from connmgr.pipes.streams import Pipe
 from connmgr.plugin import Channel, Pty
 from connmgr.rights.action import Action
 from connmgr.rights.command_rules import ground_of
-from connmgr.streams.opening import Opening
-from connmgr.streams.pipe import Pipe
+from connmgr.streams.frames import MAX_SIDE
 
 MAX_COMMAND = 64 * 1024
 """Longest command, in bytes: the far side's kernel gets it as one word (MAX_ARG_STRLEN of Linux is 128 KiB)."""

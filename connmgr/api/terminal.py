@@ -35,12 +35,12 @@ from connmgr.api.terminal_schemas import (
     TerminalScreenResponse,
     TerminalTicketResponse,
 )
+from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
 from connmgr.rights.action import Action, always
 from connmgr.rights.command_rules import ground_of
 from connmgr.rights.subjects import Work
 from connmgr.shell.grounds import state_of
-from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
 from connmgr.terminals.recording import Recording
 from connmgr.terminals.screen import Screen

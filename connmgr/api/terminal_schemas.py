@@ -12,7 +12,7 @@ from connmgr.api.pipe import MAX_COMMAND, PtyFields
 from connmgr.api.schemas import Filter, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Integer, Length, Number, Range, Schema, Text
-from connmgr.frames import MAX_SIDE
+from connmgr.streams.frames import MAX_SIDE
 from connmgr.terminals.ring import KEPT_BYTES
 from connmgr.terminals.screen import MAX_CELLS
 from connmgr.terminals.terminal import STATES

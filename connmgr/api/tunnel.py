@@ -14,7 +14,7 @@ from connmgr.api.services import services
 from connmgr.api.toggle import TUNNEL
 from connmgr.fields import Schema
 from connmgr.plugin import Tunnel
-from connmgr.tunnels.tunnels import WANTED
+from connmgr.tunnels.table import WANTED
 from connmgr.vault import Connection
 
 group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens and keeps open.")

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 
 from connmgr.errors import ConnmgrError, JobFinished
 from connmgr.jobs.jobs import Jobs
+from connmgr.pipes.streams import Streams
 from connmgr.secrets.principals import Access
-from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 from connmgr.vault.jobs import UNDER_WAY, JobFilter
 

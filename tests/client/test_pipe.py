@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wsproto.frame_protocol import FrameProtocol, XorMaskerSimple
 
-from connmgr import frames
 from connmgr.client import ClientError, Piece, Unreachable
-from connmgr.client.websocket import masked
+from connmgr.streams import frames
+from connmgr.streams.websocket import masked
 from tests.client.stream_server import Accepted, StreamServer
 
 MIB = 1024 * 1024

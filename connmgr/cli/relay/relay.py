@@ -8,7 +8,7 @@ from connmgr.cli.relay.ends import Sink, Source
 from connmgr.cli.relay.loop import READABLE, WRITABLE
 from connmgr.client import ClientError
 from connmgr.client.pipe import Pipe
-from connmgr.frames import DATA, EOF, RESIZE, STDERR
+from connmgr.streams.frames import DATA, EOF, RESIZE, STDERR
 
 SPARE_BYTES = 64
 """Room for bytes that ``typed`` has held back and adds to later input."""

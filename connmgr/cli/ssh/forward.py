@@ -16,7 +16,7 @@ from connmgr.cli.relay.relay import Relay
 from connmgr.cli.ssh.options import SshOptions
 from connmgr.client import ClientError
 from connmgr.client.pipe import Pipe
-from connmgr.socks import Asked, Greeting
+from connmgr.streams.socks import Asked, Greeting
 
 MAX_STREAMS = 256
 """Most connections per port at a time; further ones wait."""

@@ -10,7 +10,7 @@ import termios
 import tty
 from collections.abc import Iterator
 
-from connmgr.frames import MAX_SIDE
+from connmgr.streams.frames import MAX_SIDE
 
 DEFAULT_SIZE = (80, 24)
 RESET_MODES = {
