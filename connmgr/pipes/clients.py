@@ -449,6 +449,8 @@ class Client:
 class ClientEndpoint(Endpoint):
     """The client of ``opening``; it is over when it has left. ``resized`` gets the sizes of its terminal."""
 
+    has_outcome = True
+
     def __init__(self, loop: Loop, opening: Opening, resized: Callable[[int, int], object]) -> None:
         self._resized = resized
         self._client = Client(loop, opening, self)

@@ -285,6 +285,8 @@ class ProcessEndpoint(Endpoint):
     ``released`` there when it is closed. ``without_stderr`` drops standard error.
     """
 
+    has_outcome = True
+
     def __init__(
         self,
         loop: Loop,

@@ -58,6 +58,9 @@ class Endpoint:
 
     receiver: Receiver
 
+    has_outcome = False
+    """Whether it is over by itself some time after its data have ended, so that the splice has to wait for that."""
+
     @property
     def unwritten(self) -> int:
         """Bytes that were written and not yet passed on."""
@@ -145,6 +148,9 @@ class Outbox:
 class SocketEndpoint(Endpoint):
     """A connected socket, which belongs to this from now on."""
 
+    resets = True
+    """Whether the peer gets a reset where the other endpoint has failed, instead of an end like any other."""
+
     def __init__(self, loop: Loop, connected: socket.socket) -> None:
         connected.setblocking(False)
         with suppress(OSError):
@@ -191,7 +197,7 @@ class SocketEndpoint(Endpoint):
         self._settle()
 
     def finish(self, outcome: Outcome) -> None:
-        if outcome != 0:
+        if outcome != 0 and self.resets:
             super().finish(outcome)
             return
         # The peer gets all data and then the end. It may go on sending for a while, which goes nowhere; closing at

@@ -95,6 +95,7 @@ class Splice:
     ) -> None:
         self._near, self._far = near, far
         self._is_intact, self._ended = is_intact, ended
+        self._has_outcome = near.has_outcome or far.has_outcome
         self.closed = False
         self.outcome: Outcome | None = None
         self.survivor: Endpoint | None = None
@@ -134,7 +135,7 @@ class Splice:
     def look(self) -> None:
         """Close once both directions have ended and everything is written."""
         has_ended = self._out.is_over and self._in.is_over and self.survivor is None
-        if has_ended and not (self._near.unwritten or self._far.unwritten):
+        if has_ended and not self._has_outcome and not (self._near.unwritten or self._far.unwritten):
             self.close()
 
     def close(self, *, reset: bool = False) -> None:
