@@ -101,7 +101,7 @@ class WebSocket:
             self._send(PONG, message.payload)
         elif message.opcode == CLOSE:
             code, _ = read_closing(message.payload)
-            self._write(self._codec.closing(code))
+            self.flush(self._codec.closing(code))
             self.closed = NORMAL if code == NO_STATUS else code
         elif message.opcode == TEXT:
             raise ProtocolError("A text is not a frame of a stream.")
@@ -114,26 +114,11 @@ class WebSocket:
         """Like :meth:`send`, with a text."""
         self._send(TEXT, text.encode())
 
-    def flush(self) -> None:
-        """Send what the socket accepts.
+    def flush(self, frame: bytes = b"") -> None:
+        """Send what the socket accepts, of ``frame`` too, and keep the rest.
 
         :raises Unreachable: the connection broke.
         """
-        self._write(b"")
-
-    def close(self, code: int = NORMAL) -> None:
-        """Send a closing frame, if that is possible at once, and close the socket."""
-        if self.closed is None and self._socket.fileno() >= 0:
-            try:
-                self._write(self._codec.closing(code))
-            except Unreachable:
-                self._outbox.drop()
-        self._socket.close()
-
-    def _send(self, opcode: int, *parts: bytes | memoryview) -> None:
-        self._write(self._codec.frame(opcode, *parts))
-
-    def _write(self, frame: bytes) -> None:
         try:
             if frame:
                 self._outbox.put(frame)
@@ -144,6 +129,18 @@ class WebSocket:
             self._outbox.drop()
             if self.closed is None and not isinstance(error, BrokenPipeError | ConnectionResetError):
                 raise _broken(error.strerror) from error
+
+    def close(self, code: int = NORMAL) -> None:
+        """Send a closing frame, if that is possible at once, and close the socket."""
+        if self.closed is None and self._socket.fileno() >= 0:
+            try:
+                self.flush(self._codec.closing(code))
+            except Unreachable:
+                self._outbox.drop()
+        self._socket.close()
+
+    def _send(self, opcode: int, *parts: bytes | memoryview) -> None:
+        self.flush(self._codec.frame(opcode, *parts))
 
 
 def _broken(reason: str | None) -> Unreachable:

@@ -354,7 +354,10 @@ class Client:
         self._websocket = WebSocket(loop, opening, received=self._received, refused=self._refused, left=handler.leave)
         self._windows = frames.Windows(eager=True)
         self._unsent: deque[tuple[int, memoryview]] = deque()
-        self._ended_input = False
+        self.unsent = 0
+        """Bytes of output that wait for acknowledgements."""
+
+        self._ended_input = self._ended_output = False
         self._last: Callable[[], None] | None = None
 
     @property
@@ -366,6 +369,7 @@ class Client:
         """Send output as far as the client's window allows, and the rest after acknowledgements."""
         if data:
             self._unsent.append((kind, memoryview(data)))
+            self.unsent += len(data)
         self._send_on()
 
     def tell(self, frame: bytes) -> None:
@@ -383,15 +387,30 @@ class Client:
         self._send_on()
 
     def _finish(self, status: int) -> None:
-        self.tell(bytes((frames.EOF,)))
+        self._tell_end()
         self.tell(frames.exit_status(status))
         self._websocket.close()
+
+    def end_output(self) -> None:
+        """Tell the client, after all output, that no more follows; its status comes later."""
+        self._last = self._tell_end
+        self._send_on()
+
+    def _tell_end(self) -> None:
+        if not self._ended_output:
+            self._ended_output = True
+            self.tell(bytes((frames.EOF,)))
+
+    def close(self) -> None:
+        """Close without a status or an error. Calling it again does nothing."""
+        self._websocket.close(GOING_AWAY)
 
     def fail(self, why: ConnmgrError, code: int = INTERNAL_ERROR) -> None:
         """Send the error that ends the stream after all output, and close; if the daemon stops, at once."""
         self._last = lambda: self._fail(why, code)
         if code == GOING_AWAY:
             self._unsent.clear()
+            self.unsent = 0
         self._send_on()
 
     def _fail(self, why: ConnmgrError, code: int) -> None:
@@ -406,6 +425,7 @@ class Client:
                 self._unsent.popleft()
             else:
                 self._unsent[0] = kind, data[len(piece) :]
+            self.unsent -= len(piece)
             self._windows.sent(len(piece))
             self._websocket.send(bytes((kind,)), piece)
         if self._last is not None and not self._unsent:
@@ -449,25 +469,31 @@ class Client:
 class ClientEndpoint(Endpoint):
     """The client of ``opening``; it is over when it has left. ``resized`` gets the sizes of its terminal."""
 
-    has_outcome = True
+    awaits_outcome = True
 
     def __init__(self, loop: Loop, opening: Opening, resized: Callable[[int, int], object]) -> None:
         self._resized = resized
+        self._written = 0
         self._client = Client(loop, opening, self)
 
     @property
-    def is_full(self) -> bool:
-        return self._client.is_full
+    def unwritten(self) -> int:
+        return self._client.unsent
 
     def begin(self, receiver: Receiver) -> None:
         # It is never paused: its window bounds what it sends.
         self.receiver = receiver
 
     def write(self, data: bytes | memoryview, kind: int = frames.DATA) -> None:
+        self._written += len(data)
         self._client.send(data, kind)
+        self._report()
 
     def acknowledge(self, size: int) -> None:
         self._client.acknowledge(size)
+
+    def end(self) -> None:
+        self._client.end_output()
 
     def finish(self, outcome: Outcome) -> None:
         if isinstance(outcome, int):
@@ -478,6 +504,9 @@ class ClientEndpoint(Endpoint):
     def fail(self, why: ConnmgrError, code: int = INTERNAL_ERROR) -> None:
         """Tell the client why its stream ends, and close."""
         self._client.fail(why, code)
+
+    def close(self, *, reset: bool = False) -> None:
+        self._client.close()
 
     # As the handler of the client's frames.
 
@@ -492,7 +521,12 @@ class ClientEndpoint(Endpoint):
         self._resized(columns, rows)
 
     def has_room(self) -> None:
-        self.receiver.taken(0)
+        self._report()
+
+    def _report(self) -> None:
+        taken, self._written = self._written - self._client.unsent, self._client.unsent
+        if taken:
+            self.receiver.taken(taken)
 
     def leave(self) -> None:
         self.receiver.over(ConnectionResetError("The client has left."))

@@ -358,10 +358,6 @@ class RemoteStreamEndpoint(Endpoint):
     def unwritten(self) -> int:
         return self._outbox.size
 
-    @property
-    def is_full(self) -> bool:
-        return self._outbox.size > 0
-
     def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
         if self._closed:
             return

@@ -61,6 +61,9 @@ class Endpoint:
     has_outcome = False
     """Whether it is over by itself some time after its data have ended, so that the splice has to wait for that."""
 
+    awaits_outcome = False
+    """Whether its peer waits for an outcome, and not only for the end of the data."""
+
     @property
     def unwritten(self) -> int:
         """Bytes that were written and not yet passed on."""
@@ -84,9 +87,16 @@ class Endpoint:
         """Tell the peer, after all earlier data, that no more follow."""
 
     def finish(self, outcome: Outcome) -> None:
-        """End after all earlier data: the other endpoint is over with ``outcome``; finally report ``over``."""
-        self.close(reset=outcome != 0)
-        self.receiver.over(outcome)
+        """Handle that the other endpoint is over with ``outcome``; then end or report ``over``.
+
+        After success the peer gets all earlier data and the end. It may go on sending for a while, which goes nowhere:
+        closing at once would answer that with a reset, and the peer would lose what it has not read yet.
+        """
+        if outcome == 0:
+            self.end()
+        else:
+            self.close(reset=True)
+            self.receiver.over(outcome)
 
     def pause(self) -> None:
         """Read nothing until :meth:`resume`, so that the peer has to wait."""
@@ -159,15 +169,11 @@ class SocketEndpoint(Endpoint):
         self._outbox = Outbox(connected.send)
         self._events = 0
         self._reads = self._closed = self._ends = False
-        self._has_ended = self._is_last = False
+        self._has_ended = False
 
     @property
     def unwritten(self) -> int:
         return self._outbox.size
-
-    @property
-    def is_full(self) -> bool:
-        return self._outbox.size > 0
 
     def answer(self, data: bytes) -> bool:
         """Send ``data`` before :meth:`begin`; return whether all was accepted.
@@ -197,13 +203,7 @@ class SocketEndpoint(Endpoint):
         self._settle()
 
     def finish(self, outcome: Outcome) -> None:
-        if outcome != 0 and self.resets:
-            super().finish(outcome)
-            return
-        # The peer gets all data and then the end. It may go on sending for a while, which goes nowhere; closing at
-        # once would answer that with a reset, and the peer would lose what it has not read yet.
-        self._is_last = True
-        self.end()
+        super().finish(outcome if self.resets else 0)
 
     def pause(self) -> None:
         self._reads = False
@@ -255,7 +255,6 @@ class SocketEndpoint(Endpoint):
                 self._has_ended = True
                 self.pause()
                 self.receiver.ended()
-                self._settle()
                 return
             self.receiver.arrived(data)
             if len(data) < READ_BYTES:
@@ -274,15 +273,12 @@ class SocketEndpoint(Endpoint):
             self.receiver.taken(written)
 
     def _settle(self) -> None:
-        """End the output once all of it is written; report the end of both directions, if this is the last endpoint."""
-        if self._outbox.size or self._closed or not self._ends:
-            return
-        # The peer may be gone; reading will tell.
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        if self._is_last and self._has_ended:
-            self.close()
-            self.receiver.over(0)
+        """End the output once all of it is written."""
+        if self._ends and not self._outbox.size and not self._closed:
+            self._ends = False
+            # The peer may be gone; reading will tell.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
 
     def _fail(self, error: OSError) -> None:
         self.close(reset=True)
@@ -293,7 +289,8 @@ class DescriptorEndpoint(Endpoint):
     """Descriptors that other processes may share, such as this program's standard streams: one to read, two to write.
 
     They are neither made non-blocking, which would affect all who share them, nor closed. Each of the two outputs has
-    its own queue, because one whose reader waits must not stop the other; the peer's window bounds both.
+    its own queue, because one whose reader waits must not stop the other: a pipe of the daemon is not paused, and its
+    window bounds both.
 
     ``typed`` gets all input and returns what to pass on; ``shown`` gets output before it is written. ``output_ended``
     is called when all output is written.
@@ -316,10 +313,6 @@ class DescriptorEndpoint(Endpoint):
     def unwritten(self) -> int:
         return self._out.size + (self._err.size if self._err is not self._out else 0)
 
-    @property
-    def is_full(self) -> bool:
-        return False
-
     def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
         if self._closed or (self._outcome is not None and kind == DATA):
             return
@@ -335,6 +328,7 @@ class DescriptorEndpoint(Endpoint):
     def finish(self, outcome: Outcome) -> None:
         self.pause()
         self._outcome = outcome
+        self._ends = self._ends or isinstance(outcome, int)
         self._settle()
 
     def pause(self) -> None:
@@ -400,9 +394,12 @@ class DescriptorEndpoint(Endpoint):
         """Report the ends that wait for the output to be written."""
         if self.unwritten or self._closed:
             return
-        if self._ends and self.output_ended is not None:
-            output_ended, self.output_ended = self.output_ended, None
-            output_ended()
+        if self._ends:
+            # Readers of a pipe see its end when the last descriptor is closed, and some of them are our own.
+            self._opened.close()
+            if self.output_ended is not None:
+                output_ended, self.output_ended = self.output_ended, None
+                output_ended()
         if self._outcome is not None:
             self.close()
             self.receiver.over(self._outcome)

@@ -61,9 +61,8 @@ class _Direction:
     def ended(self) -> None:
         self.is_over = True
         self._splice.has_ended(self)
-        if self._splice.closed or self._splice.survivor is not None:
-            return
-        self._target.end()
+        if self._splice.survivor is None and not self._splice.closed:
+            self._target.end()
         self._splice.look()
 
     def over(self, outcome: Outcome) -> None:
@@ -79,7 +78,7 @@ class Splice:
 
     ``early`` was already read from ``near``. ``came`` and ``went`` count the bytes from and to ``far``. ``is_intact``
     returns, at the end of ``far``, whether that end is real; otherwise ``near`` is reset. ``ended`` is called once,
-    when both are closed; ``outcome`` then has what ended it.
+    when both are closed; ``outcome`` then has what ended it, 0 if both directions have ended.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Splice:
             self.close(reset=True)
 
     def is_over(self, direction: _Direction, outcome: Outcome) -> None:
-        """Handle that the source of ``direction`` is over: the other endpoint gets the outcome, and reports its end."""
+        """Handle that the source of ``direction`` is over: the other endpoint gets the outcome."""
         if self.survivor is not None:
             self.close()
         if direction is self._in and outcome == 0:
@@ -131,12 +130,19 @@ class Splice:
         direction.source.close()
         direction.back.release()
         self.survivor.finish(outcome)
+        self.look()
 
     def look(self) -> None:
-        """Close once both directions have ended and everything is written."""
-        has_ended = self._out.is_over and self._in.is_over and self.survivor is None
-        if has_ended and not self._has_outcome and not (self._near.unwritten or self._far.unwritten):
-            self.close()
+        """End once both directions have ended and everything is written."""
+        if self.closed or self._near.unwritten or self._far.unwritten:
+            return
+        if self.survivor is not None:
+            last = self._out if self.survivor is self._near else self._in
+            if last.is_over and not (self.survivor.has_outcome or self.survivor.awaits_outcome):
+                self.close()
+        elif self._out.is_over and self._in.is_over and not self._has_outcome:
+            # Nothing has failed, so whoever waits for an outcome gets the status of success.
+            (self._in if self._near.awaits_outcome else self._out).over(0)
 
     def close(self, *, reset: bool = False) -> None:
         """Close both; ``reset`` signals the near peer that data was lost. Calling it again does nothing."""

@@ -6,13 +6,10 @@ import json
 import os
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from wsproto.frame_protocol import FrameProtocol, XorMaskerSimple
+from wsproto.frame_protocol import FrameProtocol
 
 from connmgr.client import ClientError, Piece, Unreachable
 from connmgr.streams import frames
-from connmgr.streams.websocket import masked
 from tests.client.stream_server import Accepted, StreamServer
 
 MIB = 1024 * 1024
@@ -216,9 +213,3 @@ def test_a_broken_connection_is_told_where_it_is_read() -> None:
         with pytest.raises(Unreachable, match="broke"):
             list(pipe)
         pipe.close()
-
-
-@given(st.binary(max_size=2000), st.binary(min_size=4, max_size=4))
-@settings(deadline=None)
-def test_payloads_are_masked_as_wsproto_does(payload: bytes, key: bytes) -> None:
-    assert masked(payload, key) == XorMaskerSimple(key).process(bytearray(payload))
