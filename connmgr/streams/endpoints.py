@@ -127,9 +127,20 @@ class Outbox:
 
     def put(self, data: bytes | memoryview) -> int:
         """Write ``data`` after what waits."""
-        self._pieces.append(memoryview(data))
-        self.size += len(data)
-        return self.flush() if len(self._pieces) == 1 else 0
+        rest = memoryview(data)
+        written = 0
+        if not self._pieces:
+            try:
+                written = self._write(rest)
+            except (BlockingIOError, TimeoutError):
+                written = 0
+            if written == len(rest):
+                return written
+            rest = rest[written:]
+        self._pieces.append(rest)
+        self.size += len(rest)
+        # A write that took only a part, such as one packet's worth, may take more.
+        return written + self.flush() if written else 0
 
     def flush(self) -> int:
         """Write as much as is taken."""

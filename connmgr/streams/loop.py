@@ -137,7 +137,7 @@ class Loop:
     def run(self, until: Callable[[], bool]) -> None:
         """Make calls in this thread until ``until()`` is true, which is checked after each round."""
         while not until():
-            self._round(_plainly)
+            self._round()
 
     @contextlib.contextmanager
     def signals(self, calls: Mapping[signal.Signals, Call]) -> Iterator[None]:
@@ -191,10 +191,10 @@ class Loop:
 
     def _run(self) -> None:
         while not self._closing:
-            self._round(_guarded)
+            self._round()
         self._free()
 
-    def _round(self, make: Callable[[Call], None]) -> None:
+    def _round(self) -> None:
         """Wait for an event, a call or a time, and make all calls that are due."""
         self._polling = True
         timeout = 0 if self._calls or self._closing else self._until_due()
@@ -204,13 +204,28 @@ class Loop:
             watch: _Watch = key.data
             # An earlier call of this round may have ended the watch.
             if watch.is_on:
-                make(lambda: watch.ready(mask))  # noqa: B023 - called at once
+                try:
+                    watch.ready(mask)
+                except BaseException:  # noqa: BLE001 - a plugin may raise anything
+                    self._failed()
         for _ in range(len(self._calls)):
-            make(self._calls.popleft())
+            self._make(self._calls.popleft())
         if self._timers:
             now = time.monotonic()
             while self._timers and self._timers[0].at <= now:
-                make(heapq.heappop(self._timers))
+                self._make(heapq.heappop(self._timers))
+
+    def _make(self, call: Call) -> None:
+        try:
+            call()
+        except BaseException:  # noqa: BLE001 - a plugin may raise anything
+            self._failed()
+
+    def _failed(self) -> None:
+        """Raise the current exception in the foreground; in the background log it: it must not end other streams."""
+        if self._foreground:
+            raise
+        _log()
 
     def _until_due(self) -> float | None:
         while self._timers and self._timers[0].cancelled:
@@ -229,18 +244,17 @@ class Loop:
         self._bell.close()
 
 
-def _plainly(call: Call) -> None:
-    call()
-
-
-def _guarded(call: Call) -> None:
+def _guarded(task: Call) -> None:
     try:
-        call()
-    except BaseException:
-        import logging
+        task()
+    except BaseException:  # noqa: BLE001 - a plugin may raise anything
+        _log()
 
-        # A plugin may raise any exception, which must not end other streams.
-        logging.getLogger("connmgr.streams").exception("A call of a stream failed.")
+
+def _log() -> None:
+    import logging
+
+    logging.getLogger("connmgr.streams").exception("A call of a stream failed.")
 
 
 def _leave_to_the_loop(number: int, _: object) -> None:

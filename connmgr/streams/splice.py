@@ -41,7 +41,8 @@ class _Direction:
     def taken(self, size: int) -> None:
         # The source of this direction is the target of the other one.
         self.back.go_on(size)
-        self._splice.look()
+        if self.is_over or self.back.is_over:
+            self._splice.look()
 
     def go_on(self, size: int) -> None:
         """Let the source send on, after the target has passed on ``size`` bytes."""
