@@ -25,8 +25,7 @@ ORDER = [
     "peers",
     "posix_session",
     "whereabouts",
-    "frames",
-    "socks",
+    "streams",
     "settings",
     "fields",
     "plugin",
@@ -42,7 +41,7 @@ ORDER = [
     "shell",
     "fs",
     "jobs",
-    "streams",
+    "pipes",
     "terminals",
     "tunnels",
     "api",
@@ -52,18 +51,17 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"contract", "errors", "frames", "paths", "peers", "printable", "whereabouts"},
+    "client": {"contract", "errors", "paths", "peers", "printable", "streams", "whereabouts"},
     "cli": {
         "client",
         "contract",
         "durations",
         "errors",
-        "frames",
         "paths",
         "posix_session",
         "printable",
         "settings",
-        "socks",
+        "streams",
         "whereabouts",
         "__init__",
     },
@@ -79,7 +77,6 @@ HOMES = {
     "markupsafe": "connmgr.api",
     "prometheus_client": "connmgr.api.metrics",
     "waitress": "connmgr.daemon",
-    "wsproto": "connmgr.terminals.viewer connmgr.streams connmgr.client",
     "sqlalchemy": "connmgr.vault",
     "alembic": "connmgr.vault",
     "psycopg": "connmgr.vault",
@@ -249,9 +246,9 @@ def test_bridges_import_the_client_and_their_own_tool() -> None:
         for i in _imports()
         if i.importer.split(".")[0] in BRIDGES
         and _inside(i.imported, "connmgr")
-        and not _inside(i.imported, "connmgr.client connmgr.frames")
+        and not _inside(i.imported, "connmgr.client connmgr.streams.frames")
     ]
-    _none(offenders, "A bridge imports connmgr.client, connmgr.frames and its own tool.")
+    _none(offenders, "A bridge imports connmgr.client, connmgr.streams.frames and its own tool.")
 
 
 def test_each_library_has_one_home() -> None:

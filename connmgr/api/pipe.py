@@ -21,10 +21,10 @@ from connmgr.engine.script import Source, exports, script_argv
 from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.tcp_channel import TcpChannel
+from connmgr.pipes.clients import Opening
+from connmgr.pipes.streams import Pipe
 from connmgr.plugin import Channel, Pty
 from connmgr.rights.action import Action
-from connmgr.streams.opening import Opening
-from connmgr.streams.pipe import Pipe
 
 HANG_UP_SECONDS = 10.0
 _STREAM = Source("connmgr.engine", "stream")

@@ -37,11 +37,11 @@ from connmgr.contract.terminal import (
     TerminalScreenResponse,
     TerminalTicketResponse,
 )
+from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.shell.grounds import state_of
-from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
 from connmgr.terminals.recording import Recording
 from connmgr.terminals.terminal import Terminal

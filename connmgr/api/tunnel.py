@@ -9,7 +9,7 @@ from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.contract.tunnel import TunnelFault, TunnelInfo, TunnelQueryRequest, TunnelQueryResponse
 from connmgr.plugin import Tunnel
-from connmgr.tunnels.tunnels import WANTED
+from connmgr.tunnels.table import WANTED
 from connmgr.vault import Connection
 
 group = Group("tunnel", "The states of tunnels, which `/connection/toggle` opens and keeps open.")

@@ -14,14 +14,14 @@ from wsproto import ConnectionType
 from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Pong
 
-from connmgr import frames
 from connmgr.client import websocket as client
 from connmgr.client.errors import ClientError
 from connmgr.errors import BadFrame
-from connmgr.frames import MAX_FRAME_BYTES
+from connmgr.pipes.clients import FIRST_MESSAGE_BYTES, Opening, Refused, WebSocket
+from connmgr.streams import frames
+from connmgr.streams.frames import MAX_FRAME_BYTES
 from connmgr.streams.loop import Timer
-from connmgr.streams.opening import FIRST_MESSAGE_BYTES, Opening, Refused
-from connmgr.streams.websocket import RECEIVE_BYTES, WebSocket
+from connmgr.streams.websocket import RECEIVE_BYTES
 from tests.fuzz.rounds import fuzz
 
 KEY = b"\x01\x80\xfe\x10"

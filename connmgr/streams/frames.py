@@ -89,6 +89,44 @@ def status_in(payload: bytes) -> int:
     return _unpacked(_STATUS, payload)[0]
 
 
+class Windows:
+    """Both windows of a stream, as one side counts them; an ``eager`` side acknowledges whenever nothing is untaken."""
+
+    def __init__(self, *, eager: bool) -> None:
+        self.room = WINDOW_BYTES
+        """Bytes of data that may be sent."""
+
+        self._eager = eager
+        self._allowed = WINDOW_BYTES
+        self._unreported = 0
+
+    def sent(self, size: int) -> None:
+        """Count ``size`` bytes of data that are sent; there must be room."""
+        self.room -= size
+
+    def acknowledged(self, size: int) -> None:
+        """Count ``size`` bytes that the other side acknowledges; raise ValueError if so many were not sent."""
+        if size > WINDOW_BYTES - self.room:
+            raise ValueError("More was acknowledged than was sent.")
+        self.room += size
+
+    def received(self, size: int) -> None:
+        """Count ``size`` bytes of data that have come; raise ValueError if the window does not allow them."""
+        self._allowed -= size
+        if self._allowed < 0:
+            raise ValueError(f"More than {WINDOW_BYTES} bytes were sent beyond what was acknowledged.")
+
+    def taken(self, size: int) -> bytes | None:
+        """Count ``size`` received bytes as processed; return the acknowledgement to send, if one is due."""
+        self._unreported += size
+        is_whole = self._eager and self._allowed + self._unreported >= WINDOW_BYTES
+        if not self._unreported or not (is_whole or self._unreported >= ACKNOWLEDGED_BYTES):
+            return None
+        reported, self._unreported = self._unreported, 0
+        self._allowed += reported
+        return acknowledgement(reported)
+
+
 def _unpacked(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
     try:
         return form.unpack(payload)

@@ -1,15 +1,19 @@
-"""A process on the far side, served by the loop: its output as it comes, its input in order."""
+"""Processes and TCP streams of remote hosts, served by the loop: output as it comes, input in order."""
 
 from __future__ import annotations
 
 import selectors
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
-from connmgr.errors import TransportUnsupported
-from connmgr.plugin import Channel
+from connmgr.errors import ShellLost, TransportUnsupported
+from connmgr.links.tcp_channel import TcpChannel
+from connmgr.plugin import ByteStream, Channel
+from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, Endpoint, Outbox, Receiver, SocketEndpoint
+from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop, Timer
 
 INPUT_SECONDS = 24 * 3600.0
@@ -27,8 +31,8 @@ STATUS_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.25)
 QUIET_SECONDS = 1.0
 """A terminal is over if its process has ended and nothing came for this time, although other processes keep it open."""
 
-READS_AT_ONCE = 4
-"""Most reads of one process before others get their turn."""
+BOTH_BLOCKED_SECONDS = 0.02
+"""Interval at which a TCP stream is checked while neither side accepts more."""
 
 
 class Process:
@@ -272,3 +276,202 @@ class Process:
         if taken > 0:
             self._untaken -= taken
             self._taken(taken)
+
+
+class ProcessEndpoint(Endpoint):
+    """The process behind ``channel``; it is over with its exit status, or with :class:`ShellLost`.
+
+    ``hang_up`` is called in a thread that may block, before the channel of a process that still runs is closed, and
+    ``released`` there when it is closed. ``without_stderr`` drops standard error.
+    """
+
+    has_outcome = True
+
+    def __init__(
+        self,
+        loop: Loop,
+        channel: Channel,
+        *,
+        hang_up: Callable[[], object] = lambda: None,
+        released: Callable[[], object] = lambda: None,
+        without_stderr: bool = False,
+    ) -> None:
+        self._hang_up, self._without_stderr = hang_up, without_stderr
+        self._untaken = 0
+        self.status: int | None = None
+        """The exit status of the process, None until it has ended or if it is unknown."""
+
+        self._process = Process(
+            loop, channel, output=self._output, taken=self._taken, ended=self._ended, released=released
+        )
+
+    @property
+    def unwritten(self) -> int:
+        return self._untaken
+
+    def begin(self, receiver: Receiver) -> None:
+        # The process is read from the loop's next round on.
+        self.receiver = receiver
+
+    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        self._untaken += len(data)
+        self._process.write(bytes(data))
+
+    def end(self) -> None:
+        self._process.end_input()
+
+    def pause(self) -> None:
+        self._process.pause()
+
+    def resume(self) -> None:
+        self._process.resume()
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of its terminal."""
+        self._process.resize(columns, rows)
+
+    def close(self, *, reset: bool = False) -> None:
+        self._process.close(self._hang_up)
+
+    def _output(self, stdout: bytes, stderr: bytes) -> None:
+        if stdout:
+            self.receiver.arrived(stdout)
+        if stderr and not self._without_stderr:
+            self.receiver.arrived(stderr, STDERR)
+
+    def _taken(self, size: int) -> None:
+        self._untaken -= size
+        self.receiver.taken(size)
+
+    def _ended(self, status: int | None) -> None:
+        self.status = status
+        lost = ShellLost("The link broke; it is unknown how the process ended.")
+        self.receiver.over(lost if status is None else status)
+
+
+class RemoteStreamEndpoint(Endpoint):
+    """A TCP stream with a descriptor that signals news (:class:`connmgr.plugin.ByteStream`)."""
+
+    def __init__(self, loop: Loop, stream: ByteStream, descriptor: int) -> None:
+        stream.settimeout(0.0)
+        self._loop, self._stream, self._descriptor = loop, stream, descriptor
+        self._outbox = Outbox(stream.send)
+        self._reads = self._closed = self._ends = self._watched = self._looks = False
+
+    @property
+    def unwritten(self) -> int:
+        return self._outbox.size
+
+    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        if self._closed:
+            return
+        try:
+            written = self._outbox.put(data)
+        except (OSError, EOFError) as error:
+            self._fail(error)
+            return
+        if self._outbox.size:
+            self._watch()
+        if written:
+            self.receiver.taken(written)
+
+    def end(self) -> None:
+        self._ends = True
+        self._end_if_written()
+
+    def pause(self) -> None:
+        self._reads = False
+        self._watch()
+
+    def resume(self) -> None:
+        self._reads = not self._closed
+        self._watch()
+
+    def close(self, *, reset: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed, self._reads = True, False
+        self._loop.unwatch(self._descriptor)
+        self._outbox.drop()
+        self._loop.work(self._stream.close)
+
+    def _watch(self) -> None:
+        if self._reads != self._watched and not self._closed:
+            self._watched = self._reads
+            if self._reads:
+                self._loop.watch(self._descriptor, selectors.EVENT_READ, self._ready)
+            else:
+                # Data that must not be read yet would be signalled again and again.
+                self._loop.unwatch(self._descriptor)
+        if self._outbox.size and not self._reads and not self._looks:
+            self._looks = True
+            self._loop.after(BOTH_BLOCKED_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self._flush()
+
+    def _ready(self, _: int) -> None:
+        # In this order, because a read without data clears the news that writing may go on.
+        self._read()
+        if self._outbox.size:
+            self._flush()
+
+    def _read(self) -> None:
+        for _ in range(READS_AT_ONCE):
+            if not self._reads:
+                return
+            try:
+                data = self._stream.recv(READ_BYTES)
+            except (BlockingIOError, TimeoutError):
+                return
+            except (OSError, EOFError) as error:
+                self._fail(error)
+                return
+            if not data:
+                self.pause()
+                self.receiver.ended()
+                return
+            self.receiver.arrived(data)
+            if len(data) < READ_BYTES:
+                return
+
+    def _flush(self) -> None:
+        if self._closed:
+            return
+        try:
+            written = self._outbox.flush()
+        except (OSError, EOFError) as error:
+            self._fail(error)
+            return
+        self._watch()
+        if written:
+            self._end_if_written()
+            self.receiver.taken(written)
+
+    def _end_if_written(self) -> None:
+        if self._ends and not self._outbox.size and not self._closed:
+            self._ends = False
+            # Another thread may be sending on the link.
+            self._loop.work(self._shut_down)
+
+    def _shut_down(self) -> None:
+        with suppress(OSError, EOFError):
+            self._stream.shutdown(socket.SHUT_WR)
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        self.receiver.over(error)
+
+
+def endpoint_of(loop: Loop, stream: ByteStream | Channel) -> Endpoint:
+    """Return an endpoint that takes over ``stream``; nobody reads a relaying program's standard error."""
+    if isinstance(stream, socket.socket):
+        return SocketEndpoint(loop, stream)
+    if isinstance(stream, Channel):
+        return ProcessEndpoint(loop, stream, without_stderr=True)
+    fileno = getattr(stream, "fileno", None)
+    if fileno is not None:
+        return RemoteStreamEndpoint(loop, stream, fileno())
+    # Threads of the loop wait for a stream without a descriptor.
+    return ProcessEndpoint(loop, TcpChannel(stream))

@@ -1,20 +1,16 @@
-"""The port of a tunnel on this machine, and the greetings of SOCKS clients."""
+"""A port of this machine whose clients go on through a stream, and the greetings of SOCKS clients."""
 
 from __future__ import annotations
 
-import errno
-import os
 import selectors
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from connmgr.errors import OperationError, PermissionDenied, PortInUse
-from connmgr.socks import MAX_GREETING_BYTES, Greeting
-from connmgr.streams.loop import Loop
-from connmgr.tunnels.ends import SocketEnd
-from connmgr.tunnels.waiting import Client
+from connmgr.streams.endpoints import SocketEndpoint
+from connmgr.streams.loop import Loop, Timer
+from connmgr.streams.socks import MAX_GREETING_BYTES, Greeting
 
 BACKLOG = 256
 ACCEPTS_AT_ONCE = 64
@@ -25,28 +21,41 @@ PAUSE_SECONDS = 0.25
 """Pause in accepting after the process has run out of descriptors."""
 
 
-class Door:
+class Accepted(NamedTuple):
+    """A client, its destination, and its data so far; ``answer`` tells a SOCKS client the outcome."""
+
+    endpoint: SocketEndpoint
+    to: tuple[str, int]
+    early: bytes = b""
+    answer: Callable[[bool], bytes] = lambda _: b""
+
+
+class PortListener:
     """A listening port. Its clients go to ``to``, or if that is None, to the address in each one's SOCKS request.
 
     ``enter`` is called with each client in the thread of the loop, to which all methods belong.
-    :raises PortInUse: the port is taken.
-    :raises OperationError: the address is not this machine's, or cannot be listened on.
+
+    :raises OSError: the port is taken, or the address is not this machine's.
     """
 
     def __init__(
-        self, loop: Loop, host: str, port: int, to: tuple[str, int] | None, enter: Callable[[Client], None]
+        self, loop: Loop, host: str, port: int, to: tuple[str, int] | None, enter: Callable[[Accepted], None]
     ) -> None:
         self._loop, self._to, self._enter = loop, to, enter
-        self._socket = _listening(host, port)
-        self._greeted: set[socket.socket] = set()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._socket.setblocking(False)
+        self._greeted: dict[socket.socket, Timer] = {}
         self._is_open = self._closed = False
+        self.host: str
+        self.port: int
         self.host, self.port = self._socket.getsockname()[:2]
 
     def open(self) -> None:
         """Accept clients. Calling it again does nothing."""
         if not (self._is_open or self._closed):
             self._is_open = True
-            self._loop.watch(self._socket.fileno(), selectors.EVENT_READ, lambda _: self._accept())
+            self._loop.watch(self._socket.fileno(), selectors.EVENT_READ, self._accept)
 
     def shut(self) -> None:
         """Accept no clients until :meth:`open`; they wait at the port."""
@@ -60,9 +69,9 @@ class Door:
         self._closed = True
         self._socket.close()
         for connected in list(self._greeted):
-            self._leave(connected)
+            self._turn_away(connected)
 
-    def _accept(self) -> None:
+    def _accept(self, _: int) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
             if not self._is_open:
                 return
@@ -76,51 +85,34 @@ class Door:
                 self._loop.after(PAUSE_SECONDS, self.open)
                 return
             if self._to is not None:
-                self._enter(Client(SocketEnd(self._loop, connected), self._to))
+                self._enter(Accepted(SocketEndpoint(self._loop, connected), self._to))
             else:
                 self._greet(connected)
 
     def _greet(self, connected: socket.socket) -> None:
         connected.setblocking(False)
-        self._greeted.add(connected)
         greeting = Greeting(grants=False)
         self._loop.watch(connected.fileno(), selectors.EVENT_READ, lambda _: self._hear(connected, greeting))
-        self._loop.after(GREETING_SECONDS, partial(self._leave, connected))
+        self._greeted[connected] = self._loop.after(GREETING_SECONDS, partial(self._turn_away, connected))
 
     def _hear(self, connected: socket.socket, greeting: Greeting) -> None:
         try:
-            asked = greeting.take(connected.recv(MAX_GREETING_BYTES))
+            request = greeting.take(connected.recv(MAX_GREETING_BYTES))
             connected.send(greeting.answer())
         except BlockingIOError:
             return
         except (OSError, ValueError):
-            self._leave(connected)
+            self._turn_away(connected)
             return
-        if asked is not None:
-            self._greeted.discard(connected)
+        if request is not None:
+            self._greeted.pop(connected).cancel()
             self._loop.unwatch(connected.fileno())
-            end = SocketEnd(self._loop, connected)
-            self._enter(Client(end, (asked.host, asked.port), asked.rest, greeting.reply))
+            endpoint = SocketEndpoint(self._loop, connected)
+            self._enter(Accepted(endpoint, (request.host, request.port), request.rest, greeting.reply))
 
-    def _leave(self, connected: socket.socket) -> None:
-        if connected in self._greeted:
-            self._greeted.discard(connected)
-            with suppress(OSError):
-                self._loop.unwatch(connected.fileno())
+    def _turn_away(self, connected: socket.socket) -> None:
+        timer = self._greeted.pop(connected, None)
+        if timer is not None:
+            timer.cancel()
+            self._loop.unwatch(connected.fileno())
             connected.close()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    host = "127.0.0.1" if host == "localhost" else host
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        made = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"Another program listens on port {port} of {host} already.") from error
-        if error.errno == errno.EACCES:
-            raise PermissionDenied(f"The daemon's user may not listen on port {port}.") from error
-        reason = os.strerror(error.errno) if error.errno else "it is none"
-        raise OperationError(f"It is impossible to listen on {host} port {port} here: {reason}.") from error
-    made.setblocking(False)
-    return made

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from connmgr.errors import ConnmgrError, IntegrityError, NotToggleable, SecretLocked, Stopping, StreamLimit
+from connmgr.errors import (
+    ConnmgrError,
+    IntegrityError,
+    NotToggleable,
+    OperationError,
+    PermissionDenied,
+    PortInUse,
+    SecretLocked,
+    Stopping,
+    StreamLimit,
+)
 from connmgr.fields import map_secrets
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline, Forward
 from connmgr.plugin import Tunnel as TunnelType
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.streams.listener import Accepted, PortListener
 from connmgr.streams.loop import Loop
-from connmgr.tunnels.door import Door
-from connmgr.tunnels.status import FAILED, STOPPED, Status
-from connmgr.tunnels.tunnel import FINAL, Tunnel
-from connmgr.tunnels.way import Way, open_way
+from connmgr.tunnels.routes import Route, open_route
+from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, Status, Tunnel
 from connmgr.vault import Connection, Vault
 from connmgr.vault.wellknown import LOCAL
 
@@ -39,7 +50,7 @@ logger = logging.getLogger("connmgr.tunnels")
 
 @dataclass(eq=False)
 class _Entry:
-    """A wanted tunnel or the error that prevents it, the access that opens its way, and the token that it ends with."""
+    """A wanted tunnel or the error that prevents it, the access that opens its route, and the token it ends with."""
 
     access: Access
     token: str | None
@@ -57,7 +68,7 @@ class _Entry:
 
 
 class Tunnels:
-    """Keeps the wanted tunnels open; opening a way may take ``timeout`` seconds.
+    """Keeps the wanted tunnels open; opening a route may take ``timeout`` seconds.
 
     Safe to use from several threads.
     """
@@ -114,7 +125,7 @@ class Tunnels:
         return Status(STOPPED) if entry is None else entry.status
 
     def probe(self, via: str, access: Access) -> None:
-        """Open the way of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""
+        """Open the route of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""
         self._links.lease(via, access, self._timeout).release()
 
     def resume(self) -> None:
@@ -193,20 +204,37 @@ class Tunnels:
         if kind.listens_far:
             return Tunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
         if via == LOCAL and (here := _already_here(forward)) is not None:
-            return Tunnel(self._loop, lambda: Way(None, address=here), None, None)
+            return Tunnel(self._loop, lambda: Route(None, address=here), None, None)
         return Tunnel(
             self._loop,
             partial(self._open, kind, record, via, forward, entry),
-            partial(Door, self._loop, forward.host, forward.port, forward.to),
+            partial(self._listen, forward),
             None,
         )
 
-    def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Way:
+    def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
         # The tunnel leads to the data that was checked, even if the row changes meanwhile.
         self._vault.connections.way([via], record.way)
-        way = open_way(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
+        route = open_route(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
         self._vault.connections.touch(record.id, via)
-        return way
+        return route
+
+    def _listen(self, forward: Forward, enter: Callable[[Accepted], None]) -> PortListener:
+        """Listen on the tunnel's port on this machine.
+
+        :raises PortInUse: the port is taken.
+        :raises OperationError: the address is not this machine's, or nobody may listen on it.
+        """
+        host = "127.0.0.1" if forward.host == "localhost" else forward.host
+        try:
+            return PortListener(self._loop, host, forward.port, forward.to, enter)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"Another program listens on port {forward.port} of {host} already.") from error
+            if error.errno == errno.EACCES:
+                raise PermissionDenied(f"The daemon's user may not listen on port {forward.port}.") from error
+            reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
+            raise OperationError(f"Cannot listen on {host} port {forward.port}: {reason}.") from error
 
     def _kind(self, record: Connection) -> TunnelType:
         kind = self._registry.get(record.type)

@@ -1,14 +1,20 @@
-"""The open streams, and the loop that serves them."""
+"""The open streams of the daemon, the loop that serves them, and the stream of one process and one client."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
+from connmgr.pipes.clients import ClientEndpoint, Opening
+from connmgr.pipes.remote import ProcessEndpoint
+from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
+from connmgr.streams.splice import Splice
+from connmgr.streams.websocket import GOING_AWAY
 
 MAX_STREAMS = 256
 
@@ -17,6 +23,9 @@ TOKEN_STREAMS = 64
 
 TOKENS_STREAMS = 192
 """Most streams of all tokens together."""
+
+GRACE_SECONDS = 2.0
+"""Time for a process to end after HUP, before its streams are closed."""
 
 
 class Stream(Protocol):
@@ -128,3 +137,55 @@ class Streams:
 
 def _stopping() -> Stopping:
     return Stopping("The daemon is stopping.")
+
+
+class Pipe:
+    """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
+
+    ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
+    in such a thread and after the process, with its exit status, or None if that is unknown. Belongs to the thread of
+    the loop.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        opening: Opening,
+        channel: Channel,
+        connection: str,
+        *,
+        hang_up: Callable[[], object],
+        when_ended: Callable[[int | None], object],
+    ) -> None:
+        self._streams, self._channel = streams, channel
+        self._hang_up, self._when_ended = hang_up, when_ended
+        self._is_released = False
+        self._process = ProcessEndpoint(streams.loop, channel, hang_up=self._end_process, released=self._released)
+        self._client = ClientEndpoint(streams.loop, opening, self._process.resize)
+        self._splice = Splice(self._client, self._process, ended=lambda _: self._discard_at_end())
+        streams.add(self, connection, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
+
+    def stop(self, why: ConnmgrError) -> None:
+        self._client.fail(why, GOING_AWAY)
+        self._process.close()
+
+    def _end_process(self) -> None:
+        """Send HUP and give the process time to end by itself; in a thread that may block."""
+        self._hang_up()
+        with suppress(TimeoutError, EOFError, OSError):
+            self._channel.exit_status(GRACE_SECONDS)
+
+    def _released(self) -> None:
+        try:
+            self._when_ended(self._process.status)
+        finally:
+            self._streams.loop.call(self._note_release)
+
+    def _note_release(self) -> None:
+        self._is_released = True
+        self._discard_at_end()
+
+    def _discard_at_end(self) -> None:
+        # A stopping daemon waits for streams that are held, so the process still gets HUP.
+        if self._splice.closed and self._is_released:
+            self._streams.discard(self)
