@@ -129,7 +129,11 @@ class Endpoint:
         request = elevated(request, known.caller.token if known.caller else None)
         if self.selects is not None:
             request = self.selects(request)
-        known.about = {name: request[name] for name in self.about if name in request}
+        known.about = {
+            name: to_json(value) if isinstance(value := request[name], Message) else value
+            for name in self.about
+            if name in request
+        }
         if known.recorded is not None:
             known.about[RECORDED] = known.recorded
         if known.audited and request:
