@@ -10,11 +10,10 @@ from connmgr.engine import words
 from connmgr.engine.dialects import Dialect, Interpreted
 from connmgr.engine.execution import executed
 from connmgr.engine.plain import BLANKS, is_plain, is_program, is_single
-from connmgr.engine.script import quote
+from connmgr.engine.script import IN_SINGLE_QUOTES, quote
 from connmgr.engine.stdin_pipe import Input
 
 _PRINTF_CHUNK = 8192
-_UNSAFE = re.compile(rb"[^ -~]|[\\']")
 _BLANK = re.compile(rb"@(\w+)@")
 
 _STATUS = b' "$?" '
@@ -202,5 +201,5 @@ def _interpreted(dialect: Dialect, command: Command, mark: bytes, interpreter: I
 def _printf(data: bytes) -> Iterable[bytes]:
     # Octal escapes carry every byte, NUL included, through `print` and every `printf %b` (POSIX.1-2017 printf).
     for start in range(0, len(data), _PRINTF_CHUNK):
-        text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _PRINTF_CHUNK])
+        text = IN_SINGLE_QUOTES.escape(data[start : start + _PRINTF_CHUNK])
         yield words.PUT + b" '" + text + b"'"

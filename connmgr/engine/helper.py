@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, as_line, as_words, quote, script_argv
+from connmgr.engine.script import IN_A_LINE, Source, as_words, quote, script_argv
 from connmgr.errors import ConnmgrError
 from connmgr.plugin import Channel, Transport
 
@@ -93,7 +93,7 @@ class Helper:
         text = b";".join([*statements, b" ".join([*lead, *map(quote, words)])])
         # The far side can read most calls without starting a process.
         line = None if unknown else as_words(text)
-        told = b"as-is " + line if line is not None else as_line(unknown + text).encode()
+        told = b"as-is " + line if line is not None else IN_A_LINE.escape(unknown + text)
         self.channel.sendall(self._word.encode() + b" " + told + b"\n", timeout)
         return mark.encode()
 

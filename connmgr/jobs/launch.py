@@ -11,7 +11,7 @@ from typing import Final
 from connmgr.engine.dialects import SH, Dialect, Interpreted
 from connmgr.engine.execution import definition, executed
 from connmgr.engine.frame import Interpreter
-from connmgr.engine.script import Source, fill, quote
+from connmgr.engine.script import IN_SINGLE_QUOTES, Source, fill, quote
 from connmgr.engine.surroundings import Surroundings
 
 OPEN: Final = None
@@ -24,7 +24,6 @@ SMALL_INPUT_BYTES = 16 << 10
 """Larger standard input is not sent with the command, but stored before it begins."""
 
 _CHUNK = 8 << 10
-_UNSAFE = re.compile(rb"[^ -~]|[\\']")
 _BLANK = re.compile(rb"@(\w+)@")
 _READ_SCRIPT = 'eval "$(exec cat <&7)"'
 # Without another process.
@@ -146,7 +145,7 @@ class Launch:
 def _put(dialect: Dialect, data: bytes) -> Iterable[bytes]:
     yield b"_cm_put(){ " + fill(dialect.put, {"builtin": dialect.builtin}).encode() + b"; }"
     for start in range(0, len(data), _CHUNK):
-        text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _CHUNK])
+        text = IN_SINGLE_QUOTES.escape(data[start : start + _CHUNK])
         yield b"_cm_put '" + text + b"'"
 
 
