@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from connmgr.engine.nonce import new_nonce
 from connmgr.engine.script import IN_A_LINE, Source, as_words, quote, script_argv
@@ -39,7 +40,7 @@ class Program:
     refusals: Mapping[str, ConnmgrError] = field(default_factory=dict, hash=False)
     paths: int = 0
 
-    @property
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         """The texts that a helper must have read before a call."""
         body = "".join(source.text for source in self.body)

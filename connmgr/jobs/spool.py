@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from connmgr.engine.exchange import Exchange
@@ -85,8 +85,8 @@ class Spool:
         self._transport = transport
         self._helpers = helpers
 
-    def start(self, launch: Launch, timeout: float) -> Started:
-        """Start a job.
+    def start(self, launch: Launch, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> Started:
+        """Start a job. ``meanwhile`` is called while the far side starts it, and raises nothing.
 
         :raises connmgr.errors.NoSuchDirectory: its directory cannot be entered; nothing runs.
         :raises connmgr.errors.FileExists: there is a job of that id.
@@ -99,6 +99,7 @@ class Spool:
         setting, stored = {"job_setting": launch.setting}, launch.stored_input
         program, sizes = (scripts.START_FED, _sizes(stored)) if stored else (scripts.START, [])
         with Exchange(self._transport, self._helpers, program, [*sizes, *arguments, *rest], setting) as exchange:
+            meanwhile()
             if stored:
                 exchange.answer(deadline.left())
                 exchange.send([stored], len(stored))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -59,16 +58,14 @@ class Starts:
         self._require_room(job.connection)
         cancellation.require()
         if job.key is None:
-            # Simultaneously, because the commit waits for a disk and the far side for its processes.
-            with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
-                adding = pool.submit(self._vault.jobs.add, job)
-                return self._run(job, spool, launch, adding.result)
+            with self._beginning(job.id):
+                return self._run(job, spool, launch)
         stored = self._vault.jobs.add(job)
         followed = self._jobs.follow(stored)
         with followed.reading():
             if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, stored)):
                 return stored, None
-            return self._run(stored, spool, launch, lambda: stored)
+            return self._run(stored, spool, launch, is_stored=True)
 
     @contextmanager
     def _beginning(self, id: str) -> Iterator[None]:
@@ -81,29 +78,41 @@ class Starts:
                 self._under_way.discard(id)
 
     def _run(
-        self, job: StoredJob, spool: Spool, launch: Launch, row: Callable[[], StoredJob]
+        self, job: StoredJob, spool: Spool, launch: Launch, *, is_stored: bool = False
     ) -> tuple[StoredJob, str | None]:
-        """Start a job on the far side, and wait for its ``row``; if one of the two fails, undo the other."""
+        """Start a job on the far side, and store it meanwhile; if one of the two fails, undo the other."""
+        failure: errors.ConnmgrError | None = None
+
+        def store() -> None:
+            nonlocal is_stored, failure
+            try:
+                if not is_stored:
+                    self._vault.jobs.add(job)
+                is_stored = True
+            except errors.ConnmgrError as error:
+                failure = error
+
         followed = self._jobs.follow(job)
         name, warning = far_name(job.id), None
         try:
-            warning = spool.start(replace(launch, id=name), CALL_SECONDS).warning
+            # The commit waits for a disk while the far side waits for its processes; no thread is needed for that.
+            warning = spool.start(replace(launch, id=name), CALL_SECONDS, store).warning
         except errors.FileExists:
             # Another daemon of the vault got the same request.
-            return row(), None
+            return job, None
         except UNREACHABLE:
+            # Nobody knows whether it runs.
             raise
         except errors.ConnmgrError:
-            self._jobs.forget(row())
+            if is_stored:
+                self._jobs.forget(job)
             raise
-        try:
-            stored = row()
-        except errors.ConnmgrError:
+        if failure is not None:
             spool.kill(name, "KILL", 0, CALL_SECONDS)
             spool.remove([name], CALL_SECONDS)
-            raise
+            raise failure
         followed.begun = True
-        return stored, warning
+        return job, warning
 
     def _is_there(self, spool: Spool, job: StoredJob) -> bool:
         return self._jobs.seen(spool, job.id).state != GONE

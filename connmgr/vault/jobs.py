@@ -23,6 +23,8 @@ RUNNING: Final = "running"
 UNDER_WAY = (STARTING, RUNNING)
 ENDED = ("exited", "killed", "timed_out", "lost")
 
+# Built once, because building a statement costs more than running it.
+_INSERT = table.insert()
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
 _COUNTS = sa.select(
     sa.func.count(sa.case((table.c.connection == sa.bindparam("connection"), 1))), sa.func.count()
@@ -103,7 +105,7 @@ class StoredJobs:
                 found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
                 if found is not None:
                     return _stored(found)
-            tx.execute(table.insert().values(row))
+            tx.execute(_INSERT, row)
             return job
 
         return self._database.write(work)
