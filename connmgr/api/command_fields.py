@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import caller
 from connmgr.api.schemas import Members
-from connmgr.engine.frame import Command, Requester
+from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.stdin_pipe import Input
 from connmgr.fields import List, Nested, Number, Schema, Text
 

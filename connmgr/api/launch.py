@@ -12,7 +12,7 @@ from typing import Any
 from connmgr.api.account import caller, cancellation, note_forwarding, require_valid
 from connmgr.api.command_fields import sent_by, words_of
 from connmgr.api.services import services
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
 from connmgr.jobs.reach import spool_of
@@ -103,7 +103,7 @@ def _key(key: str | None) -> str | None:
 
 
 def _launch(
-    job: StoredJob, request: Mapping[str, Any], surroundings: Surroundings | None, sent: Mapping[str, str]
+    job: StoredJob, request: Mapping[str, Any], surroundings: ShellSnapshot | None, sent: Mapping[str, str]
 ) -> launch.Launch:
     command, cwd, stdin = request.get("command"), request.get("cwd"), request.get("stdin", "")
     content = base64.b64decode(stdin) if request["encoding"] == "base64" else stdin.encode()

@@ -20,7 +20,7 @@ from connmgr.api.schemas import Id, Members
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
-from connmgr.engine.execution import become
+from connmgr.engine.dialects import become
 from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.fields import Boolean, Integer, Length, Nested, Range, Schema, Text

@@ -32,7 +32,7 @@ from connmgr.api.shell_schemas import (
     StartRequest,
     StopRequest,
 )
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.fields import Boolean, Number, Schema, Text
 from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action, always

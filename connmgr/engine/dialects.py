@@ -1,18 +1,58 @@
 """The shells that the engine supports, and how each is started, driven and asked for its state.
 
-A *supervisor* is the shell that lives as long as the session. It reads one frame per command from its standard input
+A *supervisor* is the shell that lives as long as the session. It reads one envelope per command from its standard input
 and runs it in a subshell, so that a command cannot affect the supervisor. fish and csh cannot do that: ``/bin/sh``
 supervises them and starts one per command.
+
+The programs of ``scripts/`` define functions, and envelopes call them. The constants in capitals name those functions,
+with their arguments. :mod:`connmgr.engine.envelope` explains the letters, which the programs print after the nonce.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from connmgr.engine.script import Source, fill, quote
-from connmgr.engine.words import LETTERS
 from connmgr.errors import UnsupportedShell
+
+GONE = b"_cm_gone"
+"""``letter nonce``: reports why the command does not run."""
+
+DUMP = b"_cm_dump"
+"""``status nonce``: prints the state, and ends the subshell."""
+
+PUT = b"_cm_put"
+"""``text``: prints bytes in the escapes of ``printf %b``, as a command's input."""
+
+HOLD, FREE = b"_cm_hold", b"_cm_free"
+"""Reserve and release the descriptors that scripts use; between them the streams of a command are kept."""
+
+EXEC = b"_cm_exec"
+"""``argv…``: becomes a program of PATH whose name ``exec`` would read as something else."""
+
+END = b"_cm_end"
+"""``status nonce``: the supervisor reports the end of a command."""
+
+DONE = b"_cm_done"
+"""``status nonce``: a subshell reports its own end; the supervisor then only needs :data:`RENEW`."""
+
+RENEW = b"_cm_renew"
+"""Reopens the session's streams."""
+
+FUNCTION_PREFIX = "_cm_"
+"""The prefix of all functions of a supervisor, even those that no envelope calls."""
+
+DIRECTORY = "c"
+MOVED = "p"
+VARIABLES = "v"
+REST = "x"
+REFUSED = "g"
+LOST = "l"
+
+LETTERS = {"directory": DIRECTORY, "moved": MOVED, "variables": VARIABLES, "rest": REST}
+"""The letters by their names in the programs of ``scripts/``."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +71,18 @@ class Interpreted:
         """The sh text, with the blanks ``@command@``, ``@shell@``, ``@nonce@`` and ``@env@``."""
         program = quote(self.program.text.rstrip("\n").encode()).decode()
         return fill(self.call, {"program": fill(program, LETTERS | {"supervisor": "'$$'"})}).encode()
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The shell that runs the commands of a session supervised by ``/bin/sh``.
+
+    ``env`` is the path of env(1).
+    """
+
+    shell: str
+    language: Interpreted
+    env: str = "/usr/bin/env"
 
 
 _RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
@@ -112,8 +164,9 @@ _BASH_PLAINLY = (
     "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
     'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
 )
-# Without this option, zsh runs builtins and functions instead of programs.
+# Without this option, `exec` of zsh runs builtins and functions instead of programs.
 _ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
+# A trap of the command would run before each word of the engine that follows it, and could print or exit.
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes to OLDPWD, which lasts like exported variables; a ksh exports it only if it was exported before.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
@@ -217,3 +270,30 @@ def dialect_of(name: str) -> Dialect:
 
 
 SHELL_NAMES = tuple(dialect.names[0] for dialect in DIALECTS)
+
+
+_EXECUTE = Source(__package__, "execute")
+_BECOME = Source(__package__, "become")
+
+
+def definition(dialect: Dialect) -> str:
+    """Return the text that defines the function which :func:`executed` may call."""
+    return fill(_EXECUTE.text, {"builtin": dialect.builtin, "by_path": dialect.by_path or dialect.execute})
+
+
+def executed(dialect: Dialect, argv: Sequence[bytes]) -> bytes:
+    """Return the statement that replaces a shell of ``dialect`` by the program ``argv[0]``, as execvp(3) does.
+
+    Builtins and functions do not count as programs. If there is no such program the shell says so and exits with 127;
+    with 126 if it cannot be executed.
+    """
+    is_searched = b"/" not in argv[0] and (dialect.by_path or argv[0].startswith(b"-"))
+    become = EXEC if is_searched else dialect.execute.encode()
+    # On a terminal, ksh93 loses the beginning of a word at byte 65,536 of a line.
+    between = b" " if dialect.newline == b"\n" else b" \\\n"
+    return become + b" " + between.join(map(dialect.quoted, argv))
+
+
+def become() -> str:
+    """Return the text that defines ``become``, which does the same with its words in an unknown shell."""
+    return fill(_EXECUTE.text, {"builtin": "", "by_path": "exec"}) + _BECOME.text

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from connmgr.engine.exchange import Exchange
-from connmgr.engine.helper import Program
+from connmgr.engine.rpc import Exchange, Program
 from connmgr.errors import RequestError
 from connmgr.fs.files import Place
 

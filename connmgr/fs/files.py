@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
-from connmgr.engine.helper import Helpers, Program
-from connmgr.engine.nonce import new_nonce
+from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, Helpers, Program
+from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs import allowed, scripts
 from connmgr.fs.blobs import Blob

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from connmgr import errors
-from connmgr.engine.helper import EXCHANGE, Program
+from connmgr.engine.rpc import EXCHANGE, Program
 from connmgr.engine.script import Source
 from connmgr.engine.stdin_pipe import CHUNKS
 

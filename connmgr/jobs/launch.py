@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from connmgr.engine.dialects import SH, Dialect, Interpreted
-from connmgr.engine.execution import definition, executed
-from connmgr.engine.frame import Interpreter
+from connmgr.engine.dialects import SH, Dialect, Interpreted, Interpreter, definition, executed
 from connmgr.engine.script import IN_SINGLE_QUOTES, Source, fill, quote
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 
 OPEN: Final = None
 """In place of a job's standard input: the input comes later."""
@@ -44,7 +42,7 @@ class Launch:
     id: str
     text: bytes | None = None
     argv: tuple[bytes, ...] = ()
-    surroundings: Surroundings | None = None
+    surroundings: ShellSnapshot | None = None
     cwd: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = b""

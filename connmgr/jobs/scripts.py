@@ -1,6 +1,6 @@
 """The programs of ``far/``, in the language of sh, that start jobs and look at them.
 
-Each runs in a helper, as the user of the connection, and answers as :class:`connmgr.engine.exchange.Exchange` expects.
+Each runs in a helper, as the user of the connection, and answers as :class:`connmgr.engine.rpc.Exchange` expects.
 They need only POSIX.1-2017; if present they use setsid, /proc, and the extensions of dd and stat.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from connmgr import errors
-from connmgr.engine.helper import EXCHANGE, Program
 from connmgr.engine.kill import TREE
+from connmgr.engine.rpc import EXCHANGE, Program
 from connmgr.engine.script import Source, quote
 
 REFUSALS: dict[str, errors.ConnmgrError] = {

@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from connmgr.engine.exchange import Exchange
-from connmgr.engine.helper import Helpers, Program
-from connmgr.engine.nonce import new_nonce
+from connmgr.engine.rpc import Exchange, Helpers, Program
+from connmgr.engine.script import new_nonce
 from connmgr.errors import InvalidRequest, PermissionDenied, TransferFailed
 from connmgr.jobs import scripts
 from connmgr.jobs.launch import OPEN, Launch

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.errors import NoShellInside, ShellLost
 from connmgr.links.chain import Chain, Target, environment_of, open_chain
 from connmgr.links.outside import Outside

@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.running import LOOK_SECONDS, Result, Running
-from connmgr.engine.session import FRAME_INPUT_BYTES
+from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
@@ -225,4 +225,4 @@ def _is_small(command: Command) -> bool:
     """Whether a far side accepts the command without delay."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     words = sum(map(len, command.argv)) + len(command.argv)
-    return len(command.text) + words + len(command.stdin) + variables <= FRAME_INPUT_BYTES
+    return len(command.text) + words + len(command.stdin) + variables <= ENVELOPE_INPUT_BYTES

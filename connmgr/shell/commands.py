@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from connmgr.cancellation import Cancellation
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.running import Running
 from connmgr.errors import ConnmgrError, NoShell, ShellLost
 from connmgr.rights.ground import Ground

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from connmgr.engine.session import Session
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.links.chain import Target
 from connmgr.links.route import dialled
 from connmgr.plugin import Dialled
@@ -40,7 +40,7 @@ class Grounds:
         return Ground(connection, path, digest, tuple(map(_shown, hosts)), user, state, reads or Reads())
 
 
-def state_of(surroundings: Surroundings) -> ShellState:
+def state_of(surroundings: ShellSnapshot) -> ShellState:
     """Return the state of a shell in ``surroundings``, compared with its start."""
     return shell_state(surroundings.directory, surroundings.variables, surroundings.start)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from connmgr.engine.frame import Command
-from connmgr.engine.helper import Helpers
+from connmgr.engine.envelope import Command
+from connmgr.engine.rpc import Helpers
 from connmgr.engine.session import Session
 from connmgr.engine.start import Supervisor, start_supervisor
 from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed, TransportUnsupported

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.session import Session
 from connmgr.engine.start import ShellInfo
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
 from connmgr.links.table import LinkTable
@@ -109,7 +109,7 @@ class Shells:
                 self._discard(name, shell, lost=True)
             self._vault.connections.touch(connection)
 
-    def surroundings(self, connection: str, session: str | None = None) -> Surroundings | None:
+    def surroundings(self, connection: str, session: str | None = None) -> ShellSnapshot | None:
         """Return the state of a running shell as it was last seen, or None if it does not run."""
         shell = self._table.peek(ShellName(connection, session))
         return shell.session.surroundings if shell is not None and shell.session.alive else None

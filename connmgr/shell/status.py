@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.start import ShellInfo
 from connmgr.shell.shell import Shell
 from connmgr.shell.table import ShellName

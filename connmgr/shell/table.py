@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.fair_lock import FairLock
+from connmgr.engine.session import FairLock
 from connmgr.errors import SessionLimit, ShellBusy
 from connmgr.plugin import Deadline
 from connmgr.shell.shell import Shell

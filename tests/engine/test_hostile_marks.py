@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from connmgr.cancellation import NEVER
-from connmgr.engine.frame import Command
-from connmgr.engine.marks import STATE_BYTES, MarkedStream, UnknownMark
+from connmgr.engine.envelope import STATE_BYTES, Command, MarkedStream, UnknownMark
 from connmgr.engine.running import Limits, Running
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ShellLost, ShellStartFailed

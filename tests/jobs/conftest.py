@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.errors import ConnmgrError
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.spool import Seen, Spool

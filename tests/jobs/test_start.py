@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.engine.session import Session
 from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
 from connmgr.jobs.spool import Spool

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.cancellation import NEVER
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import VaultKey

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
