@@ -25,7 +25,7 @@ from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.subject_names import SubjectNames
 from connmgr.settings import Settings
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellTable
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.tunnels import Tunnels
@@ -43,7 +43,7 @@ class Services:
     registry: Registry
     links: LinkTable
     kept: KeptLinks
-    shells: Shells
+    shells: ShellTable
     streams: Streams
     terminals: Terminals
     tunnels: Tunnels

@@ -38,8 +38,8 @@ from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action, always
 from connmgr.rights.command_rules import ground_of
 from connmgr.rights.limits import stops_others
-from connmgr.shell.commands import Begun, Place, begun
-from connmgr.shell.status import ShellStatus
+from connmgr.shell.commands import CommandStart, begin_command
+from connmgr.shell.shells import ShellRef, ShellStatus
 
 MAX_DETACH_SECONDS = 3600
 
@@ -311,11 +311,11 @@ def _arriving() -> ArrivingInput:
     return arriving
 
 
-def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[Begun]:
+def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[CommandStart]:
     timeout = request.get("timeout", services().settings.command_timeout)
-    session, ground = request.get("session"), ground_of(request)
-    place = Place(request["connection"], caller().access, session, request["start"], request["fresh"], ground)
-    return begun(services().shells, place, command, timeout, cancellation())
+    shell, how = ShellRef(request["connection"], request.get("session")), {n: request[n] for n in ("start", "fresh")}
+    access, ground = caller().access, ground_of(request)
+    return begin_command(services().shells, shell, access, command, timeout, cancellation(), **how, ground=ground)
 
 
 def seen_shells(connection: str | None = None) -> list[ShellStatus]:

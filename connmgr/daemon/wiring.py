@@ -39,7 +39,7 @@ from connmgr.rights.trail_files import FILE_NAME
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.grounds import Grounds
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellTable
 from connmgr.streams.streams import Streams
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
@@ -109,8 +109,8 @@ def open_services(
 
 def _open_shells(
     settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
-) -> Shells:
-    shells = Shells(
+) -> ShellTable:
+    shells = ShellTable(
         vault,
         registry,
         links,

@@ -66,7 +66,7 @@ class Holder(Protocol):
     def kill_shell(self, cookie: str) -> None:
         """Kill the shell and all that it runs, and close its channel: it is lost."""
 
-    def settle(self, running: Running) -> None:
+    def settle(self, running: RunningCommand) -> None:
         """Take over the command's state, and raise the reason if it did not run."""
 
 
@@ -122,7 +122,7 @@ class _Killer:
             interval = min(2 * interval, KILL_AGAIN_SECONDS)
 
 
-class Running:
+class RunningCommand:
     """A command that a session has begun. One thread at a time reads its :meth:`events` or its :meth:`result`, once.
 
     The time of its ``limits`` counts from now. It is killed as soon as it is cancelled.

@@ -24,7 +24,7 @@ from connmgr.engine.envelope import (
 )
 from connmgr.engine.kill import RESUME, kill_supervisor, kill_tree
 from connmgr.engine.rpc import Helpers
-from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, Running
+from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, RunningCommand
 from connmgr.engine.script import nonces, quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import ShellSnapshot, State
@@ -170,7 +170,7 @@ class Session:
         return 0.0 if self._command_lock.taken or self._borrowers else time.monotonic() - self.last_used
 
     def exec(self, command: Command, timeout: float, cancellation: Cancellation = NEVER) -> Result:
-        """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`Running.result`."""
+        """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`RunningCommand.result`."""
         with self.begin(command, timeout, cancellation) as running:
             return running.result()
 
@@ -183,7 +183,7 @@ class Session:
         *,
         turn_timeout: float | None = None,
         require: Callable[[Session], None] | None = None,
-    ) -> Iterator[Running]:
+    ) -> Iterator[RunningCommand]:
         """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, unless it is cancelled; a command that is cancelled before its turn never
@@ -217,7 +217,7 @@ class Session:
                         raise
                 begin_input()
                 limits = Limits(timeout, self._max_output, _until_input_breaks(command, cancellation))
-                running = Running(self, self._channel, prepared, nonce, cookie, limits)
+                running = RunningCommand(self, self._channel, prepared, nonce, cookie, limits)
                 try:
                     yield running
                 finally:
@@ -366,7 +366,7 @@ class Session:
                     raise _no_way_for_input(error) from error
             yield command, begin
 
-    def settle(self, running: Running) -> None:
+    def settle(self, running: RunningCommand) -> None:
         """Store a command's state, and raise the reason if it did not run.
 
         :raises ShellStopped: the shell was stopped while it ran.

@@ -1,7 +1,7 @@
 """Sends a command's standard input over a second channel and a named pipe, as fast as the command reads it.
 
-Shells read their input byte by byte, to leave the rest to their commands, so a megabyte within a frame takes seconds,
-and no input can follow a frame.
+Shells read their input byte by byte, to leave the rest to their commands. So a megabyte within an envelope takes
+seconds, and no input can follow an envelope.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ from typing import NamedTuple, NoReturn
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.envelope import Command
-from connmgr.engine.running import LOOK_SECONDS, Result, Running
+from connmgr.engine.running import LOOK_SECONDS, Result, RunningCommand
 from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import Place, begun
+from connmgr.shell.commands import begin_command
 from connmgr.shell.grounds import on
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellRef, ShellTable
 
 QUICK_SECONDS = 0.05
 """A command that takes longer gets a thread of its own."""
@@ -66,7 +66,7 @@ class _Begun(NamedTuple):
 
     connection: str
     at: float
-    running: Running
+    running: RunningCommand
     held: contextlib.ExitStack
 
     def result(self) -> Result:
@@ -90,7 +90,7 @@ class Broadcast:
     """
 
     def __init__(
-        self, shells: Shells, access: Access, order: Order, ready: Iterable[str], others: Iterable[str]
+        self, shells: ShellTable, access: Access, order: Order, ready: Iterable[str], others: Iterable[str]
     ) -> None:
         self._shells = shells
         self._access = access
@@ -206,9 +206,11 @@ class Broadcast:
         """Run the command to its end; if ordered, start the shell first."""
         order = self._order
         ground = order.grounds.get(connection)
-        place = Place(connection, self._access, order.session, order.start, order.fresh, ground)
-        running_there = begun(self._shells, place, order.command, order.timeout, self._cancellation)
-        with running_there as (running, restarted):
+        shell, how = ShellRef(connection, order.session), {"start": order.start, "fresh": order.fresh}
+        begun = begin_command(
+            self._shells, shell, self._access, order.command, order.timeout, self._cancellation, **how, ground=ground
+        )
+        with begun as (running, restarted):
             if restarted:
                 self._restarted.add(connection)
             return running.result()

@@ -11,14 +11,14 @@ from connmgr.links.route import dialled
 from connmgr.plugin import Dialled
 from connmgr.registry import Registry
 from connmgr.rights.ground import Ground, Reads, ShellState, shell_state
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellTable
 from connmgr.vault import Vault
 
 
 class Grounds:
     """Finds on which ground a request would run now. Safe to use from several threads."""
 
-    def __init__(self, vault: Vault, registry: Registry, shells: Shells) -> None:
+    def __init__(self, vault: Vault, registry: Registry, shells: ShellTable) -> None:
         self._vault, self._registry, self._shells = vault, registry, shells
 
     def of(

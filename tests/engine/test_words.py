@@ -48,7 +48,7 @@ def test_an_envelope_calls_what_a_greeting_defines(dialect: object) -> None:
 def test_no_function_is_defined_twice_under_another_name() -> None:
     defined = {name for file in (ENGINE / "scripts").glob("*.sh") for name in FUNCTION.findall(file.read_bytes())}
     own = {b"_cm_raw", b"_cm_say"}
-    assert defined == CALLED | own, "dialects.py names each function that a envelope may call"
+    assert defined == CALLED | own, "dialects.py names each function that an envelope may call"
 
 
 def test_the_boot_script_stands_within_single_quotes() -> None:
