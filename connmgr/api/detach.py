@@ -16,7 +16,7 @@ from connmgr.api.command_fields import printed_until
 from connmgr.api.launch import begin, start_shell
 from connmgr.api.services import services
 from connmgr.engine.running import Result
-from connmgr.jobs.followed import Output
+from connmgr.jobs.jobs import JobOutput
 from connmgr.vault.jobs import ENDED
 
 RAISES = (
@@ -68,7 +68,7 @@ def respond(request: Mapping[str, Any]) -> flask.Response:
     return output.respond(result, encoding, restarted=kept[_RESTARTED])
 
 
-def _result(found: Output, exit_code: int | None, most: int) -> Result:
+def _result(found: JobOutput, exit_code: int | None, most: int) -> Result:
     seen = found.seen
     cut = seen is not None and any(one.truncated or one.size > most for one in (seen.stdout, seen.stderr))
     return Result(exit_code or 0, found.stdout[:most], found.stderr[:most], cut)

@@ -32,8 +32,8 @@ from connmgr.api.job_schemas import (
 from connmgr.api.launch import OPEN, begin
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
-from connmgr.jobs.followed import Output
-from connmgr.jobs.spool import Stream
+from connmgr.jobs.jobs import JobOutput
+from connmgr.jobs.remote import JobStream
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
@@ -260,7 +260,7 @@ def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> dict[str, Any
     return vars(job) | {"stale": stale} | ({"command": "null", "locked": True} if locked else {})
 
 
-def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(found: JobOutput, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
     seen, told = found.seen, {}
     if found.directory and stored.state == "exited":
         # A client could not send back a directory name that is not UTF-8.
@@ -277,7 +277,7 @@ def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict
     }
 
 
-def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
+def _piece(data: bytes, offset: int, seen: JobStream | None, request: Mapping[str, Any]) -> dict[str, Any]:
     data = data[: request["maxBytes"]]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
     # The last seen state may be older than the output.

@@ -15,8 +15,7 @@ from connmgr.api.services import services
 from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
-from connmgr.jobs.reach import spool_of
-from connmgr.jobs.spool import Spool
+from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.rights.command_rules import ground_of
 from connmgr.shell.grounds import state_of
 from connmgr.vault.jobs import StoredJob
@@ -35,7 +34,7 @@ def start_shell(request: Mapping[str, Any]) -> bool:
 
 
 def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
-    """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
+    """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.jobs.Jobs.start`."""
     ground = ground_of(request)
     job = StoredJob(
         id=str(uuid.uuid4()),
@@ -51,7 +50,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
     )
     try:
         with services().shells.using(job.connection, caller().access, job.session) as session:
-            beside = Spool(session.transport, session.helpers)
+            beside = RemoteJobs(session.transport, session.helpers)
             note_forwarding(session.transport)
             sent = session.environment.select(sent_by(request) or {})
             surroundings = session.surroundings
@@ -59,7 +58,7 @@ def begin(request: Mapping[str, Any], *, stdin_open: bool = False) -> tuple[Stor
                 # The job begins in exactly this state, even if the shell moves on.
                 ground.require(session.way, state_of(surroundings))
             given = _launch(job, request, surroundings, sent)
-            started = services().starts.start(job, given, beside, cancellation())
+            started = services().jobs.start(job, given, beside, cancellation())
     except NoShell:
         if "argv" not in request or job.session is not None:
             raise
@@ -92,7 +91,7 @@ def _begun_outside(job: StoredJob, request: Mapping[str, Any]) -> tuple[StoredJo
         # Nothing there could set variables.
         given = _launch(job, request, None, {})
         given = replace(given, argv=outside.words(given.argv))
-        return services().starts.start(job, given, spool_of(lease.link), cancellation())
+        return services().jobs.start(job, given, remote_jobs_of(lease.link), cancellation())
     finally:
         lease.release()
 

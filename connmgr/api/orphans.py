@@ -15,7 +15,7 @@ from connmgr.api.schemas import Id
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.fields import Boolean, Number, Schema
-from connmgr.jobs.orphans import LEAST_AGE_SECONDS
+from connmgr.jobs.reaper import LEAST_AGE_SECONDS
 from connmgr.vault.jobs import ENDED, RUNNING
 
 group = Group("orphans", "Jobs on machines that the vault does not know.", prefix="/job")

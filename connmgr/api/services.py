@@ -13,8 +13,7 @@ from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
-from connmgr.jobs.orphans import Orphans
-from connmgr.jobs.starting import Starts
+from connmgr.jobs.reaper import OrphanJobs
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
@@ -48,8 +47,7 @@ class Services:
     terminals: Terminals
     tunnels: Tunnels
     jobs: Jobs
-    starts: Starts
-    orphans: Orphans
+    orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals
     commands: SavedCommands
