@@ -214,36 +214,41 @@ class RunningCommand:
             self._session.settle(self)
 
     def _reads(self) -> Iterator[None]:
-        killer = _Killer(lambda: self._session.kill_tree(self.cookie, KILL_SECONDS / 2))
+        """Read to the end of the command, or kill it; yield after each read."""
+        cancellation = self._limits.cancellation
         with self._session.guarded():
-            try:
-                with contextlib.ExitStack() as watching:
-                    reason = yield from self._until(self._deadline, self._limits.cancellation, killer, watching)
-            finally:
-                killer.end()
-            if killer.began and not reason:
-                reason = "cancelled"
+            # Most commands end before the first look: they cost neither a watch nor anything that could kill them.
+            reason = yield from self._until(min(self._deadline, time.monotonic() + FIRST_LOOK_SECONDS), cancellation)
+            if reason == "timeout" and time.monotonic() < self._deadline:
+                reason = yield from self._watched(cancellation)
             if reason and not self.ended:
                 yield from self._killed()
             self._session.settle(self)
         if reason:
             raise self._interruption(reason)
 
+    def _watched(self, cancellation: Cancellation) -> Generator[None, None, str]:
+        """Read on until the command ends or its time is over; a cancellation now kills it from another thread."""
+        if cancellation.cancelled:
+            return "cancelled"
+        killer = _Killer(lambda: self._session.kill_tree(self.cookie, KILL_SECONDS / 2))
+        try:
+            with cancellation.waking(killer.begin):
+                reason = yield from self._until(self._deadline, cancellation, LOOK_SECONDS)
+        finally:
+            killer.end()
+        return "cancelled" if killer.began and not reason else reason
+
     def _until(
-        self,
-        deadline: float,
-        cancellation: Cancellation = NEVER,
-        killer: _Killer | None = None,
-        watching: contextlib.ExitStack | None = None,
+        self, deadline: float, cancellation: Cancellation = NEVER, first_look: float = FIRST_LOOK_SECONDS
     ) -> Generator[None, None, str]:
         """Read until the command ends; return an empty text, or ``timeout`` or ``cancelled`` if it was not waited for.
 
-        ``deadline`` is a time of ``time.monotonic``. From the first look on, while ``watching``, a cancellation begins
-        the ``killer``. Yields after each read.
+        ``deadline`` is a time of ``time.monotonic``; ``first_look`` are seconds from now. Yields after each read.
         :raises EOFError: the shell is gone.
         :raises connmgr.engine.envelope.UnknownMark: it is in an unknown state.
         """
-        next_look = time.monotonic() + FIRST_LOOK_SECONDS
+        next_look = time.monotonic() + first_look
         while not self.ended:
             now = time.monotonic()
             if now >= deadline:
@@ -251,11 +256,7 @@ class RunningCommand:
             if now >= next_look:
                 if cancellation.cancelled:
                     return "cancelled"
-                if killer is not None and watching is not None:
-                    watching.enter_context(cancellation.waking(killer.begin))
-                    killer = None
-                else:
-                    self._raise_if_ended()
+                self._raise_if_ended()
                 next_look = now + LOOK_SECONDS
             if not self._room(min(deadline, next_look) - now):
                 # A reader that has left is not waited for.
