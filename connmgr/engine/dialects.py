@@ -94,16 +94,17 @@ class Dialect:
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that calls a builtin despite a function of the
     same name, and ``plainly`` removes a function with the name of that word itself. ``exports`` prints the exported
-    variables as ``export -p`` does. The shell sets the values of the variables in ``kept`` itself, so that they can
-    only be exported; the variables in ``orders`` change its behaviour. ``family`` prints which shell one called sh is.
-    ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections of a command, and
-    ``hold`` defines the functions around it if the shell can open descriptors beyond 9. ``untrap`` undoes traps that a
-    command may have set for the words that follow. ``renewal`` reopens the session's streams. ``functions`` prints the
-    functions and aliases that a shell may have been started with. ``preparation`` is run once, before all commands.
-    ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal number, and nothing after it. ``slurps``
-    says whether ``$(<file)`` is the content of a file. ``execute`` replaces the shell by a program; if it would prefer
-    a builtin, ``by_path`` does this with the path of the program ``$_cm_name``. ``newline`` is a newline within single
-    quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    variables as ``export -p`` does. The shell sets the values of the variables in ``preset`` itself, so that they
+    can only be exported; the variables in ``controls`` change its behaviour. ``family`` prints which shell one
+    called sh is. ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections
+    of a command, and ``hold`` defines the functions around it if the shell can open descriptors beyond 9.
+    ``untrap`` undoes traps that a command may have set for the words that follow. ``renewal`` reopens the session's
+    streams. ``functions`` prints the functions and aliases that a shell may have been started with. ``preparation``
+    is run once, before all commands. ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal
+    number, and nothing after it. ``slurps`` says whether ``$(<file)`` is the content of a file. ``execute``
+    replaces the shell by a program; if it would prefer a builtin, ``by_path`` does this with the path of the
+    program ``$_cm_name``. ``newline`` is a newline within single quotes. ``interpreter`` is, for a shell that
+    cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -111,8 +112,8 @@ class Dialect:
     options: tuple[str, ...] = ()
     builtin: str = "command"
     plainly: str = r"\unset -f command"
-    kept: frozenset[bytes] = frozenset({b"PPID"})
-    orders: frozenset[bytes] = frozenset()
+    preset: frozenset[bytes] = frozenset({b"PPID"})
+    controls: frozenset[bytes] = frozenset()
     exports: str = "command export -p"
     fork: str = ""
     streams: str = ">&8 2>&9 8>&- 9>&-"
@@ -133,10 +134,10 @@ class Dialect:
         """Return ``word``, which may contain any bytes, as one word of this shell."""
         return quote(word) if self.newline == b"\n" else quote(word).replace(b"\n", self.newline)
 
-    def behind(self, family: Dialect, kept: frozenset[bytes]) -> Dialect:
-        """Return this dialect for the actual shell ``family`` behind the name sh, with its and the given ``kept``."""
-        kept |= family.kept
-        own = replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
+    def behind(self, family: Dialect, preset: frozenset[bytes]) -> Dialect:
+        """Return this dialect for the actual shell ``family`` behind the name sh, with its and the given ``preset``."""
+        preset |= family.preset
+        own = replace(self, preset=preset, controls=family.controls, fork=family.fork, newline=family.newline)
         return replace(own, by_path=family.by_path and own.execute)
 
 
@@ -149,6 +150,9 @@ _ZSH_EXPORTS = (
     '(($#_cm_e))&&builtin print -rl -- "${(@)_cm_e}"'
 )
 
+# Neither fish nor csh has a subshell that would keep `exit`, `exec` or a redirection from the shell itself, and csh
+# reads ahead of what it runs. So sh gives each command to a new one: its text comes through a pipe, which becomes
+# descriptor 7, and its standard input, which sh has kept as 6, is put back. No argv, and so no `ps`, shows the text.
 _FISH = Interpreted(
     "printf %s @command@|{ @shell@ --no-config -c @program@ 7<&0 <&6 6<&-;}", Source(__package__, "command", "fish")
 )
@@ -207,8 +211,8 @@ DIALECTS = (
         streams='>&"${_cm_streams[0]}" 2>&"${_cm_streams[1]}" 8>&"${_cm_streams[2]}" 9>&"${_cm_streams[3]}"',
         hold=_HOLD_COPIES,
         plainly=_BASH_PLAINLY,
-        kept=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
-        orders=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
+        preset=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
+        controls=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
         untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
@@ -217,15 +221,15 @@ DIALECTS = (
         execute="builtin exec",
     ),
     Dialect(2, ("dash",)),
-    Dialect(3, ("ash",), kept=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
+    Dialect(3, ("ash",), preset=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
     Dialect(
         4,
         ("zsh",),
         options=("-f", "+i"),
         builtin="builtin",
         plainly='case "${+functions[builtin]}" in 1) unset -f builtin;; esac',
-        kept=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
-        orders=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
+        preset=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
+        controls=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
         exports=_ZSH_EXPORTS,
         untrap="builtin trap - DEBUG ERR;builtin unset -f exec||:",
         renewal=_RENEWAL,
@@ -243,7 +247,7 @@ DIALECTS = (
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
-        kept=frozenset({b"PPID", b"SHLVL"}),
+        preset=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
         fork='exec 7>&8;ulimit -Ht "${_cm_limit-$(ulimit -Ht)}";exec 7>&-;'
         "while [ /proc/$$/fd/7 -ef /proc/$$/fd/8 ];do :;done;",
@@ -251,8 +255,8 @@ DIALECTS = (
         newline=b"'$'\\n''",
         preparation=f"{_KEEP_DIRECTORY_BEFORE};_cm_limit=$(ulimit -Ht)",
     ),
-    Dialect(6, ("fish",), kept=frozenset({b"SHLVL"}), interpreter=_FISH),
-    Dialect(7, ("csh", "tcsh", "bsd-csh"), kept=frozenset({b"SHLVL"}), interpreter=_CSH),
+    Dialect(6, ("fish",), preset=frozenset({b"SHLVL"}), interpreter=_FISH),
+    Dialect(7, ("csh", "tcsh", "bsd-csh"), preset=frozenset({b"SHLVL"}), interpreter=_CSH),
 )
 
 

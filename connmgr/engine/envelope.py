@@ -274,8 +274,8 @@ _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z
 
 def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
-    found = _SINGLE.fullmatch(text.strip(BLANKS))
-    return found is not None and found["program"] not in SHELLS_OWN | HARMLESS - INSTANT
+    match = _SINGLE.fullmatch(text.strip(BLANKS))
+    return match is not None and match["program"] not in SHELLS_OWN | HARMLESS - INSTANT
 
 
 def is_program(name: bytes) -> bool:
@@ -289,12 +289,12 @@ def is_plain(text: bytes) -> bool:
     if len(command) > MAX_COMMAND_BYTES:
         return False
     while True:
-        found = _NEXT.match(command, position)
-        if found is None or found["program"] in SHELLS_OWN:
+        match = _NEXT.match(command, position)
+        if match is None or match["program"] in SHELLS_OWN:
             return False
-        position = found.end()
+        position = match.end()
         if position == len(command):
-            return found["joint"] in {b"", b";"}
+            return match["joint"] in {b"", b";"}
 
 
 STATE_BYTES = 512 << 10
@@ -373,9 +373,10 @@ class MarkedStream:
         while True:
             at = data.find(marker, start)
             if at < 0:
-                held = self._possible_marker(data, start)
-                self._keep(data, start, len(data) - held)
-                self._pending = data[len(data) - held :]
+                # The end may be the beginning of a marker whose rest comes with the next bytes.
+                rest = self._possible_marker(data, start)
+                self._keep(data, start, len(data) - rest)
+                self._pending = data[len(data) - rest :]
                 return
             tag = at + len(marker)
             line_end = data.find(b"\n", tag, tag + TAG_BYTES + 1)
@@ -425,10 +426,10 @@ class MarkedStream:
     def _keep(self, data: bytes, start: int, end: int) -> None:
         if start >= end:
             return
-        kept = self._sections[self._section]
+        section = self._sections[self._section]
         limit = self.limit if self._section == _BEFORE else STATE_BYTES
-        room = max(0, limit - len(kept))
+        room = max(0, limit - len(section))
         if end - start > room:
             self.truncated = self.truncated or self._section == _BEFORE
             end = start + room
-        kept += memoryview(data)[start:end]
+        section += memoryview(data)[start:end]

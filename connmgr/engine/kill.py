@@ -21,12 +21,10 @@ _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
-    """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left.
-
-    A process may leave its tree (setsid, nohup, a double fork); its environment, which /proc shows and only exec can
-    replace, still has ``CONNMGR_COMMAND=cookie``. The supervisor itself has ``word`` in its own: a process that has
-    meanwhile got its number has not, and is not touched.
-    """
+    """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left."""
+    # A process may leave its tree (setsid, a double fork). Its environment, which /proc shows and only exec replaces,
+    # still has CONNMGR_COMMAND=cookie. The supervisor has `word` in its own environment: a process that has meanwhile
+    # got its number has not, and is not touched.
     return _run(transport, script_argv(TREE.text + RESUME.text + _KILL_TREE.text, (str(root), cookie, word)), timeout)
 
 

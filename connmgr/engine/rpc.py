@@ -58,13 +58,13 @@ class Program:
 class Helper:
     """A shell that waits for calls on ``channel``.
 
-    ``known`` are the parts of programs that it has read, and ``kept`` the values of variables that it has been given.
+    ``programs`` are the parts of programs that it has read, ``variables`` the values that it has been given.
     """
 
     channel: Channel
     _word: str
-    known: set[str] = field(default_factory=set)
-    kept: dict[str, bytes] = field(default_factory=dict)
+    programs: set[str] = field(default_factory=set)
+    variables: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def start(cls, transport: Transport, program: Program, timeout: float) -> Helper:
@@ -89,18 +89,18 @@ class Helper:
         :raises OSError: the helper is gone, or did not accept the call within ``timeout`` seconds.
         """
         mark = new_nonce()
-        unknown = "".join(part for part in program.parts if part not in self.known).encode()
-        self.known.update(program.parts)
-        changed = {name: value for name, value in (variables or {}).items() if self.kept.get(name) != value}
-        self.kept.update(changed)
+        unknown = "".join(part for part in program.parts if part not in self.programs).encode()
+        self.programs.update(program.parts)
+        changed = {name: value for name, value in (variables or {}).items() if self.variables.get(name) != value}
+        self.variables.update(changed)
         words = (word.encode() if isinstance(word, str) else word for word in arguments)
         statements = [name.encode() + b"=" + quote(value) for name, value in changed.items()]
         lead = [b"feed" if program.fed else b"run", program.name.encode(), mark.encode()]
         text = b";".join([*statements, b" ".join([*lead, *map(quote, words)])])
-        # The far side can read most calls without starting a process.
+        # The remote side can read most calls without starting a process.
         line = None if unknown else as_words(text)
-        told = b"as-is " + line if line is not None else IN_A_LINE.escape(unknown + text)
-        self.channel.sendall(self._word.encode() + b" " + told + b"\n", timeout)
+        call = b"as-is " + line if line is not None else IN_A_LINE.escape(unknown + text)
+        self.channel.sendall(self._word.encode() + b" " + call + b"\n", timeout)
         return mark.encode()
 
     @property

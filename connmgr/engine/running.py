@@ -396,10 +396,10 @@ class Joined:
         self._bytes = 0
 
     def _first(self) -> Piece:
-        number, held = self._runs[0]
-        piece = bytes(held[:PIECE_BYTES])
-        del held[:PIECE_BYTES]
-        if not held:
+        number, data = self._runs[0]
+        piece = bytes(data[:PIECE_BYTES])
+        del data[:PIECE_BYTES]
+        if not data:
             self._runs.popleft()
         self._bytes -= len(piece)
         return (piece, b"") if number == 0 else (b"", piece)

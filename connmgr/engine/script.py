@@ -118,10 +118,8 @@ def exports(variables: Mapping[str, str]) -> bytes:
 
 
 def new_nonce() -> str:
-    """Return 128 random bits, which only one envelope, helper or login knows, as letters, digits, ``-`` and ``_``.
-
-    They are short, because shells read their input byte by byte.
-    """
+    """Return 128 random bits as letters, digits, ``-`` and ``_``, which only one envelope, helper or login knows."""
+    # Short, because shells read their input byte by byte.
     return secrets.token_urlsafe(16)
 
 

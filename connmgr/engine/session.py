@@ -101,17 +101,17 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the session can run commands, as far as known without asking the far side."""
+        """Whether the session can run commands, as far as known without asking the remote side."""
         return not self._lost and not self._stopping.is_set()
 
     def notice_end(self) -> None:
-        """Detect the end of an idle shell or its link, without asking the far side."""
+        """Detect the end of an idle shell or its link, without asking the remote side."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             if self.alive and self._has_ended():
                 self._lost = True
 
     def lose(self) -> None:
-        """Abandon the shell, whose far side is silent, unless a command runs."""
+        """Abandon the shell, whose remote side is silent, unless a command runs."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             self._lost = True
 
@@ -144,7 +144,7 @@ class Session:
         self._start = (self._state.directory, dict(self._state.variables))
 
     def remove_at_stop(self, path: bytes) -> None:
-        """Remove a file or directory of the far side when the session stops."""
+        """Remove a file or directory of the remote side when the session stops."""
         self._temporary.append(path)
 
     @contextlib.contextmanager
@@ -203,6 +203,8 @@ class Session:
             if require is not None:
                 require(self)
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
+            # With the statements that restore the state, for the supervisor itself has to have the variables: in the
+            # command's subshell alone they would be lost with it, or be taken for a change of state by the command.
             self._adopt(command.sent)
             envelope, self._restore = self._restore + self._envelope(prepared, nonce, cookie), b""
             self._running, self.running_since, self.running_command = cookie, time.time(), command
@@ -215,6 +217,7 @@ class Session:
                     except TimeoutError:
                         self.kill_shell(cookie)
                         raise
+                # Not before: the pipe must find exactly one reader, and that is the command (stdin_pipe.sh).
                 begin_input()
                 limits = Limits(timeout, self._max_output, _until_input_breaks(command, cancellation))
                 running = RunningCommand(self, self._channel, prepared, nonce, cookie, limits)

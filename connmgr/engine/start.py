@@ -41,7 +41,7 @@ _BOOT = Source(__package__, "boot")
 
 @cache
 def boot_script() -> str:
-    """Return the ``sh -c`` script that announces the far side's shell and becomes the supervisor."""
+    """Return the ``sh -c`` script that announces the remote shell and becomes the supervisor."""
     interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
     branches = (
         "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _ASIDE)) + ";; "
@@ -107,7 +107,7 @@ class _Output:
 def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
     """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
 
-    :raises UnsupportedShell: the far side ended, or did not run the script by ``deadline``.
+    :raises UnsupportedShell: the remote side ended, or did not run the script by ``deadline``.
     """
     output, mark = _Output(channel), nonce.encode() + b" "
     nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
@@ -192,7 +192,7 @@ class ShellInfo:
     """The description of a session by ``/shell/start``.
 
     ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
-    stdout) or ``pty``, ``temp`` the far side's directory for temporary files.
+    stdout) or ``pty``, ``temp`` the remote side's directory for temporary files.
     """
 
     shell_dialect: int
@@ -226,7 +226,7 @@ class Supervisor:
 def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
     """Open a channel, start ``shell`` (a path or name, options allowed) or the login shell on it, and greet it.
 
-    :raises UnsupportedShell: the engine does not know the far side's shell, or the shell does not run commands.
+    :raises UnsupportedShell: the engine does not know the remote shell, or the shell does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
     """
     deadline = Deadline(timeout)
@@ -266,6 +266,7 @@ def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadlin
     stdout, stderr = MarkedStream(word, FACTS_BYTES), MarkedStream(word, FACTS_BYTES, stderr=True)
     stderr.ended = channel.merged
     try:
+        # A start-up file may have read the first nudge as its answer, or a second shell may have run it.
         if shell.nudged:
             await_reader(channel, deadline)
         channel.sendall(greeting(supervising, word, merged=channel.merged), deadline.left())
@@ -303,7 +304,7 @@ def _described(
         raise _undescribed(shell)
     pid, kernel, system, name, temp = facts[:5]
     family = dialect_of(name) if name else supervising
-    own = supervising.behind(family, dialect.kept)
+    own = supervising.behind(family, dialect.preset)
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,

@@ -104,11 +104,11 @@ class State:
         variables = parse_environment(dump, self.dialect) if from_env else parse_exports(dump)
         if variables is None:
             return b""
-        for name in _OF_EACH_COMMAND | self.dialect.orders:
+        for name in _OF_EACH_COMMAND | self.dialect.controls:
             variables.pop(name, None)
-        variables |= {name: b"export " + name + b";" for name in self.dialect.kept & variables.keys()}
+        variables |= {name: b"export " + name + b";" for name in self.dialect.preset & variables.keys()}
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
-        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
+        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.preset]
         self.variables = variables
         # Without this word, the shell would exit at a variable that it cannot set or unset.
         return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)

@@ -177,8 +177,8 @@ class CachedJob:
                 # Otherwise the earlier output still serves other callers.
                 self._last = now
             self._seen_at = time.monotonic()
-            told = self._take_waiting() if version != before.version else []
-        for callback in told:
+            callbacks = self._take_waiting() if version != before.version else []
+        for callback in callbacks:
             callback()
         return now
 
@@ -204,13 +204,13 @@ class CachedJob:
     def tell_all(self) -> None:
         """Call all waiters."""
         with self._lock:
-            told = self._take_waiting()
-        for callback in told:
+            callbacks = self._take_waiting()
+        for callback in callbacks:
             callback()
 
     def _take_waiting(self) -> list[Callable[[], None]]:
-        told, self._waiting = list(self._waiting.values()), {}
-        return told
+        callbacks, self._waiting = list(self._waiting.values()), {}
+        return callbacks
 
     def _forget(self, number: int) -> None:
         with self._lock:
@@ -244,9 +244,9 @@ class Jobs:
         :raises connmgr.errors.UnknownJob: there is no such job.
         """
         with self._lock:
-            known = self._cached.get(id)
-        if known is not None and known.is_current(CURRENT_SECONDS):
-            return known
+            cached = self._cached.get(id)
+        if cached is not None and cached.is_current(CURRENT_SECONDS):
+            return cached
         try:
             return self.cache(self._vault.jobs.get(id))
         except errors.UnknownJob:
@@ -388,14 +388,14 @@ class Jobs:
             return cached.publish(seen, stdout, out, stderr, err, directory)
 
         with cached.reading():
-            known = cached.known(stdout, stderr, FRESH_SECONDS)
-            if known is None or not self._hosts.allows(cached.stored.connection, access):
-                known = self._asked(cached, access, read, stdout, stderr)
+            answer = cached.known(stdout, stderr, FRESH_SECONDS)
+            if answer is None or not self._hosts.allows(cached.stored.connection, access):
+                answer = self._asked(cached, access, read, stdout, stderr)
         for name, offset in (("stdout", stdout), ("stderr", stderr)):
             # The last seen output may end before the offset.
-            if known.seen is not None and not known.stale and offset > (size := getattr(known.seen, name).size):
+            if answer.seen is not None and not answer.stale and offset > (size := getattr(answer.seen, name).size):
                 raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
-        return known
+        return answer
 
     def look(self, id: str, access: Access) -> CachedJob:
         """Look at a job, unless that was just done or it has ended; raises as :meth:`find`, and SecretLocked."""

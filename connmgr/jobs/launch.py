@@ -1,4 +1,4 @@
-"""The program of a job, and the script that starts it on the far side."""
+"""The program of a job, and the script that starts it on the remote side."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def stored_input(self) -> bytes:
-        """The input that is stored on the far side before the job begins; empty if there is none."""
+        """The input that is stored on the remote side before the job begins; empty if there is none."""
         return self.stdin if self.stdin is not OPEN and len(self.stdin) > SMALL_INPUT_BYTES else b""
 
     @property

@@ -116,11 +116,11 @@ class OrphanJobs:
         :raises connmgr.errors.ConnmgrError: what opening a link raises, or the remote host cannot remove one.
         """
         age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
-        found = self._hosts.ask(connection, access, partial(self._found, age), shared=False)
-        over = [remote_name(one.job) for one in found if remove and one.state != RUNNING]
+        orphans = self._hosts.ask(connection, access, partial(self._found, age), shared=False)
+        over = [remote_name(one.job) for one in orphans if remove and one.state != RUNNING]
         if over:
             self._hosts.ask(connection, access, lambda remote: remote.remove(over, CALL_SECONDS), shared=False)
-        return [replace(one, removed=remove and one.state != RUNNING) for one in found]
+        return [replace(one, removed=remove and one.state != RUNNING) for one in orphans]
 
     def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
         """Remove the files of ``jobs``, given by removed connections; return how many stay.

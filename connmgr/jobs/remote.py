@@ -316,22 +316,22 @@ def _described(text: bytes, ids: Sequence[str]) -> dict[str, RemoteJob]:
     :raises connmgr.errors.TransferFailed: a job is missing.
     """
     lines = text.decode(errors="replace").splitlines()
-    sizes = {found["name"]: int(found["size"]) for line in lines if (found := _SIZE.fullmatch(line))}
-    seen = {found["id"]: _seen(found, sizes) for line in lines if (found := _LINE.fullmatch(line))}
+    sizes = {match["name"]: int(match["size"]) for line in lines if (match := _SIZE.fullmatch(line))}
+    seen = {match["id"]: _seen(match, sizes) for line in lines if (match := _LINE.fullmatch(line))}
     if missing := [id for id in ids if id not in seen]:
         raise TransferFailed(f"The far side did not describe the job {missing[0]}.")
     return seen
 
 
-def _seen(found: re.Match[str], sizes: dict[str, int]) -> RemoteJob:
-    state, status, id = found["state"], found["status"], found["id"]
+def _seen(match: re.Match[str], sizes: dict[str, int]) -> RemoteJob:
+    state, status, id = match["state"], match["status"], match["id"]
     if state == "gone" or f"{id}/out" not in sizes or f"{id}/err" not in sizes:
         return RemoteJob("gone")
-    ended = state == "lost" or found["over"] == "over"
-    cap = int(found["cap"]) if found["cap"] != "-" else max(sizes.values())
+    ended = state == "lost" or match["over"] == "over"
+    cap = int(match["cap"]) if match["cap"] != "-" else max(sizes.values())
     out, err = (
         JobStream(min(size, cap), ended, size > cap or lost == "1")
-        for size, lost in ((sizes[f"{id}/out"], found["cut_out"]), (sizes[f"{id}/err"], found["cut_err"]))
+        for size, lost in ((sizes[f"{id}/out"], match["cut_out"]), (sizes[f"{id}/err"], match["cut_err"]))
     )
     return RemoteJob(state, int(status) if status.isdigit() else None, out, err)
 

@@ -224,7 +224,7 @@ class Broadcast:
 
 
 def _is_small(command: Command) -> bool:
-    """Whether a far side accepts the command without delay."""
+    """Whether a remote side accepts the command without delay."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     words = sum(map(len, command.argv)) + len(command.argv)
     return len(command.text) + words + len(command.stdin) + variables <= ENVELOPE_INPUT_BYTES

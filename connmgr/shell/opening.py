@@ -124,7 +124,7 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 supervisor = start_supervisor(link.first, link.target.data.get("shell"), hello)
             except OperationError as error:
                 if isinstance(error, TransportUnsupported):
-                    # The far side says no to all links.
+                    # The remote side says no to all links.
                     raise
                 full = isinstance(error, ChannelRefused)
                 if not full:

@@ -262,7 +262,7 @@ class ShellTable:
         return shell.session.surroundings if shell is not None and shell.session.alive else None
 
     def leave_silent(self, connection: str, session: str | None) -> None:
-        """Abandon an idle shell whose far side gives no overdue sign of life."""
+        """Abandon an idle shell whose remote side gives no overdue sign of life."""
         shell = self._entries.peek(ShellRef(connection, session))
         if shell is not None:
             shell.leave_silent(PROBE_SECONDS)
@@ -388,10 +388,10 @@ class ShellTable:
     @contextlib.contextmanager
     def _made(self, name: ShellRef, cancellation: Cancellation) -> Iterator[ShellEntry]:
         """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as holding:
             while True:
                 try:
-                    entry = held.enter_context(self._holding(name, cancellation, make=True))
+                    entry = holding.enter_context(self._holding(name, cancellation, make=True))
                 except SessionLimit:
                     if not self._makes_room(name.connection):
                         raise
