@@ -32,6 +32,21 @@ KILL_SECONDS = 20.0
 KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
 """Interval of attempts to kill a command that still runs: the first, and the longest."""
 
+Room = Callable[[float], bool]
+"""Waits up to the given seconds until the reader has read all output; returns whether it has."""
+
+JOIN_SECONDS = 0.02
+"""Longest time that output waits for more output to be joined with."""
+
+JOINED_BYTES = 64 << 10
+"""Output of this size is sent at once, without waiting for more."""
+
+PIECE_BYTES = 32 << 10
+"""Most bytes of a piece."""
+
+Piece = tuple[bytes, bytes]
+"""Output of stdout or of stderr; the other one is empty."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -70,56 +85,8 @@ class Holder(Protocol):
         """Take over the command's state, and raise the reason if it did not run."""
 
 
-Room = Callable[[float], bool]
-"""Waits up to the given seconds until the reader has read all output; returns whether it has."""
-
-
 def _always(_: float) -> bool:
     return True
-
-
-class _Killer:
-    """Kills a cancelled command from a thread of its own, by ``kill``.
-
-    The thread that reads the command's output may be blocked in a plugin's ``recv``, which nothing else can end: the
-    output's end does, whatever the plugin.
-    """
-
-    def __init__(self, kill: Callable[[], object]) -> None:
-        self._kill = kill
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def began(self) -> bool:
-        """Whether the command was cancelled in time."""
-        return self._thread is not None
-
-    def begin(self) -> None:
-        """Start killing, unless the command has ended."""
-        with self._lock:
-            if self._over.is_set() or self._thread is not None:
-                return
-            thread = threading.Thread(target=self._run, name="kill", daemon=True)
-            # Without a thread the reader itself kills, at its next look.
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
-
-    def end(self) -> None:
-        """Wait for the killing to end: it must not hit the next command of the shell."""
-        with self._lock:
-            self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        interval = KILL_AGAIN_FIRST_SECONDS
-        while not self._over.is_set() and self._kill():
-            # The shell may have begun the command only after the kill.
-            self._over.wait(interval)
-            interval = min(2 * interval, KILL_AGAIN_SECONDS)
 
 
 class RunningCommand:
@@ -327,17 +294,48 @@ class RunningCommand:
         return self.stdout.truncated or self.stderr.truncated
 
 
-JOIN_SECONDS = 0.02
-"""Longest time that output waits for more output to be joined with."""
+class _Killer:
+    """Kills a cancelled command from a thread of its own, by ``kill``.
 
-JOINED_BYTES = 64 << 10
-"""Output of this size is sent at once, without waiting for more."""
+    The thread that reads the command's output may be blocked in a plugin's ``recv``, which nothing else can end: the
+    output's end does, whatever the plugin.
+    """
 
-PIECE_BYTES = 32 << 10
-"""Most bytes of a piece."""
+    def __init__(self, kill: Callable[[], object]) -> None:
+        self._kill = kill
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
 
-Piece = tuple[bytes, bytes]
-"""Output of stdout or of stderr; the other one is empty."""
+    @property
+    def began(self) -> bool:
+        """Whether the command was cancelled in time."""
+        return self._thread is not None
+
+    def begin(self) -> None:
+        """Start killing, unless the command has ended."""
+        with self._lock:
+            if self._over.is_set() or self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="kill", daemon=True)
+            # Without a thread the reader itself kills, at its next look.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> None:
+        """Wait for the killing to end: it must not hit the next command of the shell."""
+        with self._lock:
+            self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        interval = KILL_AGAIN_FIRST_SECONDS
+        while not self._over.is_set() and self._kill():
+            # The shell may have begun the command only after the kill.
+            self._over.wait(interval)
+            interval = min(2 * interval, KILL_AGAIN_SECONDS)
 
 
 class Joined:

@@ -29,7 +29,6 @@ ECHO_SECONDS = 0.5
 OUTPUT_BYTES = 64 << 10
 """Bytes of output that are kept, to find the announcement and to quote in an error."""
 
-
 LINE_BYTES = 4200
 """Longest announcement in bytes: a word, a name and a path (PATH_MAX of Linux is 4096)."""
 
@@ -38,135 +37,14 @@ _ASIDE = "8>&1 9>&2 >/dev/null 2>&1"
 
 _BOOT = Source(__package__, "boot")
 
-
-@cache
-def boot_script() -> str:
-    """Return the ``sh -c`` script that announces the remote shell and becomes the supervisor."""
-    interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
-    branches = (
-        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _ASIDE)) + ";; "
-        for dialect in DIALECTS
-        if not dialect.interpreter
-    )
-    return fill(_BOOT.one_line, {"supervisors": "".join(branches), "interpreted": interpreted, "aside": _ASIDE})
-
-
-@dataclass(frozen=True)
-class Announcement:
-    """A shell by the last part of its path, and its path; ``nudged`` if its input may still contain nudges.
-
-    ``word`` is the value of CONNMGR_BOOT in its environment.
-    """
-
-    name: str
-    path: str
-    word: str
-    nudged: bool
-
-
-class _Output:
-    """The end of a channel's output, which is searched for marks."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._stdout = bytearray()
-        self._stderr = bytearray()
-        self._looked = 0
-
-    def line(self, mark: bytes) -> str | None:
-        """Return the rest of the line that begins with ``mark``, or None until the line is complete."""
-        lead = b"\n" + mark
-        while (at := self._stdout.find(lead, self._looked)) >= 0:
-            self._looked = at
-            start = at + len(lead)
-            end = self._stdout.find(b"\n", start, start + LINE_BYTES)
-            if end >= 0:
-                return self._stdout[start:end].decode(errors="replace")
-            if len(self._stdout) - start < LINE_BYTES:
-                return None
-            self._looked = start
-        self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
-        return None
-
-    def read(self, timeout: float) -> None:
-        stdout, stderr = self._channel.recv(timeout)
-        self._stdout += stdout
-        self._stderr += stderr
-        # Dropping a few bytes with every piece would copy the whole buffer each time.
-        if len(self._stdout) > 2 * OUTPUT_BYTES:
-            self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
-            del self._stdout[:-OUTPUT_BYTES]
-        if len(self._stderr) > 2 * OUTPUT_BYTES:
-            del self._stderr[:-OUTPUT_BYTES]
-
-    def quoted(self) -> str:
-        text = in_one_line((self._stdout + self._stderr).decode(errors="replace"))[:200]
-        return f" It printed: {text}" if text else ""
-
-
-def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
-    """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
-
-    :raises UnsupportedShell: the remote side ended, or did not run the script by ``deadline``.
-    """
-    output, mark = _Output(channel), nonce.encode() + b" "
-    nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
-    try:
-        while (line := output.line(mark)) is None:
-            if deadline.passed:
-                reason = "the far side's shell runs no commands"
-                raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
-            if nudges and nudges[0].passed:
-                del nudges[0]
-                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline.left())
-            output.read(min(each.left() for each in (deadline, *nudges[:1])))
-    except (EOFError, OSError):
-        reason = "the far side's shell ended without running a command"
-        raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
-    name, _, path = line.partition(" ")
-    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGE_SECONDS))
-
-
-def await_reader(channel: Channel, deadline: Deadline) -> None:
-    """Return when the supervisor has read all earlier input; drop its output until then.
-
-    A nudge starts a new supervisor, and input that the previous one had read ahead is lost.
-    """
-    output, mark = _Output(channel), new_nonce().encode()
-    while output.line(mark) is None and not deadline.passed:
-        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", ECHO_SECONDS)
-        output.read(deadline.within(ECHO_SECONDS).left())
-
-
 _GREETING = Source(__package__, "greeting")
+
 _APART = Source(__package__, "apart")
+
 _MERGED = Source(__package__, "merged")
 
-
-def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
-    """Return the text that makes a shell of ``dialect`` a supervisor, which then describes itself after ``nonce``.
-
-    If the channel has only one stream of output (``merged``), both descriptors use it.
-    """
-    blanks = LETTERS | {"builtin": dialect.builtin, "nonce": nonce, "fork": dialect.fork}
-    streams = _MERGED.text if merged else fill(_APART.text, {"renewal": dialect.renewal})
-    parts = {
-        "preparation": dialect.preparation,
-        "hold": dialect.hold.text.rstrip() if dialect.hold else ":",
-        "plainly": dialect.plainly,
-        "untrap": dialect.untrap,
-        "raw": "_cm_raw <&8" if merged else ":",
-        "exports": dialect.exports,
-        "put": dialect.put,
-        "streams": streams.rstrip(),
-        "execute": definition(dialect).rstrip(),
-        "family": dialect.family,
-        "functions": dialect.functions,
-    }
-    return fill(fill(_GREETING.text, parts), blanks).encode()
-
-
 FACTS_BYTES = 64 << 10
+
 PATH_BYTES = 4096
 """Bytes of a path with its final NUL (PATH_MAX of Linux)."""
 
@@ -256,6 +134,94 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
+@dataclass(frozen=True)
+class Announcement:
+    """A shell by the last part of its path, and its path; ``nudged`` if its input may still contain nudges.
+
+    ``word`` is the value of CONNMGR_BOOT in its environment.
+    """
+
+    name: str
+    path: str
+    word: str
+    nudged: bool
+
+
+@cache
+def boot_script() -> str:
+    """Return the ``sh -c`` script that announces the remote shell and becomes the supervisor."""
+    interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
+    branches = (
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _ASIDE)) + ";; "
+        for dialect in DIALECTS
+        if not dialect.interpreter
+    )
+    return fill(_BOOT.one_line, {"supervisors": "".join(branches), "interpreted": interpreted, "aside": _ASIDE})
+
+
+def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
+    """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
+
+    :raises UnsupportedShell: the remote side ended, or did not run the script by ``deadline``.
+    """
+    output, mark = _Output(channel), nonce.encode() + b" "
+    nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
+    try:
+        while (line := output.line(mark)) is None:
+            if deadline.passed:
+                reason = "the far side's shell runs no commands"
+                raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
+            if nudges and nudges[0].passed:
+                del nudges[0]
+                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline.left())
+            output.read(min(each.left() for each in (deadline, *nudges[:1])))
+    except (EOFError, OSError):
+        reason = "the far side's shell ended without running a command"
+        raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
+    name, _, path = line.partition(" ")
+    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGE_SECONDS))
+
+
+class _Output:
+    """The end of a channel's output, which is searched for marks."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._stdout = bytearray()
+        self._stderr = bytearray()
+        self._looked = 0
+
+    def line(self, mark: bytes) -> str | None:
+        """Return the rest of the line that begins with ``mark``, or None until the line is complete."""
+        lead = b"\n" + mark
+        while (at := self._stdout.find(lead, self._looked)) >= 0:
+            self._looked = at
+            start = at + len(lead)
+            end = self._stdout.find(b"\n", start, start + LINE_BYTES)
+            if end >= 0:
+                return self._stdout[start:end].decode(errors="replace")
+            if len(self._stdout) - start < LINE_BYTES:
+                return None
+            self._looked = start
+        self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
+        return None
+
+    def read(self, timeout: float) -> None:
+        stdout, stderr = self._channel.recv(timeout)
+        self._stdout += stdout
+        self._stderr += stderr
+        # Dropping a few bytes with every piece would copy the whole buffer each time.
+        if len(self._stdout) > 2 * OUTPUT_BYTES:
+            self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
+            del self._stdout[:-OUTPUT_BYTES]
+        if len(self._stderr) > 2 * OUTPUT_BYTES:
+            del self._stderr[:-OUTPUT_BYTES]
+
+    def quoted(self) -> str:
+        text = in_one_line((self._stdout + self._stderr).decode(errors="replace"))[:200]
+        return f" It printed: {text}" if text else ""
+
+
 def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
         name = in_one_line(wanted[0])[:NAME_CHARACTERS]
@@ -284,9 +250,38 @@ def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadlin
     return _described(channel, word, stdout, dialect, supervising, shell, ("/bin/sh",) if dialect.interpreter else own)
 
 
-def _undescribed(shell: Announcement) -> ShellStartFailed:
-    path = in_one_line(shell.path)[:NAME_CHARACTERS]
-    return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
+def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
+    """Return the text that makes a shell of ``dialect`` a supervisor, which then describes itself after ``nonce``.
+
+    If the channel has only one stream of output (``merged``), both descriptors use it.
+    """
+    blanks = LETTERS | {"builtin": dialect.builtin, "nonce": nonce, "fork": dialect.fork}
+    streams = _MERGED.text if merged else fill(_APART.text, {"renewal": dialect.renewal})
+    parts = {
+        "preparation": dialect.preparation,
+        "hold": dialect.hold.text.rstrip() if dialect.hold else ":",
+        "plainly": dialect.plainly,
+        "untrap": dialect.untrap,
+        "raw": "_cm_raw <&8" if merged else ":",
+        "exports": dialect.exports,
+        "put": dialect.put,
+        "streams": streams.rstrip(),
+        "execute": definition(dialect).rstrip(),
+        "family": dialect.family,
+        "functions": dialect.functions,
+    }
+    return fill(fill(_GREETING.text, parts), blanks).encode()
+
+
+def await_reader(channel: Channel, deadline: Deadline) -> None:
+    """Return when the supervisor has read all earlier input; drop its output until then.
+
+    A nudge starts a new supervisor, and input that the previous one had read ahead is lost.
+    """
+    output, mark = _Output(channel), new_nonce().encode()
+    while output.line(mark) is None and not deadline.passed:
+        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", ECHO_SECONDS)
+        output.read(deadline.within(ECHO_SECONDS).left())
 
 
 def _described(
@@ -325,3 +320,8 @@ def _described(
         # ksh93 waits only for the last program of a pipeline.
         pure=not dialect.interpreter and not own.fork and all(FUNCTION_PREFIX in line for line in facts[5:-1]),
     )
+
+
+def _undescribed(shell: Announcement) -> ShellStartFailed:
+    path = in_one_line(shell.path)[:NAME_CHARACTERS]
+    return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")

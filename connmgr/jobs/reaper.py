@@ -27,11 +27,18 @@ from connmgr.vault.tables import now
 logger = logging.getLogger("connmgr.jobs")
 
 INTERVAL_SECONDS = 30.0
+
 IDLE_SECONDS = 60.0
 """Time for which a link stays open, and a job's state is cached, after the last request."""
 
 UNREACHED = timedelta(days=30)
 """Time after which a job is removed from the vault even if its files on the remote host could not be."""
+
+LEAST_AGE_SECONDS = 60
+"""Least age of an orphan: another daemon of the vault may have begun a younger job and not stored it yet."""
+
+CLEAR_SECONDS = 5.0
+"""Time to clear the remote hosts of removed connections, for all together."""
 
 
 class Reaper:
@@ -82,13 +89,6 @@ class Reaper:
 def kept_until(job: StoredJob) -> datetime:
     """Return the time after which an ended job is removed."""
     return (job.ended or job.created) + timedelta(seconds=job.keep)
-
-
-LEAST_AGE_SECONDS = 60
-"""Least age of an orphan: another daemon of the vault may have begun a younger job and not stored it yet."""
-
-CLEAR_SECONDS = 5.0
-"""Time to clear the remote hosts of removed connections, for all together."""
 
 
 @dataclass(frozen=True)
