@@ -56,7 +56,7 @@ Chunk = tuple[int, Iterable[bytes]]
 
 
 @dataclass(frozen=True)
-class Program:
+class RemoteProgram:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
     A ``fed`` program reads exactly the announced input from the channel; otherwise it fails, and the shell ends.
@@ -94,7 +94,7 @@ class Exchange:
         self,
         transport: Transport,
         helpers: Helpers,
-        program: Program,
+        program: RemoteProgram,
         arguments: Sequence[str | bytes],
         variables: Mapping[str, bytes] | None = None,
         judge: Judge | None = None,
@@ -318,7 +318,7 @@ class Exchange:
 def _called(
     transport: Transport,
     helpers: Helpers,
-    program: Program,
+    program: RemoteProgram,
     arguments: Sequence[str | bytes],
     variables: Mapping[str, bytes] | None,
     cancellation: Cancellation,
@@ -360,7 +360,7 @@ class Helper:
     variables: dict[str, bytes] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, transport: Transport, program: Program, timeout: float) -> Helper:
+    def start(cls, transport: Transport, program: RemoteProgram, timeout: float) -> Helper:
         """Start one that knows ``program``; raise OperationError if it takes longer than ``timeout`` seconds."""
         word = new_nonce()
         script = f"word={word}\n{''.join(program.parts)}{_LOOP.text}"
@@ -370,7 +370,7 @@ class Helper:
 
     def call(
         self,
-        program: Program,
+        program: RemoteProgram,
         arguments: Sequence[str | bytes],
         timeout: float,
         variables: Mapping[str, bytes] | None = None,
@@ -431,7 +431,7 @@ class Helpers:
             self._work(helper)
         return helper
 
-    def start(self, transport: Transport, program: Program, timeout: float) -> Helper:
+    def start(self, transport: Transport, program: RemoteProgram, timeout: float) -> Helper:
         """Start another helper, which the caller then owns; see :meth:`Helper.start`."""
         helper = Helper.start(transport, program, timeout)
         self._work(helper)

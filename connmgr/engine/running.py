@@ -67,7 +67,7 @@ class Limits:
     cancellation: Cancellation
 
 
-class Holder(Protocol):
+class CommandHost(Protocol):
     """The session that runs a command."""
 
     transport: Transport
@@ -96,7 +96,7 @@ class RunningCommand:
     """
 
     def __init__(
-        self, session: Holder, channel: Channel, command: Command, nonce: str, cookie: str, limits: Limits
+        self, session: CommandHost, channel: Channel, command: Command, nonce: str, cookie: str, limits: Limits
     ) -> None:
         self.command = command
         self.cookie = cookie

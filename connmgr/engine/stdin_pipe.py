@@ -62,7 +62,7 @@ class Whole:
     def stop(self) -> None: ...
 
 
-class Pipe(NamedTuple):
+class NamedPipe(NamedTuple):
     """A named pipe of the remote side at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
 
     path: bytes
@@ -70,7 +70,7 @@ class Pipe(NamedTuple):
 
 
 @contextlib.contextmanager
-def fed(transport: Transport, source: Input, timeout: float) -> Iterator[Pipe]:
+def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPipe]:
     """Provide ``source`` in a named pipe of the remote side, which is read from when the pipe begins.
 
     Input that the reader has not read when the ``with`` block ends is dropped. If ``source`` breaks off, the reader
@@ -85,7 +85,7 @@ def fed(transport: Transport, source: Input, timeout: float) -> Iterator[Pipe]:
         manner, path = _announced(channel, Deadline(timeout))
         # A thread, because writing blocks until the command reads, and the command may first want its output read.
         writer = threading.Thread(target=_write, args=(channel, source, manner), name="stdin", daemon=True)
-        yield Pipe(path, writer.start)
+        yield NamedPipe(path, writer.start)
         if writer.ident is not None:
             _finish(channel, source, writer)
     finally:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from connmgr import errors
 from connmgr.engine.kill import TREE
-from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, Program
+from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, RemoteProgram
 from connmgr.engine.script import Source, new_nonce, quote
 from connmgr.errors import InvalidRequest, PermissionDenied, TransferFailed
 from connmgr.jobs.launch import OPEN, Launch
@@ -73,9 +73,9 @@ _LIBRARY = (
 _SIZES = "size=$1 block=$2 blocks=$3 left=$4; shift 4"
 
 
-def _program(name: str, *more: str, opening: str = "", fed: bool = False) -> Program:
+def _program(name: str, *more: str, opening: str = "", fed: bool = False) -> RemoteProgram:
     body = tuple(_source(file) for file in (name, *more))
-    return Program(f"job_run_{name}", _LIBRARY, body, _source("places"), opening, fed=fed, refusals=REFUSALS)
+    return RemoteProgram(f"job_run_{name}", _LIBRARY, body, _source("places"), opening, fed=fed, refusals=REFUSALS)
 
 
 START = _program("start", opening="fed=")
@@ -277,7 +277,7 @@ class RemoteJobs:
         words = (line.split() for line in lines)
         return {id: int(age) if age.isdigit() else None for id, age in words if _ID.fullmatch(id)}
 
-    def _run(self, program: Program, arguments: Sequence[str | bytes]) -> Exchange:
+    def _run(self, program: RemoteProgram, arguments: Sequence[str | bytes]) -> Exchange:
         return Exchange(self._transport, self._helpers, program, arguments)
 
 

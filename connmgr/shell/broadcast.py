@@ -49,7 +49,7 @@ class Order:
     """The grounds on which the command was approved, by connections; empty if it needed no approval."""
 
 
-class Outcome(NamedTuple):
+class BroadcastOutcome(NamedTuple):
     """The outcome of the command on one connection, and how many seconds it took.
 
     ``restarted`` says that its shell had been lost, and is a new one.
@@ -101,12 +101,12 @@ class Broadcast:
         self._restarted = set[str]()
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
-        self._outcomes = queue.SimpleQueue[list[Outcome]]()
+        self._outcomes = queue.SimpleQueue[list[BroadcastOutcome]]()
         self._cancellation = Cancellation()
         self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
         self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
 
-    def outcomes(self, cancellation: Cancellation = NEVER) -> Iterator[list[Outcome]]:
+    def outcomes(self, cancellation: Cancellation = NEVER) -> Iterator[list[BroadcastOutcome]]:
         """Yield the outcomes in bursts as they come.
 
         If the iteration is abandoned or cancelled, kill the commands that run, and begin no more.
@@ -127,7 +127,7 @@ class Broadcast:
             self._room.release()
             self._driver.join()
 
-    def _next(self, cancellation: Cancellation) -> list[Outcome]:
+    def _next(self, cancellation: Cancellation) -> list[BroadcastOutcome]:
         while True:
             with contextlib.suppress(queue.Empty):
                 # An empty list only wakes.
@@ -175,7 +175,7 @@ class Broadcast:
             if self._order.start and isinstance(error, ShellLost) and not error.sent:
                 self._wait_for(connection, at, partial(self._run, connection))
             else:
-                self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
+                self._outcomes.put([BroadcastOutcome(connection, time.monotonic() - at, error)])
         else:
             self._begun.append(begun)
 
@@ -215,12 +215,12 @@ class Broadcast:
                 self._restarted.add(connection)
             return running.result()
 
-    def _outcome(self, connection: str, at: float, work: Callable[[], Result]) -> Outcome:
+    def _outcome(self, connection: str, at: float, work: Callable[[], Result]) -> BroadcastOutcome:
         try:
             result: Result | BaseException = work()
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
             result = error
-        return Outcome(connection, time.monotonic() - at, result, connection in self._restarted)
+        return BroadcastOutcome(connection, time.monotonic() - at, result, connection in self._restarted)
 
 
 def _is_small(command: Command) -> bool:

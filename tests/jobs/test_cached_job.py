@@ -1,4 +1,4 @@
-"""Followed jobs: an answer has the output from the requested offsets on, and no other."""
+"""Cached jobs: an answer has the output from the requested offsets on, and no other."""
 
 from __future__ import annotations
 
