@@ -24,7 +24,7 @@ from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequ
 from connmgr.engine.running import Result
 from connmgr.rights.action import Action, always
 from connmgr.rights.ground import SEND_AGAIN
-from connmgr.shell.broadcast import Broadcast, Order, Outcome
+from connmgr.shell.broadcast import Broadcast, BroadcastOutcome, Order
 from connmgr.vault import Connection
 from connmgr.vault.elevated import base_of
 
@@ -163,7 +163,7 @@ class _Lines:
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
         self._exit_codes: dict[str, int] = {}
 
-    def all(self, ids: list[str], outcomes: Iterator[list[Outcome]]) -> Iterator[Iterable[dict[str, Any]]]:
+    def all(self, ids: list[str], outcomes: Iterator[list[BroadcastOutcome]]) -> Iterator[Iterable[dict[str, Any]]]:
         """Yield the lines for all connections of ``ids``, in bursts, and then the counts."""
         # This code stands unless all lines were sent.
         self._known.code = errors.CommandCancelled.code
@@ -184,14 +184,14 @@ class _Lines:
             self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
             self._known.details["exitCodes"] = [self._exit_codes.get(id) for id in ids]
 
-    def _refused(self, ids: list[str]) -> Iterator[Outcome]:
+    def _refused(self, ids: list[str]) -> Iterator[BroadcastOutcome]:
         """Yield the outcomes for connections that do not exist, or were tampered with."""
         for id in ids:
             stored = self._stored.get(id)
             if not isinstance(stored, Connection):
-                yield Outcome(id, 0.0, stored or errors.UnknownConnection(id))
+                yield BroadcastOutcome(id, 0.0, stored or errors.UnknownConnection(id))
 
-    def _line(self, outcome: Outcome) -> dict[str, Any]:
+    def _line(self, outcome: BroadcastOutcome) -> dict[str, Any]:
         stored, result = self._stored.get(outcome.connection), outcome.result
         name = list(stored.path) if isinstance(stored, Connection) else None
         if isinstance(result, Result):

@@ -37,8 +37,8 @@ from connmgr.contract.job import (
     JobWaitRequest,
     StreamResponse,
 )
-from connmgr.jobs.followed import Output
-from connmgr.jobs.spool import Stream
+from connmgr.jobs.jobs import JobOutput
+from connmgr.jobs.remote import JobStream
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import JobFilter, StoredJob
@@ -320,7 +320,7 @@ def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> JobInfo:
     )
 
 
-def _output(read: Output, stored: StoredJob, request: JobOutputRequest) -> JobOutputResponse:
+def _output(read: JobOutput, stored: StoredJob, request: JobOutputRequest) -> JobOutputResponse:
     seen, directory = read.seen, None
     if read.directory and stored.state == "exited":
         # A client could not send back a directory name that is not UTF-8.
@@ -337,7 +337,7 @@ def _output(read: Output, stored: StoredJob, request: JobOutputRequest) -> JobOu
     )
 
 
-def _piece(data: bytes, offset: int, seen: Stream | None, request: JobOutputRequest) -> StreamResponse:
+def _piece(data: bytes, offset: int, seen: JobStream | None, request: JobOutputRequest) -> StreamResponse:
     data = data[: request.max_bytes]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
     # The last seen state may be older than the output.

@@ -15,7 +15,7 @@ from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_word
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.contract.shell import Address, PipeRequest
-from connmgr.engine.execution import become
+from connmgr.engine.dialects import become
 from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.links.link import Link

@@ -19,15 +19,14 @@ from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WhatRuns, bytes_of
 from connmgr.contract.job import ENDED, KEEP_SECONDS, JobStartRequest
 from connmgr.contract.shell import ExecRequest, ExecResponse
-from connmgr.engine.frame import Command, Requester
+from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
+from connmgr.engine.state import ShellSnapshot
 from connmgr.engine.stdin_pipe import Input
-from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
-from connmgr.jobs.followed import Output
-from connmgr.jobs.reach import spool_of
-from connmgr.jobs.spool import Spool
+from connmgr.jobs.jobs import JobOutput
+from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.shell.grounds import state_of
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.tables import now
@@ -146,7 +145,7 @@ def start_shell(request: ExecRequest) -> bool:
 
 
 def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = False) -> tuple[StoredJob, str | None]:
-    """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.starting.Starts.start`."""
+    """Start a job, or find the one with the request's key; see :meth:`connmgr.jobs.jobs.Jobs.start`."""
     ground = ground_of(request.connection)
     named = request if isinstance(request, JobStartRequest) else None
     job = StoredJob(
@@ -163,7 +162,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
     )
     try:
         with services().shells.using(job.connection, caller().access, job.session) as session:
-            beside = Spool(session.transport, session.helpers)
+            beside = RemoteJobs(session.transport, session.helpers)
             note_forwarding(session.transport)
             sent = session.environment.select(sent_by(request) or {})
             surroundings = session.surroundings
@@ -171,7 +170,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
                 # The job begins in exactly this state, even if the shell moves on.
                 ground.require(session.way, state_of(surroundings))
             given = _launch(job, request, surroundings, sent)
-            started = services().starts.start(job, given, beside, cancellation())
+            started = services().jobs.start(job, given, beside, cancellation())
     except NoShell:
         if request.argv is None or job.session is not None:
             raise
@@ -204,7 +203,7 @@ def _start_outside(job: StoredJob, request: JobStartRequest | ExecRequest) -> tu
         # Nothing there could set variables.
         given = _launch(job, request, None, {})
         given = replace(given, argv=outside.words(given.argv))
-        return services().starts.start(job, given, spool_of(lease.link), cancellation())
+        return services().jobs.start(job, given, remote_jobs_of(lease.link), cancellation())
     finally:
         lease.release()
 
@@ -217,7 +216,7 @@ def _key(key: str | None) -> str | None:
 def _launch(
     job: StoredJob,
     request: JobStartRequest | ExecRequest,
-    surroundings: Surroundings | None,
+    surroundings: ShellSnapshot | None,
     sent: Mapping[str, str],
 ) -> launch.Launch:
     return launch.Launch(
@@ -272,7 +271,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     return output.respond(result, encoding, restarted=kept[_RESTARTED])
 
 
-def _result(read: Output, exit_code: int | None, most: int) -> Result:
+def _result(read: JobOutput, exit_code: int | None, most: int) -> Result:
     seen = read.seen
     cut = seen is not None and any(stream.truncated or stream.size > most for stream in (seen.stdout, seen.stderr))
     return Result(exit_code or 0, read.stdout[:most], read.stderr[:most], cut)

@@ -29,12 +29,12 @@ from connmgr.contract.shell import (
     StartRequest,
     StopRequest,
 )
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action, always
 from connmgr.rights.limits import stops_others
-from connmgr.shell.commands import Begun, Place, begun
-from connmgr.shell.status import ShellStatus
+from connmgr.shell.commands import CommandStart, begin_command
+from connmgr.shell.shells import ShellRef, ShellStatus
 
 group = Group(
     "shell",
@@ -234,11 +234,19 @@ def _arriving() -> ArrivingInput:
     return arriving
 
 
-def _begun(request: ExecRequest, command: Command) -> AbstractContextManager[Begun]:
+def _begun(request: ExecRequest, command: Command) -> AbstractContextManager[CommandStart]:
     timeout = services().settings.command_timeout if request.timeout is None else request.timeout
-    ground = ground_of(request.connection)
-    place = Place(request.connection, caller().access, request.session, request.start, request.fresh, ground)
-    return begun(services().shells, place, command, timeout, cancellation())
+    return begin_command(
+        services().shells,
+        ShellRef(request.connection, request.session),
+        caller().access,
+        command,
+        timeout,
+        cancellation(),
+        start=request.start,
+        fresh=request.fresh,
+        ground=ground_of(request.connection),
+    )
 
 
 def visible_shells(connection: str | None = None) -> list[ShellStatus]:

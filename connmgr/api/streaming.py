@@ -13,7 +13,7 @@ from connmgr.api.account import Account, account
 from connmgr.api.answer import LINES, as_lines
 from connmgr.api.errors import told
 from connmgr.api.services import services
-from connmgr.engine.running import Room, Running
+from connmgr.engine.running import Room, RunningCommand
 from connmgr.errors import CommandCancelled, NoSuchDirectory
 
 ROOM = "connmgr.room"
@@ -43,7 +43,7 @@ def is_wanted() -> bool:
     return 0 < qualities[LINES] >= qualities[JSON]
 
 
-def respond(running: Running, encoding: str, *, restarted: bool = False, begins: bool = False) -> flask.Response:
+def respond(running: RunningCommand, encoding: str, *, restarted: bool = False, begins: bool = False) -> flask.Response:
     """Return the response with the output of ``running`` as it comes, and its exit code or error.
 
     If the shell was ``restarted``, or the command ``begins`` while its input is yet to come, the first line says so.
@@ -65,7 +65,7 @@ def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
 
 
 def _lines(
-    running: Running, encoding: str, room: Room, known: Account, *, debug: bool, begins: bool
+    running: RunningCommand, encoding: str, room: Room, known: Account, *, debug: bool, begins: bool
 ) -> Iterator[Burst]:
     printed = dict.fromkeys(NAMES, 0)
     encoders = {name: _encoder(encoding) for name in NAMES}

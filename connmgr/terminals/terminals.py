@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
 from connmgr.links.link import Link
 from connmgr.links.process import start_over
@@ -56,7 +56,7 @@ class Wanted:
     pty: Pty
     command: str | tuple[str, ...] | None = None
     session: str | None = None
-    surroundings: Surroundings | None = None
+    surroundings: ShellSnapshot | None = None
     record: bool = False
     sent: Mapping[str, str] = field(default_factory=dict)
     """Variables of the client's environment."""

@@ -42,9 +42,9 @@ if [ "$fed" ]; then
 fi
 if ! mkdir -- "$d" ${open:+"$d/in"} 2>/dev/null; then why=$(mkdir -- "$d" ${open:+"$d/in"} 2>&1) || because "$why"; fi
 line="                                                               "
+# What is recorded later overwrites these lines in place, so that a disk that is full by then keeps the status.
 job_written() {
-  echo "$line" >"$d/runner" && echo "$line" >"$d/end" && echo "$line" >"$d/kill" && echo >"$d/out" && echo >"$d/err" &&
-    true >"$d/out" && true >"$d/err" && { [ ! "$open" ] || { echo 0 >"$d/in/0" && mkfifo "$d/wake"; }; } &&
+  echo "$line" >"$d/runner" && echo "$line" >"$d/end" && echo "$line" >"$d/kill" && true >"$d/out" && true >"$d/err" && { [ ! "$open" ] || { echo 0 >"$d/in/0" && mkfifo "$d/wake"; }; } &&
     { [ ! "$fed" ] || mv -- "$held" "$d/stdin"; }
 } 2>/dev/null
 if ! job_written; then

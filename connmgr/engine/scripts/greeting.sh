@@ -1,6 +1,6 @@
 # Turns a new shell into a supervisor, which then describes itself. The words between two @ are filled in from the
-# shell's dialect. Frames call _cm_gone, _cm_dump and _cm_put; _cm_exec of execute.sh; _cm_hold and _cm_free of
-# hold_*.sh; and _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. The last argument of each is the frame's
+# shell's dialect. Envelopes call _cm_gone, _cm_dump and _cm_put; _cm_exec of execute.sh; _cm_hold and _cm_free of
+# hold_*.sh; and _cm_end, _cm_done and _cm_renew of apart.sh or merged.sh. The last argument of each is the envelope's
 # nonce.
 unset CONNMGR_BOOT
 @preparation@

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.marks import MarkedStream
+from connmgr.engine.envelope import MarkedStream
 
 NONCE = "AAECAwQFBgcICQoLDA0ODw"
 MARK = b":" + NONCE.encode()
