@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from connmgr.cli.daemon import connect
-from connmgr.cli.duration import Duration
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.output import ago, json_option, print_json, print_table
+from connmgr.cli.output import Duration, ago, json_option, print_json, print_table
 from connmgr.client.asked import described, quoted
 from connmgr.client.names import with_beginning
 from connmgr.printable import visible

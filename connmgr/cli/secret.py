@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from connmgr.cli.daemon import connect
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
-from connmgr.cli.names import ConnectionName, find_category
+from connmgr.cli.selection import ConnectionName, find_category
 from connmgr.client import Client
 from connmgr.client.names import qualified
 from connmgr.printable import visible

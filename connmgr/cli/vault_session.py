@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from connmgr.cli.daemon import ask_passphrase, connect, kept_session
+from connmgr.cli.connect import ask_passphrase, connect, kept_session
 from connmgr.cli.group import Group
 from connmgr.cli.output import counted, json_option, print_json, print_table
 from connmgr.client import ClientError

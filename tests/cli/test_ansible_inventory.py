@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from connmgr.cli.declarative.inventory import Lineage, read
 from connmgr.cli.exits import Failure
-from connmgr.cli.inventory import Lineage, read
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
 

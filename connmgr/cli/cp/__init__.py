@@ -6,16 +6,15 @@ import os
 
 import click
 
+from connmgr.cli.connect import connect
 from connmgr.cli.cp.copy import Copy, Options
 from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded, is_of_address
 from connmgr.cli.cp.single import locating
-from connmgr.cli.daemon import connect
 from connmgr.cli.exits import FAILED
-from connmgr.cli.outcome import fresh_option, session_of, session_option
 from connmgr.cli.output import json_option, print_json
 from connmgr.cli.progress import transferring
 from connmgr.cli.selection import Choice, brief_option, check_brief, choosing, chosen, jobs_option
-from connmgr.cli.sudo import OPTION, WithSudo, sudo_option
+from connmgr.cli.sessions import SUDO, WithSudo, fresh_option, session_of, session_option, sudo_option
 
 DEFAULT_JOBS, MAX_JOBS = 8, 64
 
@@ -24,7 +23,7 @@ def _globs(_context: click.Context, _option: click.Parameter, patterns: tuple[st
     """Refuse an option in place of a GLOB, which `--all` alone would take for one, unlike that of `connmgr exec`."""
     for one in patterns:
         if one.startswith("-"):
-            option = OPTION if one.startswith(OPTION) else one
+            option = SUDO if one.startswith(SUDO) else one
             raise click.UsageError(f"--all needs a GLOB, and {option} follows it: write `--all GLOB {option}`.")
     return patterns
 

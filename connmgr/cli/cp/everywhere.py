@@ -17,8 +17,7 @@ from connmgr.cli.cp.ledger import Ledger
 from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
 from connmgr.cli.cp.plan import leads_out
 from connmgr.cli.exits import Failure
-from connmgr.cli.gathered import OK, Gathered, sum_up, together
-from connmgr.cli.login import with_remedies
+from connmgr.cli.fan_out import OK, Gathered, sum_up, together, with_remedies
 from connmgr.cli.output import print_json
 from connmgr.cli.selection import Chosen
 from connmgr.client import Client, ClientError, Name

@@ -10,11 +10,10 @@ from pathlib import Path, PurePosixPath
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli import address
-from connmgr.cli.address import SCHEME, reach
+from connmgr.cli import selection
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import ConnectionName
-from connmgr.cli.outcome import ensure_shell, own_session
+from connmgr.cli.selection import SCHEME, ConnectionName, reach
+from connmgr.cli.sessions import ensure_shell, own_session
 from connmgr.client import Client
 from connmgr.printable import visible
 
@@ -126,7 +125,9 @@ class Shells:
         return (
             text
             if name is None
-            else self.place(reach(self._client, name, store=store and address.read(name) is not None), name, path)
+            else self.place(
+                reach(self._client, name, store=store and selection.read_address(name) is not None), name, path
+            )
         )
 
 
@@ -138,7 +139,7 @@ def is_remote(text: str) -> bool:
 def is_of_address(text: str) -> bool:
     """Whether ``text`` names a file of an address; raises as :meth:`Shells.place_of`."""
     name = _parted(text)[0]
-    return name is not None and address.read(name) is not None
+    return name is not None and selection.read_address(name) is not None
 
 
 def _parted(text: str) -> tuple[str | None, str]:

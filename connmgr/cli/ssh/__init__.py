@@ -14,12 +14,11 @@ from click.shell_completion import CompletionItem
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.cli.daemon import connect
-from connmgr.cli.host_key import Doorkeeper
-from connmgr.cli.login import remedies
-from connmgr.cli.names import ConnectionName
-from connmgr.cli.outcome import sent_environment
+from connmgr.cli.connect import connect
 from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
+from connmgr.cli.remedies import Doorkeeper, remedies
+from connmgr.cli.selection import ConnectionName
+from connmgr.cli.sessions import sent_environment
 from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
 from connmgr.cli.ssh.target import resolve
 from connmgr.client import Client, ClientError

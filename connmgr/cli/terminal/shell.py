@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import find_exactly
 from connmgr.cli.relay.session import Session, Signalled, die_by
+from connmgr.cli.selection import find_exactly
 from connmgr.cli.terminal.escape import ESCAPE
 from connmgr.cli.terminal.lent import on_terminal
 from connmgr.cli.terminal.raw import size_of
