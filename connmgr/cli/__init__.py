@@ -30,7 +30,7 @@ SECTIONS = {
         "container": "commands.containers",
     },
     "Files and ports": {
-        "cp": "cp",
+        "cp": "copy",
         "tunnel": "commands.tunnels",
     },
     "Connections": {

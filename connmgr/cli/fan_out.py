@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import re
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
@@ -109,6 +105,8 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
 
     :raises click.exceptions.Exit: with 1, it failed for one of several.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     told = telling(names)
     if len(names) == 1 and not as_json:
         click.echo(f"{visible(told[names[0].id])}: {work(client, names[0].id)}")
@@ -274,15 +272,15 @@ _DIGITS = 18
 """Longest number in a range; longer digits are not machine numbers."""
 
 
-@dataclass
 class _Group:
     """The names that share an outcome; its output lies in the spool from ``at`` on, stdout first."""
 
-    verdict: str
-    message: str
-    at: int
-    sizes: tuple[int, int]
-    names: list[str] = field(default_factory=list)
+    def __init__(self, verdict: str, message: str, at: int, sizes: tuple[int, int]) -> None:
+        self.verdict = verdict
+        self.message = message
+        self.at = at
+        self.sizes = sizes
+        self.names: list[str] = []
 
     @property
     def has_output(self) -> bool:
@@ -296,6 +294,9 @@ class Gathered:
     """
 
     def __init__(self, order: Sequence[str]) -> None:
+        # Imported here, because work whose outcomes are lines needs none of it.
+        import tempfile
+
         self._place = {name: place for place, name in enumerate(order)}
         self._groups: dict[bytes, _Group] = {}
         self._spool = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
@@ -308,6 +309,8 @@ class Gathered:
 
     def add(self, name: str, verdict: str, stdout: bytes = b"", stderr: bytes = b"", message: str = "") -> None:
         """Record the outcome of ``name``: ``ok`` or another verdict, output, and the message of an error."""
+        import hashlib
+
         digest = hashlib.sha256()
         for part in (verdict.encode(), message.encode(errors="surrogatepass"), stdout, stderr):
             digest.update(len(part).to_bytes(8, "big") + part)

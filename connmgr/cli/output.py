@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -145,7 +144,7 @@ def write_private(path: Path, text: str, *, replace: bool = True) -> None:
 
     :raises Failure: it cannot be written, or exists although it is not to be replaced.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, CREATE, 0o600)

@@ -7,12 +7,11 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.declarative.stored import Stored, folded, marked
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, json_option, print_json, print_table
 from connmgr.cli.selection import (
@@ -33,6 +32,9 @@ from connmgr.cli.selection import (
 from connmgr.client import Client, Connection, ConnectionType
 from connmgr.client.names import qualified
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.cli.declarative.stored import Stored
 
 
 @click.command()
@@ -375,6 +377,8 @@ def mv(
     With --all each word is a CONNECTION or a GLOB, and all that match move to --category in one step. It shows which,
     and asks first. Without a terminal to ask on, it needs --yes.
     """
+    from connmgr.cli.declarative.stored import folded
+
     if not everywhere:
         if choice.given:
             raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
@@ -410,6 +414,8 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
     ``moves`` are the uuids of connections, with the category and the path that each would get.
     :raises Failure: one is taken, or two would be the same.
     """
+    from connmgr.cli.declarative.stored import folded
+
     going = {id for id, *_ in moves}
     taken = {(one.category, one.name): one.id for one in client.connection.names() if one.id not in going}
     for id, category, path in moves:
@@ -456,6 +462,8 @@ def rm(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool) 
 
 def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return a row for each of the connections ``ids``, and for each that runs over one of them."""
+    from connmgr.cli.declarative.stored import Stored
+
     stored = Stored(client)
     over = {id: _over(stored, info) for id, info in stored.infos.items()}
     going = dict.fromkeys(ids, "")
@@ -468,6 +476,8 @@ def _going(client: Client, ids: Iterable[str]) -> list[tuple[str, str, str]]:
 
 def _over(stored: Stored, info: dict[str, Any]) -> set[str]:
     """Return the ids of the connections that a connection refers to."""
+    from connmgr.cli.declarative.stored import marked
+
     found: set[str] = set()
 
     def note(_: str, value: Any) -> Any:

@@ -7,9 +7,9 @@ import os
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.cp.copy import Copy, Options
-from connmgr.cli.cp.places import STREAM, CopyPath, Shells, expanded, is_of_address
-from connmgr.cli.cp.single import locating
+from connmgr.cli.copy.engine import Copy, locating
+from connmgr.cli.copy.operands import STREAM, CopyPath, Shells, expanded, is_of_address
+from connmgr.cli.copy.plan import CopyOptions
 from connmgr.cli.exits import FAILED
 from connmgr.cli.output import json_option, print_json
 from connmgr.cli.progress import transferring
@@ -97,27 +97,20 @@ def cp(
     """
     if len(operands) < 2:
         raise click.UsageError("Name what to copy, and where to: SOURCE... TARGET.")
-    # Read once, because reading the umask changes it for a moment.
-    options = Options(recursive or keep, keep, excludes, _bits(mode), checksum, 0 if keep else _umask())
     check_brief(brief=brief, everywhere=bool(patterns), as_json=as_json)
     if patterns and store:
         raise click.UsageError("--store is for one address, not for --all.")
     session = session_of(session, fresh=fresh)
+    # Read once, because reading the umask changes it for a moment.
+    umask = 0 if keep else _umask()
+    options = CopyOptions(recursive or keep, keep, excludes, _bits(mode), checksum, umask, session, fresh, sudo)
     *sources, target = operands
     client = connect()
     if patterns:
-        from connmgr.cli.cp.everywhere import Manner, to_all
+        from connmgr.cli.copy.everywhere import to_all
 
-        to_all(
-            client,
-            chosen(client, patterns, choice, usage="shell"),
-            sources,
-            target,
-            Manner(options, session, fresh, sudo),
-            jobs,
-            as_json=as_json,
-            brief=brief,
-        )
+        selected = chosen(client, patterns, choice, usage="shell")
+        to_all(client, selected, sources, target, options, jobs, as_json=as_json, brief=brief)
         return
     if choice.given:
         raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
@@ -125,19 +118,19 @@ def cp(
         raise click.UsageError(f"--store is for USER@HOST:PATH, and none of {', '.join(operands)} is that.")
     if as_json and target == STREAM:
         raise click.UsageError("Standard output takes the file or --json, not both.")
-    with Shells(client, session, fresh=fresh, sudo=sudo) as shells:
-        end = shells.place_of(target, store=store)
-        places = [place for text in sources for place in expanded(client, shells.place_of(text, store=store))]
-        if len(places) > 1 and STREAM in (*places, end):
+    with Shells(client, options) as shells:
+        end = shells.operand(target, store=store)
+        starts = [one for text in sources for one in expanded(client, shells.operand(text, store=store))]
+        if len(starts) > 1 and STREAM in (*starts, end):
             raise click.UsageError("Standard input and output are one file: copy them by themselves.")
         with transferring(str(sources[0]), quiet=quiet or as_json) as progress, locating():
             copy = Copy(client, options, progress)
-            copy.run(places, end)
+            copy.run(starts, end)
     if as_json:
-        print_json(copy.ledger.as_object())
+        print_json(copy.report.as_object())
     else:
-        copy.ledger.tell(summary=not quiet and (copy.has_trees or checksum or len(places) > 1))
-    if copy.ledger.failures:
+        copy.report.tell(summary=not quiet and (copy.has_trees or checksum or len(starts) > 1))
+    if copy.report.failures:
         raise click.exceptions.Exit(FAILED)
 
 

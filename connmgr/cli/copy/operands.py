@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli import selection
+from connmgr.cli.copy.plan import CopyOptions
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.selection import SCHEME, ConnectionName, reach
+from connmgr.cli.selection import SCHEME, ConnectionName, reach, read_address
 from connmgr.cli.sessions import ensure_shell, own_session
 from connmgr.client import Client
 from connmgr.printable import visible
@@ -28,7 +28,7 @@ _PORT_FIRST = re.compile(r"[0-9]+(/.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemotePath:
     """A path on a connection; the empty path is the shell's directory."""
 
     connection: str
@@ -37,7 +37,7 @@ class Remote:
     name: str = ""
     """The connection's path in the vault, for messages."""
 
-    def named(self, name: str) -> Remote:
+    def named(self, name: str) -> RemotePath:
         """Return the path of ``name`` within this one."""
         return replace(self, path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
 
@@ -64,7 +64,7 @@ class Remote:
         return visible(f"{self.name}:{self.path}")
 
 
-Place = Remote | str
+CopyOperand = RemotePath | str
 """A file of a connection, a local path, or ``-``."""
 
 
@@ -86,16 +86,14 @@ def is_local(text: str) -> bool:
 
 
 class Shells:
-    """The shells that one command copies by: those of ``session``, or ``fresh`` ones, which end with the block.
+    """The shells that one command copies by: those of a session, or fresh ones, which end with the block.
 
-    With ``sudo`` they are those of that user, over the connections.
+    With ``--sudo`` they are those of that user, over the connections.
     """
 
-    def __init__(self, client: Client, session: str | None, *, fresh: bool, sudo: str | None = None) -> None:
+    def __init__(self, client: Client, options: CopyOptions) -> None:
         self._client = client
-        self._sudo = sudo
-        self._session = session
-        self._fresh = fresh
+        self._session, self._fresh, self._sudo = options.session, options.fresh, options.sudo
         self._own: dict[str, str] = {}
         self._cleanup = ExitStack()
 
@@ -105,41 +103,38 @@ class Shells:
     def __exit__(self, *raised: object) -> None:
         self._cleanup.close()
 
-    def place(self, connection: str, name: str, path: str) -> Remote:
+    def remote(self, connection: str, name: str, path: str) -> RemotePath:
         """Return a path on the connection called ``name``; start its shell if none runs."""
         if self._sudo is not None:
             connection = self._client.connection.elevate(connection, self._sudo)
         if not self._fresh:
             ensure_shell(self._client, connection, self._session, name)
-            return Remote(connection, path, self._session, name)
+            return RemotePath(connection, path, self._session, name)
         if connection not in self._own:
             self._own[connection] = self._cleanup.enter_context(own_session(self._client, connection))
-        return Remote(connection, path, self._own[connection], name)
+        return RemotePath(connection, path, self._own[connection], name)
 
-    def place_of(self, text: str, *, store: bool = False) -> Place:
+    def operand(self, text: str, *, store: bool = False) -> CopyOperand:
         """Return what an operand names, or raise UsageError for an ``ssh://`` address without a path.
 
         With ``store`` the connection to an address stays in the vault.
         """
         name, path = _parted(text)
-        return (
-            text
-            if name is None
-            else self.place(
-                reach(self._client, name, store=store and selection.read_address(name) is not None), name, path
-            )
-        )
+        if name is None:
+            return text
+        connection = reach(self._client, name, store=store and read_address(name) is not None)
+        return self.remote(connection, name, path)
 
 
 def is_remote(text: str) -> bool:
-    """Whether ``text`` names a file of a connection; raises as :meth:`Shells.place_of`."""
+    """Whether ``text`` names a file of a connection; raises as :meth:`Shells.operand`."""
     return _parted(text)[0] is not None
 
 
 def is_of_address(text: str) -> bool:
-    """Whether ``text`` names a file of an address; raises as :meth:`Shells.place_of`."""
+    """Whether ``text`` names a file of an address; raises as :meth:`Shells.operand`."""
     name = _parted(text)[0]
-    return name is not None and selection.read_address(name) is not None
+    return name is not None and read_address(name) is not None
 
 
 def _parted(text: str) -> tuple[str | None, str]:
@@ -155,28 +150,28 @@ def _parted(text: str) -> tuple[str | None, str]:
     return found["address"], found["path"]
 
 
-def expanded(client: Client, place: Place) -> list[Place]:
-    """Return the files that a path with wildcards matches on its connection; return any other place unchanged.
+def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:
+    """Return the files that a path with wildcards matches on its connection; return any other operand unchanged.
 
     :raises Failure: no file matches.
     """
-    if not isinstance(place, Remote) or not place.has_wildcards:
-        return [place]
-    found = client.fs.glob(place.connection, place.path, session=place.session)
-    if not found:
-        raise Failure(f"{place}: nothing matches there.", NOT_FOUND)
-    return [replace(place, path=one.name) for one in found]
+    if not isinstance(operand, RemotePath) or not operand.has_wildcards:
+        return [operand]
+    matches = client.fs.glob(operand.connection, operand.path, session=operand.session)
+    if not matches:
+        raise Failure(f"{operand}: nothing matches there.", NOT_FOUND)
+    return [replace(operand, path=one.name) for one in matches]
 
 
-def within(place: Place, name: str) -> Place:
-    """Return the place of ``name`` in a directory, or the directory itself if ``name`` is empty."""
+def within(operand: CopyOperand, name: str) -> CopyOperand:
+    """Return the operand of ``name`` in a directory, or the directory itself if ``name`` is empty."""
     if not name:
-        return place
-    return place.named(name) if isinstance(place, Remote) else str(Path(place) / name)
+        return operand
+    return operand.named(name) if isinstance(operand, RemotePath) else str(Path(operand) / name)
 
 
-def own_name(place: Place) -> str:
-    """Return the name that a copy of ``place`` gets; empty for a path that means only a directory's content."""
-    if isinstance(place, Remote):
-        return place.own_name
-    return "" if place.endswith(("/.", "/..")) or place in (".", "..") else PurePosixPath(place).name
+def own_name(operand: CopyOperand) -> str:
+    """Return the name that a copy of ``operand`` gets; empty for a path that means only a directory's content."""
+    if isinstance(operand, RemotePath):
+        return operand.own_name
+    return "" if operand.endswith(("/.", "/..")) or operand in (".", "..") else PurePosixPath(operand).name

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from connmgr.cli.cp.copy import Copy, Options
-from connmgr.cli.cp.ledger import Ledger
-from connmgr.cli.cp.places import STREAM, Place, Shells, expanded, is_remote
-from connmgr.cli.cp.plan import leads_out
+from connmgr.cli.copy.engine import Copy
+from connmgr.cli.copy.operands import STREAM, CopyOperand, Shells, expanded, is_remote
+from connmgr.cli.copy.plan import CopyOptions, CopyReport, leads_out
 from connmgr.cli.exits import Failure
 from connmgr.cli.fan_out import OK, Gathered, sum_up, together, with_remedies
 from connmgr.cli.output import print_json
@@ -24,24 +23,15 @@ from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
-Ends = Callable[[Client, Shells], tuple[list[Place], Place]]
+Ends = Callable[[Client, Shells], tuple[list[CopyOperand], CopyOperand]]
 """Returns the sources and the target of one connection."""
 
 
-class Manner(NamedTuple):
-    """How files are copied, and by which shells: those of ``session``, or ``fresh`` ones."""
-
-    options: Options
-    session: str | None
-    fresh: bool
-    sudo: str | None
-
-
-class Outcome(NamedTuple):
+class CopyOutcome(NamedTuple):
     """The result on one connection: what was copied, and the error that ended it, if one did."""
 
     connection: str
-    ledger: Ledger
+    report: CopyReport
     seconds: float
     failure: ClientError | Failure | OSError | None = None
 
@@ -49,7 +39,7 @@ class Outcome(NamedTuple):
     def verdict(self) -> str:
         if isinstance(self.failure, ClientError):
             return self.failure.code
-        return "failed" if self.failure is not None or self.ledger.failures else OK
+        return "failed" if self.failure is not None or self.report.failures else OK
 
     @property
     def message(self) -> str:
@@ -62,7 +52,7 @@ class Outcome(NamedTuple):
         """Return it for JSON, with the members that ``--failed`` reads."""
         head = {"connection": name.id, "name": qualified(name), "seconds": round(self.seconds, 3)}
         if self.failure is None:
-            return {**head, **self.ledger.as_object()}
+            return {**head, **self.report.as_object()}
         return {**head, "error": {"code": self.verdict, "message": self.message}}
 
 
@@ -71,7 +61,7 @@ def to_all(
     chosen: Chosen,
     sources: Sequence[str],
     target: str,
-    manner: Manner,
+    options: CopyOptions,
     jobs: int,
     *,
     as_json: bool,
@@ -85,7 +75,7 @@ def to_all(
     told = telling(chosen.names)
     ends = _ends(told, sources, target)
     began = time.monotonic()
-    outcomes = with_remedies(client, told, manner.sudo, lambda ids: _outcomes(client, ids, ends, manner, jobs))
+    outcomes = with_remedies(client, told, options.sudo, lambda ids: _outcomes(client, ids, ends, options, jobs))
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, told, as_json=as_json))
     else:
@@ -97,15 +87,15 @@ def to_all(
 
 
 def _outcomes(
-    client: Client, ids: Sequence[str], ends: Callable[[str], Ends], manner: Manner, jobs: int
-) -> Iterator[Outcome]:
+    client: Client, ids: Sequence[str], ends: Callable[[str], Ends], options: CopyOptions, jobs: int
+) -> Iterator[CopyOutcome]:
     with ThreadPoolExecutor(jobs) as pool:
-        begun = [pool.submit(_one, client.clone(), id, ends(id), manner) for id in ids]
+        begun = [pool.submit(_one, client.clone(), id, ends(id), options) for id in ids]
         for future in as_completed(begun):
             yield future.result()
 
 
-def _in_lines(outcomes: Iterable[Outcome], chosen: Chosen, told: dict[str, str], *, as_json: bool) -> Iterator[str]:
+def _in_lines(outcomes: Iterable[CopyOutcome], chosen: Chosen, told: dict[str, str], *, as_json: bool) -> Iterator[str]:
     """Print a line for each outcome as it comes, and yield its verdict."""
     names = {one.id: one for one in chosen.names}
     width = max((len(visible(name)) for name in told.values()), default=0)
@@ -118,20 +108,20 @@ def _in_lines(outcomes: Iterable[Outcome], chosen: Chosen, told: dict[str, str],
         yield done.verdict
 
 
-def _said(done: Outcome) -> str:
+def _said(done: CopyOutcome) -> str:
     if done.failure is not None:
         return done.message
-    failures = done.ledger.failures
-    return f"{done.ledger.summary()}; {failures[0]}" if failures else done.ledger.summary()
+    failures = done.report.failures
+    return f"{done.report.summary()}; {failures[0]}" if failures else done.report.summary()
 
 
-def _gather(done: Outcome, gathered: Gathered, name: str) -> None:
+def _gather(done: CopyOutcome, gathered: Gathered, name: str) -> None:
     if done.failure is not None:
         gathered.add(name, done.verdict, message=done.message)
         return
     # Without the time, which would be another on each.
-    lines = [done.ledger.summary(timed=False), ""]
-    failures = "".join(f"{line}\n" for line in done.ledger.failures)
+    lines = [done.report.summary(timed=False), ""]
+    failures = "".join(f"{line}\n" for line in done.report.failures)
     gathered.add(name, done.verdict, "\n".join(lines).encode(), failures.encode(errors="surrogateescape"))
 
 
@@ -142,7 +132,7 @@ def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable
     """
     here = [not is_remote(text) for text in (*sources, target)]
     if target.startswith(":") and all(here[:-1]) and STREAM not in sources:
-        return lambda id: lambda _, shells: ([*sources], shells.place(id, told[id], target[1:]))
+        return lambda id: lambda _, shells: ([*sources], shells.remote(id, told[id], target[1:]))
     if not all(text.startswith(":") for text in sources) or not here[-1] or target == STREAM:
         raise click.UsageError(
             "With --all, files of this machine go to :path, the same path on each connection, or :path of each "
@@ -151,8 +141,8 @@ def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable
     directories = _directories(told, Path(target).expanduser())
 
     def fetched(id: str) -> Ends:
-        def ends(client: Client, shells: Shells) -> tuple[list[Place], Place]:
-            places = [shells.place(id, told[id], text[1:]) for text in sources]
+        def ends(client: Client, shells: Shells) -> tuple[list[CopyOperand], CopyOperand]:
+            places = [shells.remote(id, told[id], text[1:]) for text in sources]
             found = [one for place in places for one in expanded(client, place)]
             directories[id].mkdir(parents=True, exist_ok=True)
             return found, str(directories[id])
@@ -181,12 +171,12 @@ def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
     return {id: target / name for id, name in told.items()}
 
 
-def _one(client: Client, id: str, ends: Ends, manner: Manner) -> Outcome:
-    copy, began = Copy(client, manner.options, None), time.monotonic()
-    end: Place | None = None
+def _one(client: Client, id: str, ends: Ends, options: CopyOptions) -> CopyOutcome:
+    copy, began = Copy(client, options, None), time.monotonic()
+    end: CopyOperand | None = None
     failed: ClientError | Failure | OSError | None = None
     try:
-        with client, Shells(client, manner.session, fresh=manner.fresh, sudo=manner.sudo) as shells:
+        with client, Shells(client, options) as shells:
             sources, end = ends(client, shells)
             copy.run(sources, end)
     except (ClientError, Failure, OSError) as error:
@@ -195,4 +185,4 @@ def _one(client: Client, id: str, ends: Ends, manner: Manner) -> Outcome:
         # Nothing was copied: the new directory is still empty.
         with suppress(OSError):
             Path(end).rmdir()
-    return Outcome(id, copy.ledger, time.monotonic() - began, failed)
+    return CopyOutcome(id, copy.report, time.monotonic() - began, failed)
