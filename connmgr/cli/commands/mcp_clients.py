@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 INDENT = 2
 
@@ -91,7 +84,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text, object_pairs_hook=members)
     except ValueError as error:
-        raise NotMergeableError(f"it is no plain JSON ({error}); some clients allow comments there") from error
+        raise NotMergeableError(f"it is not plain JSON ({error}); some clients allow comments there") from error
     if not isinstance(content, dict):
         raise NotMergeableError("it is not a JSON object")
     return content
@@ -99,61 +92,53 @@ def _object(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Toml:
-    """TOML with a table for each server, in the table ``key``."""
+    """TOML with a table for each server, in the table ``key``; all else in the file stays as it is written."""
 
     key: str
 
     def shown(self, name: str, entry: Entry) -> str:
-        lines = [
-            f"[{self.key}.{name}]",
-            f"command = {_quoted(entry.command)}",
-            f"args = [{', '.join(map(_quoted, entry.arguments))}]",
-        ]
-        if entry.environment:
-            pairs = (f"{variable} = {_quoted(value)}" for variable, value in entry.environment.items())
-            lines.append(f"env = {{ {', '.join(pairs)} }}")
-        return "\n".join(lines) + "\n"
+        return self.merged("", name, entry)
 
     def merged(self, text: str, name: str, entry: Entry | None) -> str:
-        if entry is None and name not in _table(text).get(self.key, {}):
-            return text
-        # Lines are changed, to keep comments and order. Parsing the result shows whether the right lines were changed.
-        left = self._without(text, name).rstrip("\n")
-        table = [] if entry is None else [self.shown(name, entry)]
-        changed = "\n\n".join([left, *table] if left else table).rstrip("\n") + "\n"
-        servers = {**_table(text).get(self.key, {})}
-        servers.pop(name, None)
-        if entry is not None:
-            servers |= _table(self.shown(name, entry))[self.key]
-        if _table(changed) | {self.key: {}} != _table(text) | {self.key: {}}:
-            raise NotMergeableError("its tables are not separate")
-        if _table(changed).get(self.key, {}) != servers:
-            raise NotMergeableError(f"it does not write the table {self.key}.{name} by lines of its own")
+        # Imported here, because few clients store their servers so.
+        import tomlkit
+        from tomlkit.exceptions import TOMLKitError
+        from tomlkit.items import InlineTable
+
+        try:
+            document = tomlkit.parse(text)
+            expected: dict[str, Any] = document.unwrap()
+            servers = expected.setdefault(self.key, {})
+            if not isinstance(servers, dict):
+                raise NotMergeableError(f"its member {self.key} is not a table")
+            if entry is None and name not in servers:
+                return text
+            if self.key not in document:
+                document[self.key] = tomlkit.table(is_super_table=True)
+            table: Any = document[self.key]
+            if entry is None:
+                del table[name], servers[name]
+            else:
+                servers[name] = table[name] = self._members(entry, inline=isinstance(table, InlineTable))
+            changed = tomlkit.dumps(document)
+            if {self.key: {}, **tomlkit.parse(changed).unwrap()} != expected:
+                raise NotMergeableError(f"its tables {self.key} are in several places")
+        except TOMLKitError as error:
+            raise NotMergeableError(f"it is not TOML ({error})") from error
         return changed
 
-    def _without(self, text: str, name: str) -> str:
-        quoted = f"(?:{re.escape(name)}|\"{re.escape(name)}\"|'{re.escape(name)}')"
-        own = re.compile(rf"\s*\[\s*{re.escape(self.key)}\s*\.\s*{quoted}\s*[].]")
-        kept, inside = [], False
-        for line in text.splitlines(keepends=True):
-            if line.lstrip().startswith("["):
-                inside = own.match(line) is not None
-            if not inside:
-                kept.append(line)
-        return "".join(kept)
+    @staticmethod
+    def _members(entry: Entry, *, inline: bool) -> Any:
+        import tomlkit
 
-
-def _table(text: str) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NotMergeableError(f"it is no TOML ({error})") from error
-    return content
-
-
-def _quoted(text: str) -> str:
-    # A JSON string is a TOML string too, except for one character that no path has.
-    return json.dumps(text, ensure_ascii=False)
+        table = tomlkit.inline_table() if inline else tomlkit.table()
+        table.add("command", entry.command)
+        table.add("args", list(entry.arguments))
+        if entry.environment:
+            variables = tomlkit.inline_table()
+            variables.update(entry.environment)
+            table.add("env", variables)
+        return table
 
 
 @dataclass(frozen=True)
