@@ -14,7 +14,7 @@ from connmgr.printable import visible
 if TYPE_CHECKING:
     from connmgr.vault.backup import Contents
 
-_KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be read without: keep a copy of it elsewhere."
+_KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be read without it: keep a copy elsewhere."
 
 
 @click.command()
@@ -82,7 +82,7 @@ def restore(file: Path, *, as_json: bool, **given: Any) -> None:
     origin = f", as of {contents.created}, by connmgr {contents.version}" if contents.created else ""
     click.echo(f"The vault is restored{origin}: {_listed(contents)}.")
     if not contents.format:
-        click.echo("This backup was made before backups had files: host keys that were trusted must be trusted anew.")
+        click.echo("This backup is of an older format without files: trust the hosts again with `connmgr trust`.")
     click.echo(f"Put its key, vault.key, into {settings.data_dir} before you start a daemon.")
     _tell_left_out(contents)
 

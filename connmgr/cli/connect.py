@@ -118,7 +118,7 @@ def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
     os.close(terminal)
     entered = ask_secret(prompt)
     if confirm and ask_secret(f"{prompt}, again") != entered:
-        raise Failure("The two are not the same.")
+        raise Failure("The two passphrases differ: nothing was changed.")
     return entered
 
 

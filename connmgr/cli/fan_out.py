@@ -107,9 +107,9 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    told = telling(names)
+    labels = telling(names)
     if len(names) == 1 and not as_json:
-        click.echo(f"{visible(told[names[0].id])}: {work(client, names[0].id)}")
+        click.echo(f"{visible(labels[names[0].id])}: {work(client, names[0].id)}")
         return
 
     def outcome(own: Client, id: str) -> Done:
@@ -124,13 +124,13 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
             yield from pool.map(outcome, [client.clone() for _ in ids], ids)
 
     results = []
-    for one in with_remedies(client, told, None, outcomes):
+    for one in with_remedies(client, labels, None, outcomes):
         results.append(one)
         if not as_json:
             said = one.said if one.failure is None else one.failure.message
-            click.echo(f"{visible(told[one.connection])}: {visible(said)}", err=one.failure is not None)
+            click.echo(f"{visible(labels[one.connection])}: {visible(said)}", err=one.failure is not None)
     if as_json:
-        print_json([one.as_object(told[one.connection]) for one in results])
+        print_json([one.as_object(labels[one.connection]) for one in results])
     if any(one.failure is not None for one in results):
         raise click.exceptions.Exit(FAILED)
 
@@ -176,15 +176,15 @@ def run_everywhere(
 def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, str], *, as_json: bool) -> Iterator[str]:
     """Print a line for each outcome as it comes, and yield its verdict."""
     connections = {one.id: one for one in chosen.names}
-    told = {id: visible(name) for id, name in names.items()}
-    width = max(map(len, told.values()), default=0)
+    labels = {id: visible(name) for id, name in names.items()}
+    width = max(map(len, labels.values()), default=0)
     for outcome in outcomes:
         if as_json:
             print_json(_object(outcome, connections[outcome.connection]), indent=None)
         else:
-            click.echo(_line(outcome, told[outcome.connection].ljust(width)))
+            click.echo(_line(outcome, labels[outcome.connection].ljust(width)))
             if is_new(outcome.result):
-                tell_restarted(told[outcome.connection])
+                tell_restarted(labels[outcome.connection])
         yield _verdict(outcome)
 
 
@@ -429,17 +429,17 @@ def folded(names: Sequence[str]) -> str:
     buckets: dict[tuple[str, str, int], list[str]] = {}
     order: dict[tuple[str, str, int] | str, None] = {}
     padded = {
-        (found["before"], found["after"])
-        for _, found in parted
-        if found and found["number"].startswith("0") and len(found["number"]) > 1
+        (parts["before"], parts["after"])
+        for _, parts in parted
+        if parts and parts["number"].startswith("0") and len(parts["number"]) > 1
     }
-    for name, found in parted:
-        if found is None or len(found["number"]) > _DIGITS:
+    for name, parts in parted:
+        if parts is None or len(parts["number"]) > _DIGITS:
             order.setdefault(name)
             continue
-        around = found["before"], found["after"]
-        key = (*around, len(found["number"]) if around in padded else 0)
-        buckets.setdefault(key, []).append(found["number"])
+        around = parts["before"], parts["after"]
+        key = (*around, len(parts["number"]) if around in padded else 0)
+        buckets.setdefault(key, []).append(parts["number"])
         order.setdefault(key)
     return ", ".join(one if isinstance(one, str) else _range(*one, buckets[one]) for one in order)
 

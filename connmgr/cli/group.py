@@ -30,12 +30,12 @@ class Group(click.Group):
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}.{hint}", ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = super().shell_complete(ctx, incomplete)
-        commands = {one.value: self.get_command(ctx, one.value) for one in found if not one.value.startswith("-")}
-        for one in found:
+        items = super().shell_complete(ctx, incomplete)
+        commands = {one.value: self.get_command(ctx, one.value) for one in items if not one.value.startswith("-")}
+        for one in items:
             if command := commands.get(one.value):
                 one.help = command.get_short_help_str(WHOLE_CHARACTERS)
-        return found
+        return items
 
 
 JSON = "--json"

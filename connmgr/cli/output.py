@@ -49,7 +49,7 @@ def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> 
 def print_json(value: Any, indent: int | None = 2) -> None:
     r"""Print a value as JSON; characters that control or reorder a terminal's text become ``\uXXXX``."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    click.echo(_UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text))
+    click.echo(_UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text))
 
 
 def _escaped(character: str) -> str:

@@ -83,31 +83,31 @@ class Doorkeeper:
 
     def admits(self, error: ClientError, body: bytes) -> bool:
         """Whether the request with ``body``, refused by ``error``, may be repeated because a key is now trusted."""
-        told = error.details
-        if error.code != UNKNOWN or not {"host", "hostKey", "fingerprint"} <= told.keys():
+        details = error.details
+        if error.code != UNKNOWN or not {"host", "hostKey", "fingerprint"} <= details.keys():
             return False
         connection = json.loads(body).get("connection")
-        if not isinstance(connection, str) or not self._accepted(told):
+        if not isinstance(connection, str) or not self._accepted(details):
             return False
-        self._client.hostkey.trust(connection, told["host"], told["hostKey"])
+        self._client.hostkey.trust(connection, details["host"], details["hostKey"])
         self.admitted += 1
-        click.echo(f"trusted  {visible(told['host'])}  {visible(told['fingerprint'])}", err=True)
+        click.echo(f"trusted  {visible(details['host'])}  {visible(details['fingerprint'])}", err=True)
         return True
 
-    def _accepted(self, told: dict[str, Any]) -> bool:
+    def _accepted(self, details: dict[str, Any]) -> bool:
         if self._fingerprints:
-            return told["fingerprint"] in self._fingerprints
-        return sys.stdin.isatty() and sys.stderr.isatty() and _is_trusted(told)
+            return details["fingerprint"] in self._fingerprints
+        return sys.stdin.isatty() and sys.stderr.isatty() and _is_trusted(details)
 
 
-def _is_trusted(told: dict[str, Any]) -> bool:
+def _is_trusted(details: dict[str, Any]) -> bool:
     hush()
-    kind = visible(told["hostKey"].split()[0])
-    click.echo(f"The key of {visible(told['host'])} is not known:", err=True)
-    click.echo(f"{kind} {visible(told['fingerprint'])}", err=True)
+    kind = visible(details["hostKey"].split()[0])
+    click.echo(f"The host key of {visible(details['host'])} is unknown:", err=True)
+    click.echo(f"{kind} {visible(details['fingerprint'])}", err=True)
     while True:
         answer = click.prompt("Trust this host? (yes/no/fingerprint)", err=True, prompt_suffix=" ").strip()
-        if answer == told["fingerprint"] or answer.lower() == "yes":
+        if answer == details["fingerprint"] or answer.lower() == "yes":
             return True
         if answer.lower() == "no":
             return False

@@ -49,17 +49,17 @@ def find_exactly(client: Client, name: str) -> str | None:
 
     :raises ClientError: several are.
     """
-    found = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(client.connection, name), name)]
-    return found[0] if found else None
+    ids = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(client.connection, name), name)]
+    return ids[0] if ids else None
 
 
-def on_matching(client: Client, pattern: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return those of ``found`` whose ``connection`` is one that ``pattern`` means, or runs by sudo over one."""
+def on_matching(client: Client, pattern: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of ``items`` whose ``connection`` is one that ``pattern`` means, or runs by sudo over one."""
     if pattern == "*":
         # It means also those to addresses, which no list of connections has.
-        return found
+        return items
     ids = {one.id for one in client.connection.choose(pattern)}
-    return [one for one in found if split_elevation(one["connection"])[0] in ids]
+    return [one for one in items if split_elevation(one["connection"])[0] in ids]
 
 
 def find_category(client: Client, name: str) -> str:
@@ -71,17 +71,17 @@ def find_category(client: Client, name: str) -> str:
         return name.lower()
     if name == "/":
         return ROOT_CATEGORY
-    found = client.category.query(escape(name.strip("/"))) if is_text(name) and name.strip() else []
-    if not found:
+    ids = client.category.query(escape(name.strip("/"))) if is_text(name) and name.strip() else []
+    if not ids:
         raise Failure(
             f"No category is called {name!r}.{suggested_category(client, name)} `connmgr category ls` lists them.",
             NOT_FOUND,
         )
-    if len(found) > 1:
+    if len(ids) > 1:
         # The path was sought with and without the root. Both exist if a category in the root is called like the root.
         size = len(name.strip("/").split("/"))
-        found = [one.id for one in client.category.info(found) if len(one.name) == size]
-    return found[0]
+        ids = [one.id for one in client.category.info(ids) if len(one.name) == size]
+    return ids[0]
 
 
 def check_name(name: str) -> None:
@@ -122,24 +122,24 @@ def offered(context: click.Context, names: Callable[[Client], list[str]]) -> lis
     try:
         with context.scope(cleanup=False):
             client = connect(COMPLETION_SECONDS, offers_start=False)
-        found = names(client)
+        matching = names(client)
         client.close()
     except (ClientError, click.ClickException, OSError):
         return []
-    return found
+    return matching
 
 
 def _completions(client: Client, incomplete: str) -> list[str]:
     """Return for each connection with a name that begins with ``incomplete`` the shortest that means it alone."""
     begun = incomplete.lower()
     names = client.connection.names()
-    told = telling(names)
+    labels = telling(names)
     times = Counter(text for one in names for text in _texts(one))
     offers: list[str] = []
     for one in names:
         if texts := [text for text in _texts(one) if text.startswith(begun)]:
             # The shell replaces the word even by a name that begins in another way.
-            offers.append(next((text for text in texts if times[text] == 1), told[one.id]))
+            offers.append(next((text for text in texts if times[text] == 1), labels[one.id]))
     return sorted(offers)[:MAX_COMPLETIONS]
 
 
@@ -191,8 +191,8 @@ def read_address(name: str) -> Address | None:
     :raises click.UsageError: it begins with ``ssh://`` and is not an address.
     """
     if not name.startswith(SCHEME):
-        found = _USER_AND_HOST.fullmatch(name)
-        return Address(found["host"], found["user"], None) if found else None
+        match = _USER_AND_HOST.fullmatch(name)
+        return Address(match["host"], match["user"], None) if match else None
     try:
         parts = urlsplit(name)
         port = parts.port
@@ -279,7 +279,7 @@ def selecting(command: Command) -> Command:
     """Give a command its CONNECTION arguments, as ``selectors``, and the options of :func:`choosing`."""
     named = click.argument("selectors", metavar="CONNECTION|GLOB...", type=ConnectionName(), nargs=-1)
     everywhere = click.option(
-        "--all", is_flag=True, expose_value=False, help="As for `connmgr exec`, where a GLOB needs it; here none does."
+        "--all", is_flag=True, expose_value=False, help="Accepted as by `connmgr exec`; here a GLOB does not need it."
     )
     return named(everywhere(choosing(command)))
 
@@ -386,13 +386,13 @@ def chosen(
         selected += client.connection.choose(*rest, category=choice.category, type=choice.kind, usage=usage)
     if not (selected or patterns or may_be_none):
         raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
-    found = {one.id: one for one in selected}
+    connections = {one.id: one for one in selected}
     if choice.failed is not None:
         failed = set(_failed(choice.failed))
-        if not patterns and (gone := failed - found.keys()):
-            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run cannot be chosen", err=True)
-        found = {id: one for id, one in found.items() if id in failed}
-    names = list(found.values())
+        if not patterns and (gone := failed - connections.keys()):
+            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run no longer match", err=True)
+        connections = {id: one for id, one in connections.items() if id in failed}
+    names = list(connections.values())
     return Chosen(names[: choice.limit], len(names))
 
 

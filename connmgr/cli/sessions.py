@@ -118,10 +118,10 @@ def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
     if isinstance(outcome, ClientError):
         head: dict[str, Any] = {"error": {"code": outcome.code, "message": outcome.message}}
         until = printed_until(outcome)
-        found = {**head, **(_texts(until) if until else {})}
+        members = {**head, **(_texts(until) if until else {})}
     else:
-        found = {"exitCode": outcome.exit_code, **_texts(outcome)}
-    return {**found, **_mark("restarted", is_so=is_new(outcome))}
+        members = {"exitCode": outcome.exit_code, **_texts(outcome)}
+    return {**members, **_mark("restarted", is_so=is_new(outcome))}
 
 
 def is_new(outcome: RawResult | ClientError) -> bool:
@@ -199,7 +199,7 @@ def at_work(shell: ListedShell) -> str:
     """Return the state of a shell in a few words, and for how long its command has run."""
     status, seconds = shell.status, shell.command_seconds
     if status.state == "lost":
-        return "lost: the next command has a new one"
+        return "lost: the next command starts a new one"
     if seconds is not None:
         queue = f", {status.waiting} more wait" if status.waiting else ""
         return f"a command runs for {lasting(seconds)}{queue}"

@@ -71,7 +71,7 @@ def test_the_fingerprint_is_an_answer(connmgr: CommandLine, start_sshd: StartSsh
     terminal.expect_exact("Trust this host?")
     terminal.sendline(fingerprint(server))
     assert finish(terminal)[0] == 0
-    assert "was known" in connmgr("trust", name).output
+    assert "trusted already" in connmgr("trust", name).output
 
 
 def test_a_script_names_the_fingerprint(connmgr: CommandLine, start_sshd: StartSshd) -> None:

@@ -14,7 +14,7 @@ from connmgr.cli.group import Group
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, find_category, infos_of, means_many, require_some, selecting
 from connmgr.cli.sessions import at_work, shell_label
-from connmgr.client import ROOT_CATEGORY, Category, Client, Connection
+from connmgr.client import ROOT_CATEGORY, Client, Connection
 from connmgr.client.names import UUID, qualified, split_elevation
 from connmgr.client.results import RunningShell
 from connmgr.printable import visible
@@ -66,14 +66,12 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     if shape is None and not long and sys.stdout.isatty():
         _print_tree(connections)
         return
-    rows = [(qualified(one), *_columns(one), *(_more(one) if long else ())) for one in connections]
+    rows = [
+        (qualified(one), *_columns(one), *((ago(one.last_modified), one.id) if long else ())) for one in connections
+    ]
     heading = [(*HEADING, *(MORE if long else ()))] if shape == "table" or sys.stdout.isatty() else []
     if rows:
         print_table([*heading, *rows])
-
-
-def _more(one: Connection) -> tuple[str, str]:
-    return ago(one.last_modified), one.id
 
 
 def _columns(one: Connection) -> tuple[str, str, str, str]:
@@ -181,14 +179,14 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
     print_table(rows)
 
 
-def _dialled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _dialled(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the host that would be dialled, and those on the way to it."""
-    if "error" in found:
-        yield "dials", str(found["error"]["message"])
+    if "error" in dialled:
+        yield "dials", str(dialled["error"]["message"])
         return
-    for at, one in enumerate(reversed(found["hosts"])):
+    for at, one in enumerate(reversed(dialled["hosts"])):
         yield "through" if at else "dials", _login(one)
-    for one in found["hosts"][-1:]:
+    for one in dialled["hosts"][-1:]:
         keys = [*one["identities"], *(["an ssh-agent's keys"] if one["agent"] else [])]
         yield "offers", ", ".join(keys) or "no key"
 
@@ -226,11 +224,11 @@ def category() -> None:
 def list_categories(pattern: str, *, as_json: bool) -> None:
     """List categories."""
     client = connect()
-    found = client.category.query(pattern)
+    ids = client.category.query(pattern)
     if as_json:
-        print_json(client.post("/category/info", categories=found)["infos"])
+        print_json(client.post("/category/info", categories=ids)["infos"])
         return
-    rows = sorted((_category_path(one), ago(one.last_used)) for one in client.category.info(found))
+    rows = sorted(("/".join(one.name[1:]) or one.name[0], ago(one.last_used)) for one in client.category.info(ids))
     if rows:
         print_table(rows)
 
@@ -245,7 +243,7 @@ def add_category(path: str, *, as_json: bool) -> None:
     for name in filter(None, path.split("/")):
         id = client.category.add(name, id)
     if id == ROOT_CATEGORY:
-        raise click.UsageError("A category has a name.")
+        raise click.UsageError("PATH names no category: write its name, such as customers/acme.")
     if as_json:
         print_json({"category": id})
     else:
@@ -262,7 +260,3 @@ def remove_category(path: str, *, children: bool, contents: bool) -> None:
     """Remove a category. By default the categories and connections in it stay."""
     client = connect()
     client.category.remove([find_category(client, path)], children=children, contents=contents)
-
-
-def _category_path(one: Category) -> str:
-    return "/".join(one.name[1:]) or one.name[0]

@@ -114,11 +114,11 @@ def logs(name: str, lines: int | None, *, follow: bool) -> None:
     id = find(client.connection, name, accepts=lambda one: one.type in kinds, noun="container")
     wanted = {"follow": follow, "lines": lines}
     [answer] = client.post("/connection/info", connections=[id], log=wanted)["infos"]
-    found = answer["log"]
-    if found is None:
+    log = answer["log"]
+    if log is None:
         why = "has a log that cannot be followed; leave out -f" if follow and _has_log(client, id) else "has no log"
         raise Failure(f"{visible('/'.join(answer['name']))}: a connection of type {answer['type']} {why}.")
-    with client.shell.stream(found["connection"], argv=found["argv"], start=True, fresh=True) as stream:
+    with client.shell.stream(log["connection"], argv=log["argv"], start=True, fresh=True) as stream:
         write_all(stream, "/".join(answer["name"]))
     raise click.exceptions.Exit(stream.exit_code or 0)
 
@@ -155,6 +155,6 @@ def _chosen(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, list[Na
 
 
 def _agreed(verb: str, names: list[Name], *, asks: bool, yes: bool, dry_run: bool) -> bool:
-    told = telling(names)
+    labels = telling(names)
     question = f"{verb.capitalize()} {counted(len(names), 'container')}?"
-    return agreed([(verb, told[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=asks)
+    return agreed([(verb, labels[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=asks)

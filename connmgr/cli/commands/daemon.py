@@ -33,15 +33,15 @@ def status(*, as_json: bool) -> None:
         more = {"connections": connections, "vault": unlocked, "shells": shells}
         print_json({"url": client.base_url, **answer, **more})
         return
-    found, running = DaemonStatus.read(answer), client.shell.list()
+    daemon, running = DaemonStatus.read(answer), client.shell.list()
     locked = f"unlocked by {vault.user}" if vault.user else "locked" if vault.has_users else "without users"
     print_table(
         [
-            ("daemon", f"connmgr {found.version} on {found.runtime}, process {found.pid}"),
+            ("daemon", f"connmgr {daemon.version} on {daemon.runtime}, process {daemon.pid}"),
             ("listens on", client.base_url),
-            ("runs for", lasting(found.uptime)),
+            ("runs for", lasting(daemon.uptime)),
             ("vault", f"{counted(connections, 'connection')}, {locked}"),
-            ("in use", f"{found.slots_in_use} of {found.slots} slots, by {counted(found.clients, 'client')}"),
+            ("in use", f"{daemon.slots_in_use} of {daemon.slots} slots, by {counted(daemon.clients, 'client')}"),
             ("shells", str(len(running))),
         ]
     )
@@ -51,21 +51,13 @@ def status(*, as_json: bool) -> None:
 def _print_shells(client: Client, shells: list[ListedShell]) -> None:
     if not shells:
         return
-    named = {one.id: one.path for one in client.connection.info([one.status.connection for one in shells])}
-    rows = [
-        (
-            _label(named[one.status.connection], one.status.session),
-            at_work(one),
-            f"started {lasting(one.status.uptime)} ago",
-            one.directory,
-        )
-        for one in shells
-    ]
+    paths = {info.id: info.path for info in client.connection.info([shell.status.connection for shell in shells])}
+    rows = []
+    for shell in shells:
+        path, session = paths[shell.status.connection], shell.status.session
+        name = path if session is None else f"{path} [{shell_label(session)}]"
+        rows.append((name, at_work(shell), f"started {lasting(shell.status.uptime)} ago", shell.directory))
     print_table(sorted(rows), indent="  ")
-
-
-def _label(path: str, session: str | None) -> str:
-    return path if session is None else f"{path} [{shell_label(session)}]"
 
 
 STOP_SECONDS = 20.0

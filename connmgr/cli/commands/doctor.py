@@ -122,22 +122,20 @@ def _data_directory(examined: Examined) -> Iterator[Finding]:
     """Examine the data directory, each file in it, and the free space on its disk."""
     directory = examined.settings.data_dir
     if not directory.exists():
-        yield Finding("data directory", OK, f"{directory} is made at the first start")
+        yield Finding("data directory", OK, f"{directory} will be created at the first start")
         return
     yield _private("data directory", directory, 0o700)
-    wrong = [found for path in sorted(directory.iterdir()) if (found := _private_entry(path)).result != OK]
+    modes = {path: 0o700 if path.is_dir() else 0o600 for path in sorted(directory.iterdir())}
+    judged = [_private(path.name, path, mode) for path, mode in modes.items()]
+    wrong = [finding for finding in judged if finding.result != OK]
     yield from wrong
     if not wrong:
-        yield Finding("files", OK, "all in the data directory are closed to others")
+        yield Finding("files", OK, "only this user can read those in the data directory")
     free = shutil.disk_usage(directory).free
     if free < MIN_FREE_BYTES:
         yield Finding("disk", WARNING, f"{free >> 20} MiB are free at {directory}", "Make room, or move --data-dir.")
     else:
         yield Finding("disk", OK, f"{free >> 20} MiB are free")
-
-
-def _private_entry(path: Path) -> Finding:
-    return _private(path.name, path, 0o700 if path.is_dir() else 0o600)
 
 
 def _private(subject: str, path: Path, mode: int) -> Finding:
@@ -156,7 +154,7 @@ def _config(examined: Examined) -> Iterator[Finding]:
     """Examine who may read and write the configuration file."""
     path = paths.config_file(os.environ)
     if not path.exists():
-        yield Finding("config.toml", OK, "there is none")
+        yield Finding("config.toml", OK, "not used: the file does not exist")
     elif path.stat().st_mode & 0o022:
         yield Finding("config.toml", PROBLEM, f"others may write {path}", f"chmod 600 {path}")
     elif path.stat().st_mode & 0o044 and examined.settings.database_url:
@@ -173,7 +171,7 @@ def clock(examined: Examined) -> Iterator[Finding]:
     ahead = max((path.lstat().st_mtime for path in doctor), default=0.0) - time.time()
     if ahead > MAX_CLOCK_SKEW_SECONDS:
         advice = "Set the clock: times in the vault, the log and certificates depend on it."
-        yield Finding("clock", PROBLEM, f"files of the vault are from {ahead:.0f} s in the future", advice)
+        yield Finding("clock", PROBLEM, f"files of the vault are {ahead:.0f} s newer than the clock", advice)
     else:
         yield Finding("clock", OK, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
@@ -193,17 +191,17 @@ def _vault(examined: Examined) -> Iterator[Finding]:
     try:
         store = key_store(settings)
         if database.empty:
-            yield Finding("vault", OK, "is made at the first start")
+            yield Finding("vault", OK, "will be created at the first start")
             return
         keys = [key for key in (store.read(), store.read_next()) if key and key.matches(database.key_verifier or b"")]
         if not keys:
             yield Finding("key", PROBLEM, "the vault's key is missing or another vault's", "Put back the right key.")
             return
         yield Finding("key", OK, "is the vault's")
-        found = integrity.faults(database, keys[0])
+        faults = integrity.faults(database, keys[0])
         advice = "It was changed outside of connmgr, or the disk is bad: restore a backup, or remove what is damaged."
-        yield from (Finding("vault", PROBLEM, message, advice) for message in found)
-        if not found:
+        yield from (Finding("vault", PROBLEM, message, advice) for message in faults)
+        if not faults:
             yield Finding("vault", OK, "every record is authentic")
     except ConnmgrError as error:
         yield Finding("vault", PROBLEM, error.message)
@@ -238,11 +236,11 @@ def _programs(examined: Examined) -> Iterator[Finding]:
             path, where = examined.environment["path"], " in the daemon's PATH"
         else:
             path, where = os.environ.get("PATH"), ""
-        found = shutil.which(name, path=path)
-        if found:
-            yield Finding(name, OK, f"{found}{where}")
+        program = shutil.which(name, path=path)
+        if program:
+            yield Finding(name, OK, f"{program}{where}")
         else:
-            yield Finding(name, WARNING, f"is not there{where}: {purpose}", "Install the OpenSSH client.")
+            yield Finding(name, WARNING, f"not found{where}: {purpose}", "Install the OpenSSH client.")
 
 
 def agent(examined: Examined) -> Iterator[Finding]:
@@ -260,7 +258,9 @@ def agent(examined: Examined) -> Iterator[Finding]:
     elif used:
         yield Finding("ssh agent", WARNING, f"the daemon's SSH_AUTH_SOCK names {used}, where no agent answers", advice)
     elif own and _answers(own):
-        yield Finding("ssh agent", WARNING, "the daemon has no SSH_AUTH_SOCK, and so not the agent's keys", advice)
+        yield Finding(
+            "ssh agent", WARNING, "the daemon has no SSH_AUTH_SOCK, so it cannot use the agent's keys", advice
+        )
 
 
 def _answers(agent: str) -> bool:
@@ -285,7 +285,7 @@ def _daemon(examined: Examined) -> Iterator[Finding]:
     if answer == "connmgr":
         yield Finding("port", OK, f"connmgr answers at {examined.url}")
     elif answer:
-        message = f"at {examined.url} answers another program"
+        message = f"another program answers at {examined.url}"
         yield Finding("port", PROBLEM, message, "Stop it, or choose another --port.")
     else:
         yield Finding("port", OK, f"nothing answers at {examined.url}")
@@ -304,13 +304,13 @@ def _daemon(examined: Examined) -> Iterator[Finding]:
 
 def _told_whereabouts(path: Path) -> Iterator[Finding]:
     try:
-        found = read(path)
+        running = read(path)
     except FileNotFoundError:
         return
     except OSError as error:
         yield Finding(path.name, WARNING, f"{path} is not used: {error.strerror}", REPLACED)
     else:
-        yield Finding(path.name, OK, f"tells clients of process {found.pid}, which listens on {found.url}")
+        yield Finding(path.name, OK, f"tells clients of process {running.pid}, which listens on {running.url}")
 
 
 def _holder(lock: Path) -> str:
@@ -380,9 +380,9 @@ def _orphans(examined: Examined) -> Iterator[Finding]:
         )
         yield Finding("jobs", WARNING, message, advice)
     if passed_over:
-        yield Finding("jobs", OK, f"{counted(passed_over, 'connection')} could not be asked what is left there")
+        yield Finding("jobs", OK, f"{counted(passed_over, 'connection')} could not be asked for leftovers")
     if asked and not numbers:
-        yield Finding("jobs", OK, f"none is left behind on {counted(asked, 'connection')} with a running shell")
+        yield Finding("jobs", OK, f"no leftovers on {counted(asked, 'connection')} with a running shell")
 
 
 CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (

@@ -63,7 +63,7 @@ def add(
 
     Write a field within a field as identity.file=~/.ssh/id, a list item by item or as JSON, and a connection by its
     name. Secrets never stand on the command line: --secret password asks for it on the terminal. If standard input is
-    no terminal, the secrets are read from it, one per line.
+    not a terminal, the secrets are read from it, one per line.
     """
     client = connect()
     if show:
@@ -171,10 +171,10 @@ def edit(
         return
     # A secret is asked for once, however many connections get it.
     ask = functools.cache(ask_secrets)
-    found = client.connection.info(ids)
-    changed = {one.id: _data(client, one, assignments, secrets, unset, ask) for one in found}
+    connections = client.connection.info(ids)
+    changed = {one.id: _data(client, one, assignments, secrets, unset, ask) for one in connections}
     what = [*(word.partition("=")[0] for word in assignments), *secrets, *unset]
-    rows = [("change", qualified(one), ", ".join(what)) for one in found]
+    rows = [("change", qualified(one), ", ".join(what)) for one in connections]
     asks = everywhere and means_many(names, choice)
     question = f"Change {counted(len(rows), 'connection')}? Their shells are stopped."
     if not agreed(rows, question, yes=yes, dry_run=dry_run, asks=asks):
@@ -278,7 +278,9 @@ def ask_secrets(secrets: tuple[str, ...]) -> list[str]:
         return [text.removesuffix("\n")]
     lines = text.splitlines()
     if len(lines) != len(secrets):
-        raise click.UsageError(f"Standard input has {len(lines)} lines; one a secret is wanted, for {len(secrets)}.")
+        raise click.UsageError(
+            f"Standard input has {len(lines)} lines for {len(secrets)} secrets: give one line for each."
+        )
     return lines
 
 
@@ -478,14 +480,14 @@ def _over(stored: Stored, info: dict[str, Any]) -> set[str]:
     """Return the ids of the connections that a connection refers to."""
     from connmgr.cli.declarative.stored import marked
 
-    found: set[str] = set()
+    referred: set[str] = set()
 
     def note(_: str, value: Any) -> Any:
-        found.add(str(value.get("storeId") if isinstance(value, dict) else value).lower())
+        referred.add(str(value.get("storeId") if isinstance(value, dict) else value).lower())
         return value
 
     marked(stored.schema(info["type"]), "x-connmgr-reference", info["rawData"], note)
-    return found
+    return referred
 
 
 def _name(stored: Stored, id: str) -> str:

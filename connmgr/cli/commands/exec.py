@@ -224,7 +224,9 @@ def _assigned(assignments: tuple[str, ...], hint: str) -> dict[str, str] | None:
 @click.option(
     "--stdin", "reads", is_flag=True, help="Pass standard input to the command even from a terminal, or with --all."
 )
-@click.option("-n", "--no-stdin", "no_input", is_flag=True, help="Give the command no input, and leave standard input.")
+@click.option(
+    "-n", "--no-stdin", "no_input", is_flag=True, help="Give the command no input, and leave standard input unread."
+)
 @click.option(
     "--script",
     metavar="FILE",
@@ -452,7 +454,7 @@ def _attend(
             write_all(stream, name, over)
     except ClientError as error:
         if request.get("stdin") is not None and error.code in ("policy_denied", "channel_refused"):
-            error.message += " The command was to get standard input; -n gives it none."
+            error.message += " Standard input was to be passed to the command; -n gives it none."
         raise
     assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
     return stream.exit_code
@@ -478,20 +480,20 @@ _EFFECTS = {"allow": "would run", "ask": "would wait for an approval", "deny": "
 def _print_decision(client: Client, request: Mapping[str, Any], *, as_json: bool) -> None:
     """Print the daemon's decision about a request to ``/shell/exec``; exit with 125 unless it would run."""
     given = {name: value for name, value in request.items() if value is not None}
-    told = client.post("/token/check", path="/shell/exec", request=given)
+    decision = client.post("/token/check", path="/shell/exec", request=given)
     if as_json:
-        print_json(told)
+        print_json(decision)
     else:
-        click.echo(_decision(told))
-    if told["effect"] != "allow":
+        click.echo(_decision(decision))
+    if decision["effect"] != "allow":
         raise click.exceptions.Exit(NOT_RUN)
 
 
-def _decision(told: Mapping[str, Any]) -> str:
-    rule = "" if told["rule"] is None else f" by rule {visible(str(told['rule']))}"
-    run_as = f": {visible(shlex.join(told['argv']))}" if "argv" in told else ""
-    why = f" ({told['code']}: {visible(told['message'])})" if "code" in told else ""
-    return f"It {_EFFECTS[told['effect']]}{rule}{why}{run_as}"
+def _decision(decision: Mapping[str, Any]) -> str:
+    rule = "" if decision["rule"] is None else f" by rule {visible(str(decision['rule']))}"
+    run_as = f": {visible(shlex.join(decision['argv']))}" if "argv" in decision else ""
+    why = f" ({decision['code']}: {visible(decision['message'])})" if "code" in decision else ""
+    return f"It {_EFFECTS[decision['effect']]}{rule}{why}{run_as}"
 
 
 STREAM = "-"

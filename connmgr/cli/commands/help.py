@@ -52,9 +52,9 @@ def _within(context: click.Context, word: str) -> click.Context:
     command = context.command
     if not isinstance(command, click.Group):
         raise click.UsageError(f"{context.command_path} has no commands.")
-    _, found, _ = command.resolve_command(context, [word])
-    assert found is not None, "else resolve_command raises"  # noqa: S101
-    return click.Context(found, info_name=word, parent=context)
+    _, inner, _ = command.resolve_command(context, [word])
+    assert inner is not None, "else resolve_command raises"  # noqa: S101
+    return click.Context(inner, info_name=word, parent=context)
 
 
 def _exit_codes(context: click.Context) -> str:

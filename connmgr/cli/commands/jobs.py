@@ -1,4 +1,4 @@
-"""Jobs, commands that run on alone: ``connmgr exec --detach`` starts them, ``connmgr job`` looks after them."""
+"""Jobs, commands that run on without a client: ``exec --detach`` starts them, ``connmgr job`` looks after them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _named = click.argument("name", metavar="JOB", type=JobName())
 
 @click.group(cls=Group)
 def job() -> None:
-    """Look after jobs: commands that run on alone.
+    """Look after jobs, which outlive their client.
 
     `connmgr exec --detach` begins one. Name a JOB by the name that it was given, or by its uuid. For info, logs and
     wait the first 8 digits of the uuid suffice.
@@ -83,10 +83,10 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
         return
     from connmgr.client.jobs import JobInfo
 
-    found = [JobInfo.read(one) for one in answers]
-    paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in found}))}
-    if found:
-        rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in found]
+    infos = [JobInfo.read(one) for one in answers]
+    paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in infos}))}
+    if infos:
+        rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in infos]
         print_table(rows)
 
 
@@ -141,8 +141,8 @@ def logs(name: str, stdout_offset: int, stderr_offset: int, *, follow: bool) -> 
     Standard output and standard error stay separate, byte by byte. With --follow it waits when the daemon or the
     machine is unreachable for a time, and then continues. Ctrl-C ends it, and the job runs on.
     """
-    found = find_job(connect(), name, reads=True)
-    pieces = _followed(found, stdout_offset, stderr_offset) if follow else _so_far(found, stdout_offset, stderr_offset)
+    job = find_job(connect(), name, reads=True)
+    pieces = _followed(job, stdout_offset, stderr_offset) if follow else _so_far(job, stdout_offset, stderr_offset)
     truncated = False
     for piece in pieces:
         for stream, content in ((sys.stdout, piece.stdout), (sys.stderr, piece.stderr)):
@@ -180,17 +180,17 @@ def wait(names: tuple[str, ...], file: IO[str] | None, *, everywhere: bool, as_j
     if len(names) > 1 or everywhere or file is not None:
         wait_for_all(client, names, file, everywhere=everywhere, as_json=as_json)
         return
-    found = find_job(client, names[0], reads=True)
+    job = find_job(client, names[0], reads=True)
     if as_json:
-        found.wait(retry_timeout=math.inf, on_retry=_tell)
-        print_json(client.post("/job/info", job=found.id))
-    one = found.info()
+        job.wait(retry_timeout=math.inf, on_retry=_tell)
+        print_json(client.post("/job/info", job=job.id))
+    one = job.info()
     if one.ended is None:
-        one = found.wait(retry_timeout=math.inf, on_retry=_tell)
+        one = job.wait(retry_timeout=math.inf, on_retry=_tell)
     if one.state == "timed_out":
         raise click.exceptions.Exit(TIMED_OUT)
     if one.exit_code is None:
-        raise Failure(f"Nobody knows how the job ended: it is {one.state}.", NOT_RUN)
+        raise Failure(f"The job's exit code is unknown: it is {one.state}.", NOT_RUN)
     raise click.exceptions.Exit(one.exit_code)
 
 
@@ -205,11 +205,11 @@ def input(name: str, *, no_eof: bool) -> None:
     """
     from connmgr.client.jobs import PIECE_BYTES
 
-    found = find_job(connect(), name)
+    job = find_job(connect(), name)
     while piece := os.read(sys.stdin.fileno(), PIECE_BYTES):
-        found.input(piece, retry_timeout=math.inf, on_retry=_tell)
+        job.input(piece, retry_timeout=math.inf, on_retry=_tell)
     if not no_eof:
-        found.input(b"", eof=True, retry_timeout=math.inf, on_retry=_tell)
+        job.input(b"", eof=True, retry_timeout=math.inf, on_retry=_tell)
 
 
 @job.command(name="kill")
@@ -236,14 +236,14 @@ def kill(name: str, signal: str, grace: float) -> None:
 def rm(names: tuple[str, ...], *, force: bool) -> None:
     """Remove jobs that have ended, on their machines too."""
     client = connect()
-    found = {one.id: one for one in (find_job(client, name) for name in names)}
-    for one in found.values():
+    jobs = {one.id: one for one in (find_job(client, name) for name in names)}
+    for one in jobs.values():
         one.remove(force=force)
 
 
-def _so_far(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
+def _so_far(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
     while True:
-        piece = found.output(stdout, stderr)
+        piece = job.output(stdout, stderr)
         yield piece
         if piece.stale:
             raise Failure("The job's machine does not answer now; --follow waits for it.", FAILED)
@@ -252,10 +252,10 @@ def _so_far(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
         stdout, stderr = piece.next_stdout, piece.next_stderr
 
 
-def _followed(found: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
+def _followed(job: Job, stdout: int, stderr: int) -> Iterator[JobOutput]:
     # A job or daemon that is not there now is not waited for.
-    found.info()
-    return found.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
+    job.info()
+    return job.stream(stdout, stderr, retry_timeout=math.inf, on_retry=_tell)
 
 
 def _tell(error: ClientError) -> None:
@@ -292,12 +292,14 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     from their users.
     """
     client = connect()
-    found = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
+    leftovers = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
     if as_json:
-        print_json([one._asdict() for one in found])
-    elif found:
-        ages = ["-" if one.age is None else lasting(one.age) for one in found]
-        print_table([(one.job, one.state, age, "removed" * one.removed) for one, age in zip(found, ages, strict=True)])
+        print_json([one._asdict() for one in leftovers])
+    elif leftovers:
+        ages = ["-" if one.age is None else lasting(one.age) for one in leftovers]
+        print_table(
+            [(one.job, one.state, age, "removed" * one.removed) for one, age in zip(leftovers, ages, strict=True)]
+        )
 
 
 def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int]:
@@ -319,10 +321,10 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
         for id, path in paths.items():
             if time.monotonic() < end:
                 with suppress(ClientError):
-                    found = client.jobs.orphans(id)
+                    leftovers = client.jobs.orphans(id)
                     asked += 1
-                    if found:
-                        numbers[path] = len(found)
+                    if leftovers:
+                        numbers[path] = len(leftovers)
     return numbers, asked, len(paths) - asked
 
 
@@ -333,17 +335,17 @@ def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
     """
     if UUID.fullmatch(name):
         return client.jobs.get(name.lower())
-    found = client.jobs.query(name=name) if is_text(name) else []
-    if not found and reads:
+    matches = client.jobs.query(name=name) if is_text(name) else []
+    if not matches and reads:
         every = {one.id: one for one in client.jobs.query()}
-        found = [every[id] for id in with_beginning(every, name)]
-    if len(found) == 1:
-        return client.jobs.get(found[0].id)
-    if not found:
+        matches = [every[id] for id in with_beginning(every, name)]
+    if len(matches) == 1:
+        return client.jobs.get(matches[0].id)
+    if not matches:
         times = Counter(one.name for one in client.jobs.query() if one.name) if is_text(name) else {}
         hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
         raise Failure(f"No job is called {name!r}.{hint} `connmgr job ls` lists them.", NOT_FOUND)
-    raise Failure(_ambiguous(name, found), NOT_FOUND)
+    raise Failure(_ambiguous(name, matches), NOT_FOUND)
 
 
 def outcome(one: JobInfo) -> str:
@@ -356,19 +358,19 @@ def outcome(one: JobInfo) -> str:
     return " ".join(words)
 
 
-def _ambiguous(name: str, found: list[JobInfo]) -> str:
+def _ambiguous(name: str, matches: list[JobInfo]) -> str:
     # The newest job is the most likely one.
-    shown = found[: -MAX_CANDIDATES - 1 : -1]
+    shown = matches[: -MAX_CANDIDATES - 1 : -1]
     lines = [f"  {one.id}  {visible(one.name or '')}  {outcome(one)}, begun {ago(one.created)}" for one in shown]
-    if len(found) > len(lines):
-        lines.append(f"  and {len(found) - len(lines)} more")
-    return "\n".join([f"{name!r} may be any of {len(found)} jobs:", *lines])
+    if len(matches) > len(lines):
+        lines.append(f"  and {len(matches) - len(lines)} more")
+    return "\n".join([f"{name!r} may be any of {len(matches)} jobs:", *lines])
 
 
 def _names(client: Client, incomplete: str) -> list[str]:
-    found = client.jobs.query()
-    times = Counter(one.name for one in found)
-    names = sorted(one.name if one.name and times[one.name] == 1 else one.id for one in found)
+    infos = client.jobs.query()
+    times = Counter(one.name for one in infos)
+    names = sorted(one.name if one.name and times[one.name] == 1 else one.id for one in infos)
     return [name for name in names if name.startswith(incomplete)][:MAX_COMPLETIONS]
 
 
@@ -426,10 +428,10 @@ def wait_for_all(
 def _all_called(client: Client, name: str) -> list[str]:
     if UUID.fullmatch(name):
         return [name.lower()]
-    found = [one.id for one in client.jobs.query() if name in (one.name, one.key)]
-    if not found:
+    ids = [one.id for one in client.jobs.query() if name in (one.name, one.key)]
+    if not ids:
         raise Failure(f"No job has the name or key {name!r}. `connmgr job ls` lists them.", NOT_FOUND)
-    return found
+    return ids
 
 
 def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
@@ -438,19 +440,21 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
     for number, line in enumerate(lines, 1):
         try:
             # Of `exec --all --detach --json`.
-            told = json.loads(line)
-            if "error" in told:
-                failed.append(Ended("", error=(told["error"]["code"], told["error"]["message"]), name=told["name"]))
+            content = json.loads(line)
+            if "error" in content:
+                failed.append(
+                    Ended("", error=(content["error"]["code"], content["error"]["message"]), name=content["name"])
+                )
             else:
-                ids.append(str(told["job"]))
+                ids.append(str(content["job"]))
         except (ValueError, TypeError, KeyError):
             if (start := _failed_start(line)) is not None:
                 failed.append(start)
                 continue
-            found = [one[0] for one in UUID.finditer(line)]
-            if line.strip() and not found:
+            uuids = [one[0] for one in UUID.finditer(line)]
+            if line.strip() and not uuids:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
-            ids += [one.lower() for one in found[-1:]]
+            ids += [one.lower() for one in uuids[-1:]]
     return failed, ids
 
 
@@ -470,9 +474,9 @@ def _ends(client: Client, ids: Sequence[str]) -> Iterator[Ended]:
     def end(other: Client, id: str) -> Ended:
         with other:
             try:
-                found = other.jobs.get(id)
-                if found.info().ended is None:
-                    found.wait(retry_timeout=math.inf)
+                job = other.jobs.get(id)
+                if job.info().ended is None:
+                    job.wait(retry_timeout=math.inf)
                 raw = other.post("/job/info", job=id)
             except ClientError as error:
                 return Ended(id, error=(error.code, error.message))
@@ -525,13 +529,13 @@ def start_everywhere(
     from connmgr.cli.fan_out import OK, sum_up, with_remedies
 
     names = {one.id: one for one in chosen.names}
-    told = {id: visible(name) for id, name in telling(chosen.names).items()}
-    width = max(map(len, told.values()), default=0)
+    labels = {id: visible(name) for id, name in telling(chosen.names).items()}
+    width = max(map(len, labels.values()), default=0)
     began = time.monotonic()
     verdicts = []
-    for one in with_remedies(client, told, options["sudo"], lambda ids: _each(client, ids, told, jobs, **options)):
+    for one in with_remedies(client, labels, options["sudo"], lambda ids: _each(client, ids, labels, jobs, **options)):
         verdicts.append(OK if one.failure is None else one.failure.code)
-        _warn(one, told[one.connection])
+        _warn(one, labels[one.connection])
         if as_json:
             head = {"connection": one.connection, "name": qualified(names[one.connection])}
             # Like an outcome that is not known yet, which has not failed.
@@ -539,7 +543,7 @@ def start_everywhere(
             print_json({**head, **one.as_object(), **end}, indent=None)
         else:
             said = one.job if one.failure is None else f"{one.failure.code}  {visible(one.failure.message)}"
-            click.echo(f"{told[one.connection].ljust(width)}  {said}")
+            click.echo(f"{labels[one.connection].ljust(width)}  {said}")
     sum_up(verdicts, chosen.of, time.monotonic() - began)
 
 
@@ -559,7 +563,7 @@ class Started(NamedTuple):
 
 
 def _each(
-    client: Client, ids: Sequence[str], told: dict[str, str], jobs: int, *, sudo: str | None, **options: Any
+    client: Client, ids: Sequence[str], labels: dict[str, str], jobs: int, *, sudo: str | None, **options: Any
 ) -> Iterator[Started]:
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -567,7 +571,7 @@ def _each(
         try:
             with other:
                 on = id if sudo is None else other.connection.elevate(id, sudo)
-                return _start(other, on, told[id], **options)._replace(connection=id)
+                return _start(other, on, labels[id], **options)._replace(connection=id)
         except ClientError as error:
             return Started(id, failure=error)
 

@@ -78,8 +78,8 @@ def mcp(
         raise click.UsageError("--owner and a token contradict each other: give one of them.")
     if not owner and not is_token(credential):
         raise Failure(
-            "An agent gets a token, never your own rights: `connmgr token create` makes one, --token-file shows it. "
-            "--owner lets the agent do everything."
+            "No token is given for the agent: `connmgr token create` creates one, and --token-file names its file. "
+            "With --owner the agent may do everything that you may."
         )
     _load()
     import anyio
@@ -254,13 +254,13 @@ def install(
         _replace_token(daemon, file)
     if not approve_here:
         _withdraw(decider)
-    told = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
+    place = f"Its token {created['id'][:8]} is in {kept}, until {created['expires']}."
     if not write:
         click.echo(one.form.shown(name, entry), nl=False)
-        click.echo(f"{one.title} reads this from {target}; --write puts it there. {told}", err=True)
+        click.echo(f"{one.title} reads this from {target}; --write puts it there. {place}", err=True)
         return
     _replace(target, content, changed)
-    click.echo(f"{target} has the server {name}: start {one.title} anew. {told}")
+    click.echo(f"{target} has the server {name}: start {one.title} anew. {place}")
 
 
 @mcp.command()

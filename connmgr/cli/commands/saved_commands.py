@@ -61,11 +61,11 @@ def save(
 @json_option
 def ls(*, as_json: bool) -> None:
     """List the saved commands."""
-    found = connect().post("/command/query")["commands"]
+    commands = connect().post("/command/query")["commands"]
     if as_json:
-        print_json(found)
+        print_json(commands)
         return
-    print_table([(one["name"], _words(one), visible(one["description"])) for one in found])
+    print_table([(one["name"], _words(one), visible(one["description"])) for one in commands])
 
 
 @command.command(name="rm")

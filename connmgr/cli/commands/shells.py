@@ -69,8 +69,8 @@ def disconnect(
     """
     client, names = _chosen(selectors, choice, None)
     running = {one.id: _shells(client, one.id, session) for one in names}
-    told = telling(names)
-    rows = [("end", told[one.id], _count(running[one.id])) for one in names]
+    labels = telling(names)
+    rows = [("end", labels[one.id], _count(running[one.id])) for one in names]
     question = f"End {counted(sum(map(len, running.values())), 'shell')} of {counted(len(names), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 
@@ -129,8 +129,8 @@ def restart(
     then needs --yes. `connmgr container restart` restarts containers.
     """
     client, names = _chosen(selectors, choice, "shell")
-    told = telling(names)
-    rows = [("restart", told[one.id], _count(_shells(client, one.id, session))) for one in names]
+    labels = telling(names)
+    rows = [("restart", labels[one.id], _count(_shells(client, one.id, session))) for one in names]
     question = f"Restart the shells of {counted(len(names), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 

@@ -73,18 +73,18 @@ def trust(
     leads to, from the known_hosts files of connmgr and of the daemon's user.
     """
     if forget and fingerprints:
-        raise click.UsageError("--forget and --fingerprint are two steps.")
+        raise click.UsageError("Give --forget or --fingerprint: forgetting a key and accepting one are two commands.")
     if yes and fingerprints:
         raise click.UsageError("Give --yes or --fingerprint.")
     require_some(selectors, choice)
     client = connect()
     many = means_many(selectors, choice)
     names = chosen(client, selectors, choice, usage="shell" if many else None, addresses=True).names
-    told = telling(names)
+    labels = telling(names)
     if forget:
         question = f"Forget the keys of {counted(len(names), 'connection')}?"
-        if agreed([("forget", told[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=many):
-            _forget_all(client, names, told)
+        if agreed([("forget", labels[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=many):
+            _forget_all(client, names, labels)
     elif many or yes or dry_run:
         client.remedy(None)
         _KeyReview(client, names, fingerprints, jobs).hold(yes=yes, dry_run=dry_run)
@@ -93,7 +93,7 @@ def trust(
         client.remedy(remedies(client, doorkeeper))
         client.connection.refresh(names[0].id)
         if not doorkeeper.admitted:
-            click.echo("The key of every host on the way was known.")
+            click.echo("Every host on the way is trusted already; nothing was changed.")
 
 
 class _KeyReview:
@@ -182,14 +182,14 @@ class _KeyReview:
         self._problems += [f"{visible(self._told[id])}: {loud}{visible(message, lines=True)}" for id in ids]
 
 
-def _forget_all(client: Client, names: Sequence[Name], told: Mapping[str, str]) -> None:
+def _forget_all(client: Client, names: Sequence[Name], labels: Mapping[str, str]) -> None:
     """Forget the keys of the hosts of connections.
 
     :raises Failure: keys are still known, or a connection cannot be asked.
     """
     problems: list[str] = []
     for one in names:
-        label = f"{visible(told[one.id])}: " if len(names) > 1 else ""
+        label = f"{visible(labels[one.id])}: " if len(names) > 1 else ""
         try:
             problems += [f"{label}{sentence}" for sentence in _forget(client, one.id, label)]
         except ClientError as error:
@@ -216,4 +216,4 @@ def _forget(client: Client, id: str, label: str) -> Iterator[str]:
         else:
             click.echo(f"{label}forgotten  {visible(one.key)} ({visible(one.place)})")
     if not keys:
-        click.echo(f"{label}No key of the host was known.")
+        click.echo(f"{label}No key of the host was stored; nothing was changed.")

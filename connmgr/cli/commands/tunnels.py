@@ -101,11 +101,11 @@ def ls(pattern: str, *, as_json: bool) -> None:
     """List tunnels that GLOB matches, with their states and addresses."""
     client = connect()
     names = {one.id: one.path for one in client.connection.choose(pattern)}
-    found = [one for one in client.tunnel.query() if one["connection"] in names]
+    tunnels = [one for one in client.tunnel.query() if one["connection"] in names]
     if as_json:
-        print_json(found)
-    elif found:
-        print_table([HEADING, *(_row(names[one["connection"]], one) for one in found)])
+        print_json(tunnels)
+    elif tunnels:
+        print_table([HEADING, *(_row(names[one["connection"]], one) for one in tunnels)])
 
 
 def _tunnel(client: Client, name: str) -> str:
@@ -153,21 +153,21 @@ def _status(client: Client, id: str) -> dict[str, Any]:
 
 
 def _tell(client: Client, id: str) -> None:
-    told = _status(client, id)
+    status = _status(client, id)
     [info] = client.connection.info([id])
-    why = f" ({told['lastError']['message']})" if told["lastError"] and told["state"] != "open" else ""
-    click.echo(f"{visible(info.path)}  {told['state']}  {told['address'] or '-'}{visible(why)}")
+    why = f" ({status['lastError']['message']})" if status["lastError"] and status["state"] != "open" else ""
+    click.echo(f"{visible(info.path)}  {status['state']}  {status['address'] or '-'}{visible(why)}")
 
 
-def _row(name: str, told: dict[str, Any]) -> tuple[str, ...]:
-    fault = told["lastError"]
+def _row(name: str, status: dict[str, Any]) -> tuple[str, ...]:
+    fault = status["lastError"]
     return (
         name,
-        told["state"],
-        told["address"] or "-",
-        str(told["streams"]),
-        _bytes(told["bytesIn"]),
-        _bytes(told["bytesOut"]),
+        status["state"],
+        status["address"] or "-",
+        str(status["streams"]),
+        _bytes(status["bytesIn"]),
+        _bytes(status["bytesOut"]),
         fault["code"] if fault else "-",
     )
 

@@ -122,7 +122,7 @@ def cp(
         end = shells.operand(target, store=store)
         starts = [one for text in sources for one in expanded(client, shells.operand(text, store=store))]
         if len(starts) > 1 and STREAM in (*starts, end):
-            raise click.UsageError("Standard input and output are one file: copy them by themselves.")
+            raise click.UsageError("Standard input or output is a single file: copy it without others.")
         with transferring(str(sources[0]), quiet=quiet or as_json) as progress, locating():
             copy = Copy(client, options, progress)
             copy.run(starts, end)

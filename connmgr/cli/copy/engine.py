@@ -111,7 +111,7 @@ class Copy:
         there = None if end == STREAM else self._existing(end)
         if (there is not None and there.kind == DIRECTORY) or (isinstance(end, RemotePath) and end.is_directory):
             if start == STREAM:
-                raise click.UsageError("What comes from standard input has no name: name the file.")
+                raise click.UsageError("Standard input has no file name: name the file in TARGET.")
             end = within(end, own_name(start))
             there = self._existing(end) if self._options.checksum else None
         return end, [] if there is None else [there]

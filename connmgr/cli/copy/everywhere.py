@@ -72,16 +72,16 @@ def to_all(
     Results are printed as those of `connmgr exec --all`.
     :raises click.exceptions.Exit: with 1, it failed on some.
     """
-    told = telling(chosen.names)
-    ends = _ends(told, sources, target)
+    labels = telling(chosen.names)
+    ends = _ends(labels, sources, target)
     began = time.monotonic()
-    outcomes = with_remedies(client, told, options.sudo, lambda ids: _outcomes(client, ids, ends, options, jobs))
+    outcomes = with_remedies(client, labels, options.sudo, lambda ids: _outcomes(client, ids, ends, options, jobs))
     if as_json or brief:
-        verdicts = list(_in_lines(outcomes, chosen, told, as_json=as_json))
+        verdicts = list(_in_lines(outcomes, chosen, labels, as_json=as_json))
     else:
         verdicts = together(
             ((one.connection, one.verdict, partial(_gather, one)) for one in outcomes),
-            told,
+            labels,
         )
     sum_up(verdicts, chosen.of, time.monotonic() - began)
 
@@ -95,15 +95,17 @@ def _outcomes(
             yield future.result()
 
 
-def _in_lines(outcomes: Iterable[CopyOutcome], chosen: Chosen, told: dict[str, str], *, as_json: bool) -> Iterator[str]:
+def _in_lines(
+    outcomes: Iterable[CopyOutcome], chosen: Chosen, labels: dict[str, str], *, as_json: bool
+) -> Iterator[str]:
     """Print a line for each outcome as it comes, and yield its verdict."""
     names = {one.id: one for one in chosen.names}
-    width = max((len(visible(name)) for name in told.values()), default=0)
+    width = max((len(visible(name)) for name in labels.values()), default=0)
     for done in outcomes:
         if as_json:
             print_json(done.as_object(names[done.connection]), indent=None)
         else:
-            name = visible(told[done.connection]).ljust(width)
+            name = visible(labels[done.connection]).ljust(width)
             click.echo(f"{name}  {done.verdict:<7}  {done.seconds:6.2f} s  {visible(_said(done))}".rstrip())
         yield done.verdict
 
@@ -125,39 +127,39 @@ def _gather(done: CopyOutcome, gathered: Gathered, name: str) -> None:
     gathered.add(name, done.verdict, "\n".join(lines).encode(), failures.encode(errors="surrogateescape"))
 
 
-def _ends(told: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
+def _ends(labels: dict[str, str], sources: Sequence[str], target: str) -> Callable[[str], Ends]:
     """Return a function from a connection's uuid to the ends of its copy.
 
     :raises click.UsageError: the operands are neither files for all connections nor files of all.
     """
     here = [not is_remote(text) for text in (*sources, target)]
     if target.startswith(":") and all(here[:-1]) and STREAM not in sources:
-        return lambda id: lambda _, shells: ([*sources], shells.remote(id, told[id], target[1:]))
+        return lambda id: lambda _, shells: ([*sources], shells.remote(id, labels[id], target[1:]))
     if not all(text.startswith(":") for text in sources) or not here[-1] or target == STREAM:
         raise click.UsageError(
             "With --all, files of this machine go to :path, the same path on each connection, or :path of each "
             "connection goes into a directory of this machine."
         )
-    directories = _directories(told, Path(target).expanduser())
+    directories = _directories(labels, Path(target).expanduser())
 
     def fetched(id: str) -> Ends:
         def ends(client: Client, shells: Shells) -> tuple[list[CopyOperand], CopyOperand]:
-            places = [shells.remote(id, told[id], text[1:]) for text in sources]
-            found = [one for place in places for one in expanded(client, place)]
+            places = [shells.remote(id, labels[id], text[1:]) for text in sources]
+            starts = [one for place in places for one in expanded(client, place)]
             directories[id].mkdir(parents=True, exist_ok=True)
-            return found, str(directories[id])
+            return starts, str(directories[id])
 
         return ends
 
     return fetched
 
 
-def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
+def _directories(labels: dict[str, str], target: Path) -> dict[str, Path]:
     """Return for each connection the directory of its name in ``target``.
 
     :raises Failure: a name cannot be that of a directory, or two directories would lie in one another.
     """
-    names = set(told.values())
+    names = set(labels.values())
     for name in names:
         if leads_out(name) or "\0" in name:
             raise Failure(f"{visible(name)!r} cannot be a directory's name: copy from that connection by itself.")
@@ -168,7 +170,7 @@ def _directories(told: dict[str, str], target: Path) -> dict[str, Path]:
                 f"{visible(name)} would go into the directory of {visible(above)}: copy from the two one after the "
                 "other, into other directories."
             )
-    return {id: target / name for id, name in told.items()}
+    return {id: target / name for id, name in labels.items()}
 
 
 def _one(client: Client, id: str, ends: Ends, options: CopyOptions) -> CopyOutcome:

@@ -144,10 +144,10 @@ def _parted(text: str) -> tuple[str | None, str]:
     if not text.startswith(SCHEME):
         name, _, path = text.partition(":")
         return name, path
-    found = _ADDRESS_AND_PATH.fullmatch(text)
-    if found is None or _PORT_FIRST.fullmatch(found["path"]):
+    parts = _ADDRESS_AND_PATH.fullmatch(text)
+    if parts is None or _PORT_FIRST.fullmatch(parts["path"]):
         raise click.UsageError(f"{text!r}: a file of an address is {SCHEME}[USER@]HOST[:PORT]:PATH.")
-    return found["address"], found["path"]
+    return parts["address"], parts["path"]
 
 
 def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:

@@ -31,8 +31,8 @@ def export(*, as_json: bool) -> None:
     """Print all connections as YAML.
 
     connmgr apply reads it. Categories are part of it. No secret is printed, encrypted or not: `{secret: kept}` stands
-    in its place. Connections refer to each other by their paths. Fields with their default are left out. It is no
-    backup: jobs, users and host keys are not part of it.
+    in its place. Connections refer to each other by their paths. Fields with their default are left out. This is not
+    a backup: jobs, users and host keys are not part of it.
     """
     client = connect()
     document = written(Stored(client), categories(client))
@@ -205,14 +205,14 @@ class _Names:
         paths: list[tuple[str, ...]] = []
 
         def referred(at: str, value: Any) -> To | str:
-            found, path = self._found(f"{entry.key}: {at}", value)
+            target, path = self._found(f"{entry.key}: {at}", value)
             paths.append(path)
-            return found
+            return target
 
         entry.data = marked(schema, REFERENCE, entry.data, referred)
         above = folded(entry.path[:-1])
         if above and above not in paths:
-            raise Failure(f"{entry.key}: none of what it runs over is called {'/'.join(above)}, as its name says.")
+            raise Failure(f"{entry.key}: its name says that it runs over {'/'.join(above)}, but its data does not.")
 
     def _found(self, where: str, value: Any) -> tuple[To | str, tuple[str, ...]]:
         """Return the connection that ``value`` names, and its path."""
@@ -277,7 +277,7 @@ ENCRYPTED: Final = Encrypted()
 def load(text: str, file: str) -> Any:
     """Return the value of ``text``; ``!vault`` gives :data:`ENCRYPTED`, ``!unsafe`` the plain text.
 
-    :raises Failure: it is no YAML; the message names the line of ``file``, but none of its content.
+    :raises Failure: it is not YAML; the message names the line of ``file``, but none of its content.
     """
     import yaml
 

@@ -51,7 +51,7 @@ def import_ssh_config(file: Path | None, **options: Any) -> None:
     It shows which hosts would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their
     alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
     added with its HostName, Port, User, first IdentityFile, StrictHostKeyChecking, SendEnv, SetEnv, and ProxyJump as a
-    connection to go through. Hosts with a ProxyCommand are left out. Beside a host stands what is not heeded of it,
+    connection to go through. Hosts with a ProxyCommand are left out. Beside a host stands what is ignored of it,
     such as LocalForward. Hosts that are stored already are not added again. A connection of another type with the same
     name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
     password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
@@ -160,10 +160,10 @@ def _data(destination: Destination) -> dict[str, Any]:
 
 def _note(destination: Destination, lost: Sequence[str] = ()) -> str:
     jumps = "".join(f" through {_name(hop)}" for hop in destination.jumps)
-    told = [f"not heeded: {', '.join(destination.unheeded)}"] if destination.unheeded else []
+    notes = [f"ignored: {', '.join(destination.unheeded)}"] if destination.unheeded else []
     if destination.forwards_agent:
-        told.append("ForwardAgent is left to forwardAgent=true")
-    more = f" ({'; '.join([*lost, *told])})" if lost or told else ""
+        notes.append("ForwardAgent is left to forwardAgent=true")
+    more = f" ({'; '.join([*lost, *notes])})" if lost or notes else ""
     return f"{destination.user}@{destination}{jumps}{more}"
 
 

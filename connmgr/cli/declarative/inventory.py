@@ -95,10 +95,10 @@ class Lineage:
             if name not in above:
                 above.add(name)
                 pending += self._parents[name]
-        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for name in sorted(above, key=lambda name: (name != ALL, len(self._paths[name]), name)):
-            found |= self._groups[name].variables
-        return found
+            merged |= self._groups[name].variables
+        return merged
 
     def _path(self, name: str) -> tuple[str, ...]:
         path: list[str] = []
@@ -114,7 +114,7 @@ class Lineage:
 def read(path: Path) -> Inventory:
     """Return the inventory in the file ``path``.
 
-    :raises Failure: it is encrypted, or is no inventory; the message names the place.
+    :raises Failure: it is encrypted, or is not an inventory; the message names the place.
     """
     text = path.read_text("utf-8", "replace")
     if text.startswith(VAULT):
@@ -200,11 +200,11 @@ def _address(pattern: str) -> tuple[list[str], int | None]:
     six = _SIX.fullmatch(pattern)
     if six:
         return [six["host"]], int(six["port"]) if six["port"] else None
-    found = _PORT.fullmatch(pattern)
+    parts = _PORT.fullmatch(pattern)
     # A colon within brackets belongs to a range; several colons belong to an IPv6 address.
-    outside = found and _RANGE.sub("", found["host"])
-    port = int(found["port"]) if found and outside is not None and not set("[:") & set(outside) else None
-    bare = found["host"] if found and port is not None else pattern
+    outside = parts and _RANGE.sub("", parts["host"])
+    port = int(parts["port"]) if parts and outside is not None and not set("[:") & set(outside) else None
+    bare = parts["host"] if parts and port is not None else pattern
     names = list(islice(_expanded(bare), MAX_HOSTS + 1))
     return names, port
 
@@ -230,4 +230,4 @@ def _span(first: str, last: str, step: int) -> Iterator[str]:
         return (str(number).zfill(width) for number in numbers)
     if len(first) == len(last) == 1 and first in letters and last in letters and step and first <= last:
         return iter(letters[letters.index(first) : letters.index(last) + 1 : step])
-    raise ValueError(f"[{first}:{last}] is no range: write [01:20] or [a:f]")
+    raise ValueError(f"[{first}:{last}] is not a range: write [01:20] or [a:f]")

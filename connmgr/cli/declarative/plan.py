@@ -57,9 +57,9 @@ class Entry:
     @property
     def over(self) -> list[str]:
         """The keys of the entries that it runs over."""
-        found: list[str] = []
-        mapped(self.data, lambda value: found.append(value.key) if isinstance(value, To) else value)
-        return found
+        keys: list[str] = []
+        mapped(self.data, lambda value: keys.append(value.key) if isinstance(value, To) else value)
+        return keys
 
     def leave_out(self, note: str) -> None:
         self.outcome, self.note = LEFT_OUT, note
@@ -218,8 +218,8 @@ def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
 def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
     """Return the daemon's message with the keys of entries instead of their numbers."""
 
-    def name(found: re.Match[str]) -> str:
-        return f"{lists[found[1]][int(found[2])].key}: {found[3]}"
+    def name(place: re.Match[str]) -> str:
+        return f"{lists[place[1]][int(place[2])].key}: {place[3]}"
 
     return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category)\S*)", name, message)
 
@@ -311,27 +311,27 @@ def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: st
     Kept are those that ``data`` says are, and those of which it says nothing: only a null removes a secret. Within a
     field that ``data`` replaces by another, such as the file of a key by the key itself, nothing is kept.
     """
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     before = held if isinstance(held, Mapping) and not (at and data.keys().isdisjoint(held)) else {}
     for name in dict.fromkeys([*data, *before]):
         value, there, place = data.get(name), before.get(name), f"{at}{name}"
         if name not in data:
             if is_secret(there) or (isinstance(there, Mapping) and any(map(is_secret, there.values()))):
-                found[name] = there
+                kept[name] = there
         elif value is None:
             continue
         elif value == KEPT:
             if there is None:
                 missing.append(place)
             else:
-                found[name] = there
+                kept[name] = there
         elif isinstance(value, Mapping) and "encryptedToken" not in value:
             inner = _with_secrets(value, there, missing, f"{place}.")
             if inner or not value:
-                found[name] = inner
+                kept[name] = inner
         else:
-            found[name] = value
-    return found
+            kept[name] = value
+    return kept
 
 
 def _superfluous(entries: Sequence[Entry], stored: Stored) -> list[Entry]:
@@ -345,5 +345,5 @@ def _superfluous(entries: Sequence[Entry], stored: Stored) -> list[Entry]:
             return value
 
         mapped(entry.data, refuse)
-    found = [Entry(key, id=id, outcome=GOES) for id, key in going.items()]
-    return sorted(found, key=lambda entry: entry.key)
+    superfluous = [Entry(key, id=id, outcome=GOES) for id, key in going.items()]
+    return sorted(superfluous, key=lambda entry: entry.key)
