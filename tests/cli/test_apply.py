@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from connmgr.cli.declarative.document import _content
+from connmgr.cli.exits import Failure
 from tests.cli.program import CommandLine, finish
 
 SECRET = "canary battery"
@@ -196,3 +199,13 @@ def test_on_a_terminal_it_asks(clean_connmgr: CommandLine, tmp_path: Path) -> No
         assert finish(terminal)[0] == code
         found = clean_connmgr("ls", "--json").json
         assert {"/".join(one["name"]) for one in found if one["type"] != "local"} == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["connmgr: 2001-99-99", "a: !!int x", "[" * 5000, '{"a":' * 100_000, "a: !!timestamp x"]
+)
+def test_a_file_with_a_value_that_no_document_has_is_one_error(text: str) -> None:
+    file = BytesIO(text.encode())
+    file.name = "file.yml"
+    with pytest.raises(Failure, match=r"file\.yml"):
+        _content(file)

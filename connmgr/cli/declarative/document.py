@@ -99,6 +99,8 @@ def _content(file: Any) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise Failure(f"{file.name} is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise Failure(f"{file.name} is nested too deeply.") from None
 
 
 def _agrees(*, as_json: bool) -> bool:
@@ -296,6 +298,11 @@ def load(text: str, file: str) -> Any:
         place = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "characters that YAML does not allow"
         raise Failure(f"{file}{place} is not valid YAML: {problem}.") from None
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
+        # What its constructors raise for values such as 2001-99-99 and !!int x, as PyYAML 6 does.
+        raise Failure(f"{file} is not valid YAML: a date, a number or another value that its tag forbids.") from None
+    except RecursionError:
+        raise Failure(f"{file} is nested too deeply.") from None
 
 
 def dump(value: Any) -> str:
