@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import click
 
 from connmgr.cli.exits import Failure
-from connmgr.durations import FORMS, parse_duration
 from connmgr.printable import visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -97,6 +96,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # it takes no argume
         self._least, self._most = least, most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        # Imported here, because most commands are given no time.
+        from connmgr.durations import FORMS, parse_duration
+
         try:
             seconds = parse_duration(str(value))
         except ValueError:

@@ -13,7 +13,6 @@ from connmgr.cli.connect import connect
 from connmgr.cli.group import Group
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, find_category, infos_of, means_many, require_some, selecting
-from connmgr.cli.sessions import at_work, shell_label
 from connmgr.client import ROOT_CATEGORY, Client, Connection
 from connmgr.client.names import UUID, qualified, split_elevation
 from connmgr.client.results import RunningShell
@@ -163,6 +162,9 @@ def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: 
 
 
 def _show(client: Client, answer: Mapping[str, Any]) -> None:
+    # Imported here, because `connmgr ls` does not need it.
+    from connmgr.cli.sessions import at_work
+
     one, shells = Connection.read(answer), client.shell.list(answer["connection"])
     rows = [
         ("name", one.path),
@@ -197,6 +199,8 @@ def _login(host: Mapping[str, Any]) -> str:
 
 
 def _label(status: RunningShell) -> str:
+    from connmgr.cli.sessions import shell_label
+
     _, user = split_elevation(status.connection)
     if status.session is None:
         return f"shell as {user}" if user else "shell"
