@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 
 from connmgr.cli import main
+from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import FROM_THE_COMMAND, MEANINGS
-from connmgr.cli.group import EXAMPLES
 
 DOCS = Path(__file__).parent.parent / "docs"
 VERBATIM = "\b"

@@ -13,7 +13,8 @@ import click
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.cli.group import Group, give_examples, take_common_options
+from connmgr.cli.examples import give_examples
+from connmgr.cli.group import Group, take_common_options
 from connmgr.errors import ConnmgrError
 
 SECTIONS = {

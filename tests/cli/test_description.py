@@ -15,8 +15,8 @@ import click
 import pytest
 
 from connmgr.cli import COMMANDS, SECTIONS, main
+from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import MEANINGS
-from connmgr.cli.group import EXAMPLES
 from tests.cli.program import Done, run
 from tests.daemon import clean_environment
 
