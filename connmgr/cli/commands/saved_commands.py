@@ -37,8 +37,20 @@ def command() -> None:
 )
 @click.option("--description", metavar="TEXT", help="What the command is for.")
 @click.option("--replace", is_flag=True, help="Replace the command of this name.")
+@click.option(
+    "--may-run-others",
+    is_flag=True,
+    help="Let rules of tokens name it although a parameter takes free words for a program that does more than print, "
+    "and so may write files or run other programs.",
+)
 def save(
-    name: str, argv: tuple[str, ...], parameters: tuple[str, ...], description: str | None, *, replace: bool
+    name: str,
+    argv: tuple[str, ...],
+    parameters: tuple[str, ...],
+    description: str | None,
+    *,
+    replace: bool,
+    may_run_others: bool,
 ) -> None:
     r"""Save a command with parameters.
 
@@ -46,8 +58,10 @@ def save(
     and }} stand for braces. Each parameter takes what a --parameter says: `service=re:[\w-]+`, a regular expression for
     all of it; `service=in:nginx,redis`, one of these; `lines=integer:1..100`; `file=path:/srv/**`, a path by a pattern.
     """
-    options = {} if description is None else {"description": description}
-    connect().post(
+    options: dict[str, Any] = {} if description is None else {"description": description}
+    if may_run_others:
+        options["mayRunOthers"] = True
+    saved = connect().post(
         "/command/save",
         name=name,
         argv=list(map(_word, argv)),
@@ -55,6 +69,8 @@ def save(
         replace=replace,
         **options,
     )
+    if warning := saved.get("warning"):
+        click.echo(f"connmgr: saved; no rule that allows it lets a token run it. {visible(warning)}", err=True)
 
 
 @command.command(name="ls")

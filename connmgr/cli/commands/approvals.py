@@ -17,6 +17,8 @@ from connmgr.client.names import with_beginning
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
+
+
 DAY = 86400
 
 
