@@ -6,7 +6,6 @@ No path below a directory that is written may lead through a symbolic link.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +58,9 @@ def checksums(root: Path, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _checksum(path: Path, flags: int) -> str | None:
+    # Imported here, because it loads OpenSSL, which most copies do not need.
+    import hashlib
+
     digest = hashlib.sha256()
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb") as file:
