@@ -30,7 +30,7 @@ from connmgr.jobs.reach import spool_of
 from connmgr.jobs.spool import Spool
 from connmgr.shell.grounds import state_of
 from connmgr.vault.jobs import StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 OPENING = (
     errors.UnknownConnection,

@@ -17,8 +17,7 @@ from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.starting import Starts
-from connmgr.links.kept import KeptLinks
-from connmgr.links.table import LinkTable
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
@@ -44,7 +43,7 @@ class Services:
     vault: Vault
     registry: Registry
     links: LinkTable
-    kept: KeptLinks
+    kept: IdleLinks
     shells: Shells
     streams: Streams
     terminals: Terminals

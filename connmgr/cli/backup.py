@@ -30,7 +30,7 @@ def backup(file: Path, *, as_json: bool, **given: Any) -> None:
     settings = read_settings(given)
     from connmgr.daemon.storage import database_url
     from connmgr.errors import StartupError
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import open_database
     from connmgr.vault.backup import backup as write
 
@@ -63,7 +63,7 @@ def restore(file: Path, *, as_json: bool, **given: Any) -> None:
     before you start a daemon.
     """
     settings = read_settings(given)
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import backup as copies
     from connmgr.vault import open_database
 

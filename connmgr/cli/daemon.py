@@ -20,7 +20,7 @@ from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
 from connmgr.client.kept_session import KeptSession
-from connmgr.whereabouts import find, url_of
+from connmgr.paths import find_daemon, url_of
 
 if TYPE_CHECKING:
     from connmgr.settings import Settings
@@ -148,7 +148,7 @@ def _address(url: str | None) -> tuple[str, Path]:
 
 def address(settings: Settings, *, named: bool) -> str:
     """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
-    running = None if named else find(settings.auth_file)
+    running = None if named else find_daemon(settings.auth_file)
     return running.url if running else url_of(settings.host, settings.port)
 
 

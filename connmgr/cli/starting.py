@@ -14,8 +14,8 @@ import click
 from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
 from connmgr.cli.program import program
+from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file
 from connmgr.printable import visible
-from connmgr.whereabouts import file_of, find, read
 
 if TYPE_CHECKING:
     import subprocess
@@ -51,7 +51,7 @@ def _at_terminal() -> bool:
 def _is_absent(auth_file: Path) -> bool:
     """Whether certainly no daemon with ``auth_file`` runs: it ended, or was killed."""
     try:
-        read(file_of(auth_file))
+        read_daemon_file(daemon_file_of(auth_file))
     except ProcessLookupError:
         return True
     except OSError:
@@ -80,7 +80,7 @@ def _start(auth_file: Path, log: Path) -> None:
     with process.stdout:
         ready = _is_ready(process.stdout)
     # Another command may have started a daemon meanwhile.
-    if ready or find(auth_file):
+    if ready or find_daemon(auth_file):
         return
     reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
     raise Failure(f"The daemon does not start. {visible(reason)}", UNREACHABLE)

@@ -33,9 +33,9 @@ def rotate_key(**given: Any) -> None:
     from connmgr.daemon.files import private_directory
     from connmgr.daemon.storage import database_url, key_store
     from connmgr.errors import StartupError
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import VaultLock, open_database
-    from connmgr.vault.rotation import rotate
+    from connmgr.vault.integrity import rotate
 
     harden()
     private_directory(settings.data_dir, "data directory")

@@ -27,8 +27,7 @@ from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.chain import ConnectionSecrets
-from connmgr.links.kept import KeptLinks
-from connmgr.links.table import LinkTable
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
@@ -67,7 +66,7 @@ def open_services(
     terminals = _open_terminals(settings, vault, links, streams, cleanup)
     tunnels = Tunnels(vault, registry, links, settings.start_timeout)
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
-    kept = KeptLinks()
+    kept = IdleLinks()
     cleanup.callback(kept.let_go, 0.0)
     reach = Reach(links, kept)
     jobs = _open_jobs(vault, reach, kept, slots, cleanup)
@@ -143,7 +142,7 @@ def _open_terminals(
     return terminals
 
 
-def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
+def _open_jobs(vault: Vault, reach: Reach, kept: IdleLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
     jobs = Jobs(vault, reach, lambda: slots.taken(holder()))
     cleanup.callback(jobs.close, CLOSE_SECONDS)
     keeper = Keeper(vault, jobs, reach, kept)

@@ -17,7 +17,7 @@ from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 FRESH_SECONDS = 0.05
 """Age up to which a seen state is answered without asking the far side."""

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from connmgr.jobs.jobs import CALL_SECONDS, Jobs, far_name
 from connmgr.jobs.reach import Reach
 from connmgr.jobs.spool import Spool
-from connmgr.links.kept import KeptLinks
+from connmgr.links.table import IdleLinks
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.jobs")
 
@@ -30,7 +30,7 @@ class Keeper:
     It also releases ``kept`` links.
     """
 
-    def __init__(self, vault: Vault, jobs: Jobs, reach: Reach, kept: KeptLinks) -> None:
+    def __init__(self, vault: Vault, jobs: Jobs, reach: Reach, kept: IdleLinks) -> None:
         self._vault = vault
         self._jobs = jobs
         self._reach = reach

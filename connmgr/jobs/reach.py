@@ -7,11 +7,9 @@ from typing import TypeVar
 
 from connmgr import errors
 from connmgr.jobs.spool import Spool
-from connmgr.links.kept import KeptLinks
-from connmgr.links.link import Link
-from connmgr.links.table import LinkTable
+from connmgr.links.link import Link, Outdated
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.secrets.principals import Access
-from connmgr.vault.admission import Outdated
 
 Result = TypeVar("Result")
 
@@ -30,7 +28,7 @@ UNREACHABLE = (
 class Reach:
     """Runs calls to far sides. Safe to use from several threads."""
 
-    def __init__(self, links: LinkTable, kept: KeptLinks) -> None:
+    def __init__(self, links: LinkTable, kept: IdleLinks) -> None:
         self._links = links
         self._kept = kept
 

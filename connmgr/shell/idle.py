@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from connmgr import posix_session
+from connmgr import processes
 from connmgr.errors import ShellBusy
 from connmgr.shell.shell import Shell
 from connmgr.shell.table import Entry, ShellName, ShellTable
@@ -52,12 +52,12 @@ def dispensable(shells: Collection[tuple[ShellName, Shell]]) -> list[ShellName]:
 
     The least needed comes first.
     """
-    uses = [_use(name, shell) for name, shell in shells if posix_session.named(name.session)]
+    uses = [_use(name, shell) for name, shell in shells if processes.posix_session_of(name.session)]
     return [use.name for use in sorted(uses, key=lambda use: use[:2], reverse=True) if use.idle]
 
 
 def _use(name: ShellName, shell: Shell) -> _Use:
-    own, idle = posix_session.named(name.session), shell.session.idle_seconds
+    own, idle = processes.posix_session_of(name.session), shell.session.idle_seconds
     over = own is not None and (idle > UNSEEN_SECONDS if own.is_over is None else own.is_over)
     return _Use(over, idle, name)
 

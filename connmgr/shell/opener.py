@@ -11,7 +11,7 @@ from connmgr.cancellation import Cancellation
 from connmgr.engine.start import ShellInfo
 from connmgr.errors import AuthFailed, ElevationFailed, Stopping
 from connmgr.links.chain import Target
-from connmgr.links.link import Lease, open_link
+from connmgr.links.link import Lease, Outdated, open_link
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
@@ -19,8 +19,7 @@ from connmgr.shell.orphans import Orphans
 from connmgr.shell.shell import STOP_SECONDS, Leasing, Shell, open_shell
 from connmgr.shell.table import Entry
 from connmgr.vault import Vault
-from connmgr.vault.admission import Outdated
-from connmgr.vault.elevated import elevation_of
+from connmgr.vault.names import elevation_of
 
 PROBE_SECONDS = 5.0
 """Longest wait for the answer of a shell that seems to run; then it is ended."""

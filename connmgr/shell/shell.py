@@ -13,10 +13,9 @@ from connmgr.engine.helper import Helpers
 from connmgr.engine.session import Session
 from connmgr.engine.start import Supervisor, start_supervisor
 from connmgr.errors import ChannelRefused, CommandTimeout, OperationError, ShellStartFailed, TransportUnsupported
-from connmgr.links.link import Lease, Link
+from connmgr.links.link import Admission, Lease, Link
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
-from connmgr.vault.admission import Admission
 
 STOP_SECONDS = 5.0
 HELLO_SECONDS = 9.0
@@ -95,7 +94,7 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 if not full:
                     link.retire()
                 # Another lessee may have taken the only channel of a link that was opened for this one.
-                if deadline.passed or (lease.opener and (link.lessees == 1 or not full)):
+                if deadline.passed or (lease.opener and (link.lease_count == 1 or not full)):
                     raise
                 passed_over.append(link)
                 continue

@@ -16,6 +16,7 @@ from connmgr.engine.start import ShellInfo
 from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
+from connmgr.links.link import Outdated, admitted_connections
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
@@ -26,8 +27,7 @@ from connmgr.shell.shell import Shell
 from connmgr.shell.status import ShellStatus, found_inside, state_of, status_of
 from connmgr.shell.table import Entry, ShellName, ShellTable
 from connmgr.vault import Connection, Vault
-from connmgr.vault.admission import Outdated, admitted
-from connmgr.vault.elevated import base_of
+from connmgr.vault.names import base_of
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -132,7 +132,7 @@ class Shells:
             for one in connections
             if (shell := self._table.peek(ShellName(one.id, session))) and shell.lease.link.first.answers(0.0)
         )
-        return admitted(running, access)
+        return admitted_connections(running, access)
 
     def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
         """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""

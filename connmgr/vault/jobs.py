@@ -10,13 +10,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from connmgr.errors import JobLimit, UnknownJob
-from connmgr.vault import rows
+from connmgr.vault import connection_rows
 from connmgr.vault.database import Database
-from connmgr.vault.elevated import SEPARATOR, base_of, with_elevation
-from connmgr.vault.record import Row
-from connmgr.vault.tables import job as table
-from connmgr.vault.tables import now
-from connmgr.vault.tree import chunks
+from connmgr.vault.names import ELEVATION_SEPARATOR, base_of, with_elevation
+from connmgr.vault.schema import Row, chunks, now
+from connmgr.vault.schema import job as table
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -97,12 +95,12 @@ class StoredJobs:
 
         def work(tx: sa.Connection) -> StoredJob:
             row = _row(job)
-            rows.require(tx, [row["connection"]])
+            connection_rows.require(tx, [row["connection"]])
             if job.key is not None:
                 own = [table.c[name] == row[name] for name in ("connection", "elevation", "key")]
-                found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
-                if found is not None:
-                    return _stored(found)
+                existing = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
+                if existing is not None:
+                    return _stored(existing)
             tx.execute(table.insert().values(row))
             return job
 
@@ -151,7 +149,7 @@ class StoredJobs:
 
 
 def _row(job: StoredJob) -> dict[str, Any]:
-    base, _, elevation = job.connection.partition(SEPARATOR)
+    base, _, elevation = job.connection.partition(ELEVATION_SEPARATOR)
     return {**vars(job), "connection": base, "elevation": elevation}
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from connmgr.cli.doctor.files import private
 from connmgr.cli.doctor.finding import OK, PROBLEM, WARNING, Examined, Finding
-from connmgr.whereabouts import file_of, read
+from connmgr.paths import daemon_file_of, read_daemon_file
 
 VERSION_SECONDS = 3.0
 REPLACED = "The next `connmgr serve` replaces it."
@@ -32,7 +32,7 @@ def daemon(examined: Examined) -> Iterator[Finding]:
     holder = _holder(settings.data_dir / "lock")
     if holder:
         yield Finding("daemon", OK, holder)
-    yield from _told_whereabouts(file_of(settings.auth_file))
+    yield from _told_whereabouts(daemon_file_of(settings.auth_file))
     if os.path.lexists(settings.auth_file):
         yield private("auth file", settings.auth_file, 0o600)
         if not holder and not answer:
@@ -44,7 +44,7 @@ def daemon(examined: Examined) -> Iterator[Finding]:
 
 def _told_whereabouts(path: Path) -> Iterator[Finding]:
     try:
-        found = read(path)
+        found = read_daemon_file(path)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -18,8 +18,8 @@ from connmgr.cli.service import man
 from connmgr.cli.service.launchd import Launchd
 from connmgr.cli.service.manager import Manager
 from connmgr.cli.service.systemd import Systemd
+from connmgr.paths import find_daemon
 from connmgr.settings import Settings, options
-from connmgr.whereabouts import find
 
 DIRECTORIES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Variables for the places of files; the service would not have them otherwise."""
@@ -52,7 +52,7 @@ def install(*, ssh_agent: bool, dry_run: bool, **given: Any) -> None:
         click.echo(text, nl=False)
         return
     manager.require()
-    running = find(settings.auth_file)
+    running = find_daemon(settings.auth_file)
     if running and not manager.state().active:
         message = f"A daemon already runs at {running.url} (process {running.pid})"
         raise Failure(f"{message}. End it with `connmgr stop`, then repeat this.")
