@@ -42,11 +42,11 @@ from connmgr.rights.command_rules import ground_of
 from connmgr.rights.subjects import Work
 from connmgr.shell.grounds import state_of
 from connmgr.streams.opening import Opening
-from connmgr.terminals.modes import CURSOR
+from connmgr.terminals.emulator.canvas import CURSOR
+from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.recording import Recording
-from connmgr.terminals.screen import Screen
 from connmgr.terminals.terminal import RUNNING, Terminal
-from connmgr.terminals.terminals import CLOSE_SECONDS, Wanted
+from connmgr.terminals.terminals import CLOSE_SECONDS, TerminalSpec
 
 TERMINAL = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
 
@@ -126,7 +126,7 @@ def open(request: dict[str, Any]) -> dict[str, Any]:
                 # The program begins in exactly this state, even if the shell moves on.
                 ground.require(running.way, state_of(surroundings))
     record_end = end_recorder()
-    wanted = Wanted(
+    wanted = TerminalSpec(
         request["connection"],
         Pty(request["term"], request["columns"], request["rows"]),
         command=tuple(program_of(request)) if "argv" in request else request.get("command"),

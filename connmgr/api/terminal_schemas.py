@@ -13,8 +13,8 @@ from connmgr.api.schemas import Filter, Id, UtcTime
 from connmgr.api.shell_schemas import ShellNamed
 from connmgr.fields import Boolean, Integer, Length, Number, Range, Schema, Text
 from connmgr.frames import MAX_SIDE
-from connmgr.terminals.ring import KEPT_BYTES
-from connmgr.terminals.screen import MAX_CELLS
+from connmgr.terminals.emulator.screen import MAX_CELLS
+from connmgr.terminals.output import KEPT_BYTES
 from connmgr.terminals.terminal import STATES
 
 MAX_INPUT = 256 << 10
