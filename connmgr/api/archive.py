@@ -23,10 +23,10 @@ from connmgr.api.fs_schemas import (
 from connmgr.api.group import Group
 from connmgr.api.listing import written
 from connmgr.api.shell import EXAMPLE
-from connmgr.fs.archive import Archive, Tally, extract
+from connmgr.fs.archives import Archive, Tally, extract
+from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import Marks, receive
-from connmgr.fs.inflow import Inflow
+from connmgr.fs.files import FileAttributes, receive
 from connmgr.rights.action import Action, always
 from connmgr.rights.rule import READ, WRITE
 
@@ -164,7 +164,7 @@ def upload(request: dict[str, Any]) -> dict[str, Any]:
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
-    marks, content = Marks(request.get("mode"), request.get("modified")), body()
+    marks, content = FileAttributes(request.get("mode"), request.get("modified")), body()
     with place_of(request, streamed=True) as place:
         size, digest = receive(place, request["path"], content, flask.request.content_length, marks)
     facts = {"bytes": size, "sha256": digest}
@@ -178,7 +178,7 @@ def body() -> Iterable[bytes]:
     :raises InvalidRequest: its header announces no body; an empty one would count as an empty file.
     """
     found = flask.request.environ["wsgi.input"]
-    if isinstance(found, Inflow):
+    if isinstance(found, ArrivingBody):
         pieces: Iterable[bytes] = found
         return while_valid(pieces)
     # An empty body has no inflow.

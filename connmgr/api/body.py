@@ -15,7 +15,7 @@ from werkzeug.http import parse_options_header
 from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
-from connmgr.fs.inflow import Inflow
+from connmgr.fs.bodies import ArrivingBody
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
@@ -95,7 +95,7 @@ def read_object(environ: Mapping[str, Any], *, optional: bool = False) -> dict[s
     :raises InvalidRequest: as :func:`parse`.
     """
     arriving = environ["wsgi.input"]
-    if isinstance(arriving, Inflow):
+    if isinstance(arriving, ArrivingBody):
         return {INPUT: BODY} | parse(arriving.first_line(MAX_LINE))
     body: bytes = arriving.read()
     if optional and not body:

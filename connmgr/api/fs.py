@@ -31,11 +31,11 @@ from connmgr.api.listing import respond
 from connmgr.api.services import services
 from connmgr.api.shell import EXAMPLE
 from connmgr.engine.session import Session
-from connmgr.fs import allowed, files
-from connmgr.fs.blobs import Blob
-from connmgr.fs.entries import Entry
-from connmgr.fs.files import NOTHING, Place, Reading
-from connmgr.fs.spool import Spool
+from connmgr.fs import files, listing
+from connmgr.fs.bodies import Blob, BlobSpool
+from connmgr.fs.files import NOTHING, FileReader
+from connmgr.fs.listing import FileEntry
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr.rights.action import Action, always
 from connmgr.rights.grant import Grant
 from connmgr.rights.limits import puts_programs
@@ -74,7 +74,7 @@ REACHING = (
 def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
     """Refuse a pattern that rules over paths cannot judge before its machine is asked."""
     if grant.has_rules_over_paths:
-        allowed.split(request["pattern"])
+        listing.split_pattern(request["pattern"])
 
 
 @group.endpoint(
@@ -89,7 +89,7 @@ def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
 def blob() -> dict[str, str]:
     """Store bytes for a later write. Only this session can use them; they are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
-    if not isinstance(body, Spool):
+    if not isinstance(body, BlobSpool):
         # An empty body has no spool; one beyond the limit was already refused.
         empty, body = body, services().blobs.spool()
         body.append(empty.read())
@@ -151,7 +151,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     have up to 16 MiB.
     """
     held = account().held
-    reading = Reading(held.enter_context(place_of(request)), request["path"])
+    reading = FileReader(held.enter_context(place_of(request)), request["path"])
     held.callback(reading.close)
     response = flask.Response(while_valid(reading), mimetype="application/octet-stream")
     response.content_length = reading.size
@@ -255,7 +255,7 @@ def glob(request: dict[str, Any]) -> flask.Response:
         "target": None,
     },
 )
-def stat(request: dict[str, Any]) -> Entry:
+def stat(request: dict[str, Any]) -> FileEntry:
     """Describe a file of any type. It need not be readable."""
     with place_of(request) as place:
         return files.stat_file(place, request["path"], follow=request["follow"])
@@ -316,7 +316,9 @@ def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
 
 
 @contextmanager
-def place_of(request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
+def place_of(
+    request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False
+) -> Iterator[RemoteFileSystem]:
     """Yield the place of the request's shell, under the caller's rules over paths; approvals cover the ``blob``."""
     # A `streamed` body cannot be approved.
     with _session(request) as session:
@@ -329,7 +331,7 @@ def _session(request: Mapping[str, Any]) -> AbstractContextManager[Session]:
 
 def _place_of(
     session: Session, request: Mapping[str, Any], blob: Blob | None = None, *, streamed: bool = False
-) -> Place:
+) -> RemoteFileSystem:
     asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
     asked |= {name: _shown(value) for name, value in request.items() if name not in _NOT_ASKED}
     wait = request.get("wait", 0)
@@ -340,7 +342,7 @@ def _place_of(
         # A streamed answer ends after Flask's request context.
         known = account()
         known.held.callback(lambda: known.authority.update(rules.reasons))
-    return Place(session.transport, session.directory, session.helpers, rules, cancellation())
+    return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
 
 
 _NOT_ASKED = {"connection", "blob", "wait"}

@@ -34,7 +34,7 @@ from connmgr.api.shell_schemas import (
 )
 from connmgr.engine.frame import Command
 from connmgr.fields import Boolean, Number, Schema, Text
-from connmgr.fs.inflow import ArrivingInput, Inflow
+from connmgr.fs.bodies import ArrivingBody, ArrivingInput
 from connmgr.rights.action import Action, always
 from connmgr.rights.command_rules import ground_of
 from connmgr.rights.limits import stops_others
@@ -299,7 +299,7 @@ def _arriving() -> ArrivingInput:
     :raises InvalidRequest: the body is only JSON.
     """
     body, known = flask.request.environ["wsgi.input"], account()
-    if not isinstance(body, Inflow):
+    if not isinstance(body, ArrivingBody):
         raise errors.InvalidRequest(f"{INPUT}: Needs a body of type {BYTES}: this request's line, then the input.")
     arriving = ArrivingInput(body)
 

@@ -9,7 +9,7 @@ import pytest
 
 from connmgr.api.fs_schemas import EntryResponse, ListResponse
 from connmgr.api.listing import PIECE_ENTRIES, WHOLE_ENTRIES, respond
-from connmgr.fs.entries import RUN_ENTRIES, Listing
+from connmgr.fs.listing import RUN_ENTRIES, Listing
 from tests.daemon import Daemon
 from tests.fs.wire import Caller
 

@@ -19,7 +19,7 @@ from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
-from connmgr.fs.blobs import Spool
+from connmgr.fs.bodies import Spool
 from connmgr.secrets.principals import Access
 from connmgr.shares import Shares
 
