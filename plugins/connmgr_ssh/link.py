@@ -101,8 +101,7 @@ class Link(SendingTransport):
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
         self._packets.deliver = self._deliver
-        self._packets.lends = self._is_settled
-        self.reading = self._packets.reading
+        self._packets.may_rekey = self._is_settled
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:
@@ -161,7 +160,6 @@ class Link(SendingTransport):
             self.ports.end()
             self._requests.end()
             self.wire.release()
-            self.reading.close()
 
     def close(self) -> None:
         """End the connection and its thread. Never raises; calling it again does nothing."""
@@ -170,7 +168,6 @@ class Link(SendingTransport):
         self.abandoned.clear()
         if not self.is_alive():
             self.wire.release()
-            self.reading.close()
         elif self is not threading.current_thread():
             self.join(JOIN_SECONDS)
 

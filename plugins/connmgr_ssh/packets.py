@@ -14,7 +14,6 @@ from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.reading import Reading
 from connmgr_ssh.wire import MAX_PACKET_BYTES, Wire
 
 BLOCK_BYTES = 16
@@ -47,10 +46,10 @@ class Nonces:
 
 
 class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread; several threads read in turn (:mod:`connmgr_ssh.reading`).
+    """paramiko's packet layer without a timer thread.
 
-    ``deliver`` is called with each packet decrypted here; if it returns False, paramiko gets the packet. While
-    ``lends()`` is false, only the link's own thread reads.
+    ``deliver`` is called with each packet decrypted here; if it returns False, paramiko gets the packet.
+    ``may_rekey()`` tells whether a key exchange may begin: not during another one, nor during the login.
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -64,9 +63,8 @@ class Packets(Packetizer):
         self._sent = self._received = 0
         self._bytes_sent = self._bytes_received = 0
         self.deliver: Callable[[bytes], bool] = lambda _: False
-        self.lends: Callable[[], bool] = lambda: False
+        self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
-        self.reading = Reading(wire, self._deliver_ahead)
 
     # Attributes that paramiko sets.
 
@@ -103,10 +101,6 @@ class Packets(Packetizer):
 
     def _check_keepalive(self) -> None:
         self.when_silent()
-
-    def close(self) -> None:
-        super().close()
-        self.reading.recall()
 
     # Sending.
 
@@ -174,57 +168,28 @@ class Packets(Packetizer):
         self._bytes_sent += sum(map(len, pieces))
         self._wire.send_all(pieces)
         if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
-            self._ask_for_keys()
-
-    def _ask_for_keys(self) -> None:
-        self._trigger_rekey()  # type: ignore[attr-defined]
-        self.reading.recall()
+            # The reading thread begins the exchange after the next packet from the peer, which makes room for ours.
+            self._trigger_rekey()  # type: ignore[attr-defined]
 
     # Receiving.
 
     def read_message(self) -> tuple[int, Message]:
         """Return the next packet for paramiko; only the link's own thread calls this."""
-        self.reading.take()
         if self._opening is None:
             kind, message = super().read_message()
             self._received += 1
             return kind, message
         while True:
-            self.reading.raise_failure()
-            payload = self.reading.left_over() or self._next(*self._opening)
+            payload = self._next(*self._opening)
             if payload is not None:
                 if not self.deliver(payload):
                     message = Message(payload[1:])
                     message.seqno = (self._received - 1) % 2**32
                     return payload[0], message
-            elif self.need_rekey() and self.lends():
+            elif self.need_rekey() and self.may_rekey():
                 raise NeedRekeyException
-            else:
-                self._await_more()
-
-    def _await_more(self) -> None:
-        try:
-            silent = not self.reading.more_comes(lent=self.lends())
-            if not silent and not self.reading.left:
-                self._wire.fill()
-        except TimeoutError:
-            silent = True
-        if silent:
-            self.when_silent()
-
-    def _deliver_ahead(self) -> bytes | None:
-        """Decrypt and deliver the packets read ahead; return the first that was not delivered, None if there is none.
-
-        The result is empty if only the link's own thread may read now. That thread itself never calls this.
-        """
-        if self._opening is None or not self.lends():
-            return b""
-        cipher, nonces = self._opening
-        while not self.need_rekey():
-            payload = self._next(cipher, nonces)
-            if payload is None or not self.deliver(payload):
-                return payload
-        return b""
+            elif not self._wire.read_more():
+                self.when_silent()
 
     def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
         """Decrypt the next packet and return its payload, or None if it was not read completely."""
@@ -253,7 +218,7 @@ class Packets(Packetizer):
         if self._bytes_received < self.REKEY_BYTES:
             return
         if not self.need_rekey():
-            self._ask_for_keys()
+            self._trigger_rekey()  # type: ignore[attr-defined]
         elif self._bytes_received >= self.REKEY_BYTES + self.REKEY_BYTES_OVERFLOW_MAX:
             raise SSHException("The peer ignores that new keys are due")
 

@@ -28,7 +28,6 @@ from paramiko.ssh_exception import SSHException
 from connmgr.plugin import Deadline
 from connmgr_ssh.packets import Payload
 from connmgr_ssh.readiness import Readiness
-from connmgr_ssh.reading import Reading
 
 WINDOW_BYTES = 2 * 1024 * 1024
 """Unread bytes of a channel for bulk data; bounds its memory, and a link's speed over long distances."""
@@ -67,8 +66,6 @@ class Link(Protocol):
 
     abandoned: set[Stream]
 
-    @property
-    def reading(self) -> Reading: ...
     def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None: ...
     def post_all(self, payloads: Iterable[Payload], deadline: Deadline, of: Stream) -> None: ...
     def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool: ...
@@ -91,6 +88,7 @@ class Stream:
         # Guards all below against the link's reader, a writer and a closer.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
         self._ended = False
         self._answers: deque[bool | Refused] = deque()
@@ -220,11 +218,19 @@ class Stream:
         if self._readiness is not None:
             self._readiness.set()
         # notify_all() costs more than all other work for a piece of data, even if no thread waits.
-        if self.link.reading.sleeping:
+        if self._waiting:
             self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        return self.link.reading.wait(ready, self._changed, timeout)
+        """Wait up to ``timeout`` seconds until ``ready()``; return whether it is."""
+        if timeout <= 0 or ready():
+            return bool(ready())
+        with self._changed:
+            self._waiting += 1
+            try:
+                return bool(self._changed.wait_for(ready, timeout))
+            finally:
+                self._waiting -= 1
 
     def close(self) -> None:
         """Close the channel and drop its unread data. Never raises; calling it again does nothing."""
@@ -249,23 +255,19 @@ class Stream:
         """Send the channel's last messages before it closes."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is news; from then on the link's own thread reads."""
+        """Return a descriptor that is readable while there is news."""
         with self._lock:
             if self._readiness is None:
                 self._readiness = Readiness()
                 # There may be news already.
                 self._readiness.set()
-            number = self._readiness.fileno()
-        self.link.reading.attend(self)
-        return number
+            return self._readiness.fileno()
 
     def _leave_readiness(self) -> None:
         with self._lock:
             readiness, self._readiness = self._readiness, None
             if readiness is not None:
                 readiness.close()
-        if readiness is not None:
-            self.link.reading.leave(self)
 
     def wait_open(self, deadline: Deadline) -> None:
         """Wait until the channel is open; raise :class:`Refused`, TimeoutError (it is closed) or EOFError."""
@@ -322,7 +324,6 @@ class Stream:
         rest = memoryview(data)
         while rest:
             rest = rest[self._write(rest, deadline) :]
-        self.link.reading.announce()
 
     def shutdown_write(self) -> None:
         """Tell the far side that no more data follow."""

@@ -39,9 +39,7 @@ class TcpStream(Stream):
         return bytes(piece)
 
     def _next(self, size: int) -> bytes:
-        # A caller that polls the descriptor leaves the reading to the link's own thread.
-        waits = self._readiness is None or self._timeout != 0
-        came = waits and self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
+        came = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
         with self._lock:
             data = self._taken(STDOUT, size)
             if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):

@@ -147,6 +147,19 @@ class Wire:
             if self.allowance < 0:
                 raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
 
+    def read_more(self) -> bool:
+        """Wait for data and read it ahead; return False after an interval without a sign of life.
+
+        :raises EOFError: the stream has ended.
+        """
+        try:
+            if self.socket and not awaits(self.socket, select.POLLIN, self.interval) and self.count_silence():
+                return False
+            self.fill()
+        except TimeoutError:
+            return False
+        return True
+
     @property
     def is_behind(self) -> bool:
         """Whether data is kept that the peer did not accept."""

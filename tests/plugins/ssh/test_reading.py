@@ -1,4 +1,4 @@
-"""Which thread reads from a link, and what happens when that changes."""
+"""The thread of a link reads for all who wait, decrypts, and exchanges keys anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from paramiko.ssh_exception import SSHException
 from connmgr.plugin import Channel, Deadline
 from connmgr_ssh.link import Link
 from connmgr_ssh.packets import Nonces, Packets
-from connmgr_ssh.reading import TURN_SECONDS
 from connmgr_ssh.stream import STDOUT, Stream
 from connmgr_ssh.transport import SshTransport
 from connmgr_ssh.wire import Wire, awaits
@@ -53,27 +52,9 @@ def echo(sshd: Sshd, connect: Connect) -> Iterator[Channel]:
     channel.close()
 
 
-def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
-    transport = connect(sshd)
-    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
-    readers = set()
-    link = link_of(transport)
-    deliver = link._packets.deliver
-
-    def note(payload: bytes) -> bool:
-        readers.add(threading.current_thread())
-        return bool(deliver(payload))
-
-    link._packets.deliver = note
-    for _ in range(10):
-        channel.sendall(b"ping\n", DEADLINE_SECONDS)
-        assert line(channel) == b"ping\n"
-    assert threading.current_thread() in readers
-
-
-def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -> None:
+def test_one_that_waits_for_long_gets_what_comes_late(echo: Channel) -> None:
     def send() -> None:
-        time.sleep(3 * TURN_SECONDS)
+        time.sleep(0.75)
         echo.sendall(b"late\n", DEADLINE_SECONDS)
 
     sender = threading.Thread(target=send)
@@ -85,21 +66,14 @@ def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -
 def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
     assert isinstance(echo, Stream)
     for _ in range(20):
-        # A thread that has just read does not read again for a while.
         echo.sendall(b"first\n", DEADLINE_SECONDS)
         assert line(echo) == b"first\n"
         echo.sendall(b"second\n", DEADLINE_SECONDS)
-        arrived = select.poll()
-        wire_socket = link_of_channel(echo).wire.socket
-        assert wire_socket is not None
-        arrived.register(wire_socket, select.POLLIN)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (arrived.poll(10) or any(echo._arrived)):
-            assert time.monotonic() < deadline, "nothing comes back"
+        assert echo._wait(lambda: any(echo._arrived), DEADLINE_SECONDS), "nothing comes back"
         assert echo.recv(0)[0] == b"second\n"
 
 
-def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Sshd, connect: Connect) -> None:
+def test_threads_that_wait_at_once_each_get_their_own_output(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
     channels = [transport.open_channel(["cat"], timeout=DEADLINE_SECONDS) for _ in range(5)]
     failures: list[object] = []
@@ -122,7 +96,7 @@ def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Ss
     assert not failures
 
 
-def test_what_nobody_waits_for_is_read_by_the_links_own_thread(sshd: Sshd, connect: Connect) -> None:
+def test_what_nobody_waits_for_is_read_all_the_same(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
     channel = transport.open_channel(["sh", "-c", "read line; echo $line; exit 3"], timeout=DEADLINE_SECONDS)
     channel.sendall(b"word\n", DEADLINE_SECONDS)
@@ -322,9 +296,8 @@ def test_a_packet_that_is_padding_alone_is_refused(pair: tuple[Wire, socket.sock
     peer.sendall(head + cipher.encrypt(Nonces(first).next(), bytes([padding]) + bytes(31), head))
     assert awaits(wire._stream, select.POLLIN, DEADLINE_SECONDS)  # type: ignore[arg-type]
     wire.fill()
-    packets = Packets(wire)
-    with contextlib.closing(packets.reading), pytest.raises(SSHException, match="without content"):
-        packets._next(cipher, Nonces(first))
+    with pytest.raises(SSHException, match="without content"):
+        Packets(wire)._next(cipher, Nonces(first))
 
 
 def test_waiting_for_a_socket_that_was_closed_is_an_error_of_the_system() -> None:
