@@ -18,11 +18,10 @@ from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel, Deadline
-from connmgr_ssh.link import Link
-from connmgr_ssh.packets import Nonces, Packets
-from connmgr_ssh.stream import STDOUT, Stream
+from connmgr_ssh.channels import STDOUT, SshChannel
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.packets import Nonces, Packets, Wire, awaits
 from connmgr_ssh.transport import SshTransport
-from connmgr_ssh.wire import Wire, awaits
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.needs("sshd", "ssh")
 MEGABYTE = 1_000_000
 
 
-def link_of(transport: SshTransport) -> Link:
+def link_of(transport: SshTransport) -> SshLink:
     return transport._link
 
 
@@ -64,7 +63,7 @@ def test_one_that_waits_for_long_gets_what_comes_late(echo: Channel) -> None:
 
 
 def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     for _ in range(20):
         echo.sendall(b"first\n", DEADLINE_SECONDS)
         assert line(echo) == b"first\n"
@@ -136,7 +135,7 @@ def test_another_cipher_after_new_keys(
     monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE)
     transport = connect(start_sshd())
     for cipher in ("aes128-ctr", "aes256-gcm@openssh.com", "aes256-ctr"):
-        monkeypatch.setattr(Link, "_preferred_ciphers", (cipher,))
+        monkeypatch.setattr(SshLink, "_preferred_ciphers", (cipher,))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while link_of(transport).local_cipher != cipher or link_of(transport).in_kex:
             assert time.monotonic() < deadline, "no new keys were agreed on"
@@ -161,8 +160,8 @@ def test_a_packet_that_was_tampered_with_ends_the_link(echo: Channel, monkeypatc
     assert not link_of_channel(echo).is_alive()
 
 
-def link_of_channel(channel: Channel) -> Link:
-    assert isinstance(channel, Stream)
+def link_of_channel(channel: Channel) -> SshLink:
+    assert isinstance(channel, SshChannel)
     return channel.link
 
 
@@ -235,14 +234,14 @@ def test_a_peer_that_takes_nothing_ends_the_link_for_all_who_write(echo: Channel
 
 
 def test_empty_data_is_no_end(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     for _ in range(1000):
         echo.receive(STDOUT, b"")
     assert not any(echo._arrived)
 
 
 def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     to_stdout = struct.pack(">BII", MSG_CHANNEL_DATA, echo.number, 1)
     to_stderr = struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 1, 1)
     for head in (to_stdout, to_stderr):
@@ -252,13 +251,13 @@ def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
 
 
 def test_extended_data_of_an_unknown_type_is_dropped(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     assert link_of_channel(echo)._deliver(struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 2, 1) + b"x")
     assert not any(echo._arrived)
 
 
 def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     room = echo._room_out
 
     def late(*_: object) -> None:
@@ -272,9 +271,9 @@ def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest
 
 
 def test_a_channel_that_is_opened_while_the_link_ends(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     link = link_of_channel(echo)
-    late = Stream(link, 1000)
+    late = SshChannel(link, 1000)
     unlink = echo._unlink
 
     def unlink_and_open() -> None:
