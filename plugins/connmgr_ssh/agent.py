@@ -19,10 +19,10 @@ from connmgr_ssh.packets import packed
 log = logging.getLogger("connmgr_ssh")
 
 MAX_CLIENTS = 16
-"""Most programs of a link's far side that speak with the forwarded agent at the same time."""
+"""Most programs of the remote host that speak with the forwarded agent at the same time."""
 
 ANSWER_SECONDS = 120.0
-"""Longest wait for an agent on behalf of the far side; its user may have to confirm."""
+"""Longest wait for an agent on behalf of the remote host; its user may have to confirm."""
 
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN, _SIGNATURE = 13, 14
@@ -138,7 +138,7 @@ def _cut_off() -> NoReturn:
 
 
 class ForwardedAgent:
-    """Carries the requests of programs on the far side to ``agent``: at most :data:`MAX_CLIENTS` at a time.
+    """Carries the requests of programs on the remote host to ``agent``: at most :data:`MAX_CLIENTS` at a time.
 
     An agent and its client speak in turns, so one thread serves a channel.
     """

@@ -67,11 +67,11 @@ _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
 """RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
 
 _USUAL_MODES = bytes([0])
-"""An empty list: the far side keeps its default modes."""
+"""An empty list: the remote host keeps its default modes."""
 
 
 class ChannelOpenFailure(Exception):
-    """The far side refused to open a channel: a reason of RFC 4254, section 5.1, and its own words."""
+    """The remote host refused to open a channel: a reason of RFC 4254, section 5.1, and its own words."""
 
     def __init__(self, reason: int, text: str) -> None:
         super().__init__(reason, text)
@@ -133,7 +133,7 @@ class SshChannel:
         self._answered(True)
 
     def refuse(self, reason: int, text: str) -> None:
-        """Record that the far side refuses this channel."""
+        """Record that the remote host refuses this channel."""
         self._answered(ChannelOpenFailure(reason, text))
 
     def _answered(self, answer: bool | ChannelOpenFailure) -> None:
@@ -263,7 +263,7 @@ class SshChannel:
         if not was_open:
             return
         if self._remote < 0:
-            # The far side may still open the channel, which must then be closed.
+            # The remote host may still open the channel, which must then be closed.
             self.link.abandoned.add(self)
             return
         self.link.forget(self)
@@ -348,18 +348,18 @@ class SshChannel:
             rest = rest[self._write(rest, deadline) :]
 
     def shutdown_write(self) -> None:
-        """Tell the far side that no more data follow."""
+        """Tell the remote host that no more data follow."""
         with self._lock:
             if self.closed or self._eof_sent:
                 return
             self._eof_sent = True
             self._notify()
-        # The far side may have closed the channel meanwhile.
+        # The remote host may have closed the channel meanwhile.
         with suppress(BrokenPipeError):
             self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(BACKGROUND_SECONDS), self)
 
     def _consume(self, size: int) -> None:
-        """Enlarge the far side's window by ``size``, once enough has accumulated to be worth a packet."""
+        """Enlarge the remote host's window by ``size``, once enough has accumulated to be worth a packet."""
         # A quarter of the window: a message for each read would cost more than the read, and waiting for more would let
         # the peer stand still, because what it may send shrinks until our message has travelled.
         self._unacknowledged += size
@@ -369,7 +369,7 @@ class SshChannel:
         self._grant(grant)
 
     def _widen(self, window: int) -> None:
-        """Let the far side send up to ``window`` unread bytes."""
+        """Let the remote host send up to ``window`` unread bytes."""
         grant, self._window = window - self._window, window
         self._grant(grant)
 
@@ -427,14 +427,14 @@ class Readiness:
 
 
 class SessionChannel(SshChannel, Channel):
-    """A process on the far side."""
+    """A process on the remote host."""
 
     first_window = NARROW_WINDOW_BYTES
 
     def start(self, argv: Sequence[str], *, pty: Pty | None, deadline: Deadline) -> None:
-        """Run ``argv``, which the far side's login shell parses.
+        """Run ``argv``, which the remote host's login shell parses.
 
-        :raises ShellStartFailed: the far side refused.
+        :raises ShellStartFailed: the remote host refused.
         """
         if pty:
             modes = _RAW_MODES if pty.raw else _USUAL_MODES
@@ -532,7 +532,7 @@ class TcpStream(SshChannel):
         return data
 
     def _unlink(self) -> None:
-        # The far side has not ended the stream, so the link was lost.
+        # The remote host has not ended the stream, so the link was lost.
         self._lost = self._lost or not self._ended
         super()._unlink()
 

@@ -22,7 +22,7 @@ MAX_UNACCEPTED = 128
 """Most streams that wait to be accepted; the next is refused."""
 
 CANCEL_SECONDS = 5.0
-"""Longest wait until the far side has stopped listening on a port."""
+"""Longest wait until the remote host has stopped listening on a port."""
 
 
 class Reply:
@@ -92,9 +92,9 @@ class GlobalRequests:
 
 
 class RemoteListener:
-    """A port of the far side in the form of :class:`connmgr.plugin.Listener`.
+    """A port of the remote host in the form of :class:`connmgr.plugin.Listener`.
 
-    ``cancel`` tells the far side to stop listening, and may fail.
+    ``cancel`` tells the remote host to stop listening, and may fail.
     """
 
     def __init__(self, host: str, port: int, cancel: Callable[[int, Message, Deadline], None]) -> None:
@@ -152,14 +152,14 @@ class RemoteListener:
 
 
 class RemotePorts:
-    """The ports of the far side that a link listens on."""
+    """The ports of the remote host that a link listens on."""
 
     def __init__(self, requests: GlobalRequests) -> None:
         self._requests = requests
         self._listeners: dict[int, RemoteListener] = {}
 
     def listen(self, host: str, port: int, deadline: Deadline) -> RemoteListener | None:
-        """Let the far side listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
+        """Let the remote host listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
 
         :raises TimeoutError: it did not answer in time.
         :raises EOFError | OSError: the connection is gone.
@@ -195,7 +195,7 @@ class RemotePorts:
 
 
 def refused(host: str, port: int, name: str) -> OperationError:
-    """Return the error for a far side that refuses to listen."""
+    """Return the error for a remote host that refuses to listen."""
     where = f"port {port}" if port else "a free port"
     return OperationError(
         f"{name} does not listen on {where} of {host}: the port is taken there, or its sshd does not let this user "

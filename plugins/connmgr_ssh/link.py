@@ -88,7 +88,7 @@ class SshLink(SendingTransport):
         self.disconnected: str | None = None
         self.abandoned: set[SshChannel] = set()
         self.agent: ForwardedAgent | None = None
-        """The agent that programs of the far side may use."""
+        """The agent that programs of the remote host may use."""
         self._agent_lock = threading.Lock()
         self._agent_is_reachable = False
         self._asking = threading.Lock()
@@ -192,7 +192,7 @@ class SshLink(SendingTransport):
     def open_stream(self, kind: type[ChannelKind], name: bytes, payload: bytes, deadline: Deadline) -> ChannelKind:
         """Open a channel of the SSH type ``name``.
 
-        :raises connmgr_ssh.channels.Refused: the far side refuses.
+        :raises connmgr_ssh.channels.ChannelOpenFailure: the remote host refuses.
         :raises TimeoutError: it did not answer in time.
         :raises EOFError: the connection is gone.
         """
@@ -205,7 +205,7 @@ class SshLink(SendingTransport):
         return channel
 
     def forward_agent(self, channel: SshChannel, deadline: Deadline) -> bool:
-        """Have the far side offer the agent to programs, if there is one; return False if it refuses.
+        """Have the remote host offer the agent to programs, if there is one; return False if it refuses.
 
         OpenSSH's sshd offers it to all sessions that begin after the first request on a connection, and refuses further
         requests. Other servers want a request for each session.
