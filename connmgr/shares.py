@@ -1,4 +1,4 @@
-"""Shares: how much of something one token may hold, and all tokens together, so that the owner always gets some."""
+"""Shares: how much of something one token may hold or do at a time, so that the owner always gets some."""
 
 from __future__ import annotations
 
@@ -95,14 +95,18 @@ class Pace:
             turn = self._turns.setdefault(holder, _Turn())
             turn.users += 1
         try:
-            with turn.lock:
+            with waiting():
+                turn.lock.acquire()
                 time.sleep(max(0.0, turn.free_at - time.monotonic()))
+            try:
                 began = time.thread_time()
                 try:
                     yield
                 finally:
                     used = time.thread_time() - began
                     turn.free_at = time.monotonic() + min(self._longest, self._rest * used)
+            finally:
+                turn.lock.release()
         finally:
             with self._lock:
                 turn.users -= 1
@@ -110,3 +114,101 @@ class Pace:
                 for name, one in list(self._turns.items()):
                     if not one.users and one.free_at <= now:
                         del self._turns[name]
+
+
+LONGEST_TURN_SECONDS = 1.0
+OWNER_SECONDS = 0.02
+
+
+class Computing:
+    """Has one thread compute for each token at a time, and none begin while one computes for the owner.
+
+    Python runs one thread at a time, and whoever gives it up, as each request does at its calls to the system, waits
+    for it behind all others that compute. A thread that waits for something else says so by :func:`waiting`. One that
+    does not, and takes longer than ``longest`` seconds, does not keep its token's others waiting; nor does the owner
+    who computes for longer than ``owner`` seconds. Strangers count as one token. Safe to use from several threads.
+    """
+
+    def __init__(self, longest: float = LONGEST_TURN_SECONDS, owner: float = OWNER_SECONDS) -> None:
+        self._longest, self._owner = longest, owner
+        self._changed = threading.Condition(threading.Lock())
+        self._owners = 0
+        self._turns: dict[str, _Turn] = {}
+
+    @contextmanager
+    def turn(self, holder: str | None) -> Iterator[None]:
+        """Wait for the turn of ``holder``, and compute during the block; within another turn this does nothing."""
+        if getattr(_thread, "turn", None) is not None:
+            yield
+            return
+        held = _Computation(self, holder)
+        held.begin()
+        _thread.turn = held
+        try:
+            yield
+        finally:
+            _thread.turn = None
+            held.end()
+
+    def begin(self, holder: str | None) -> bool:
+        """Wait until ``holder`` may compute; return whether it waited for a turn that it now has."""
+        if holder is None:
+            with self._changed:
+                self._owners += 1
+            return True
+        with self._changed:
+            turn = self._turns.setdefault(holder, _Turn())
+            turn.users += 1
+        has_turn = turn.lock.acquire(timeout=self._longest)
+        if self._owners:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._owners, self._owner)
+        return has_turn
+
+    def end(self, holder: str | None, *, has_turn: bool) -> None:
+        """Note that a thread computes no more for ``holder``."""
+        with self._changed:
+            if holder is None:
+                self._owners -= 1
+                if not self._owners:
+                    self._changed.notify_all()
+                return
+            turn = self._turns[holder]
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[holder]
+        if has_turn:
+            turn.lock.release()
+
+
+class _Computation:
+    """The turn of one thread, which it gives up while it waits."""
+
+    def __init__(self, computing: Computing, holder: str | None) -> None:
+        self._computing, self._holder = computing, holder
+        self._has_turn = False
+
+    def begin(self) -> None:
+        self._has_turn = self._computing.begin(self._holder)
+
+    def end(self) -> None:
+        self._computing.end(self._holder, has_turn=self._has_turn)
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Let others compute during the block, in which this thread waits for something other than the processor."""
+    held: _Computation | None = getattr(_thread, "turn", None)
+    if held is None:
+        yield
+        return
+    _thread.turn = None
+    held.end()
+    try:
+        yield
+    finally:
+        held.begin()
+        _thread.turn = held

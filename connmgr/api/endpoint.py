@@ -134,7 +134,10 @@ class Endpoint:
         with known.held as held:
             try:
                 ready = self._ready(found, known, request, held)
-                response = respond(_awaited(known.turns, lambda: self._viewed(found, known, request, ready)))
+                result = _awaited(known.turns, lambda: self._viewed(found, known, request, ready))
+                # It has had none while it waited for a machine, and its answer may be large.
+                with found.computing.turn(known.holder):
+                    response = respond(result)
                 if known.loan is not None and (why := known.loan.over) is not None:
                     # Its end came too early to find what this request has opened.
                     found.loans.ended_since(known.loan, why)

@@ -26,7 +26,7 @@ from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Pace
+from connmgr.shares import Computing, Pace
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
@@ -64,6 +64,7 @@ class Services:
     anonymous: Caller
     slots: RequestSlots
     pace: Pace
+    computing: Computing
     blobs: Blobs
     audit: AuditLog
     subject_names: SubjectNames

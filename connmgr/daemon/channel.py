@@ -36,8 +36,7 @@ class Server(receiving.Server, Protocol):
     def join(self, channel: Channel, holder: str) -> bool: ...
     def leave(self, channel: Channel) -> None: ...
 
-    @property
-    def crowded(self) -> bool: ...
+    def crowded(self, holder: str | None) -> bool: ...
     def pull_trigger(self) -> None: ...
 
 
@@ -169,8 +168,8 @@ class Channel(receiving.ReceivingChannel):
             # Nobody waits for the answer any more, and nothing was begun.
             self.connected = self.connected and not has_left(self.socket)
         try:
-            while self._answer(self.requests[0]):
-                if self.server.crowded or not (self.requests or self._next_arrives()):
+            while self._answer_in_turn():
+                if self.server.crowded(self.holder) or not (self.requests or self._next_arrives()):
                     break
         finally:
             self.last_activity = time.time()
@@ -194,6 +193,11 @@ class Channel(receiving.ReceivingChannel):
         self.server.parked_channels.leave(self._place)
         parked.end()
         self.server.add_task(self)
+
+    def _answer_in_turn(self) -> bool:
+        """Answer the oldest request while its sender's others do not compute; return as :meth:`_answer`."""
+        with self.server.computing.turn(self.holder):
+            return self._answer(self.requests[0])
 
     def _answer(self, request: Parser) -> bool:
         """Answer ``request``; return False if it waits without a thread instead, or the socket was handed over."""

@@ -18,6 +18,7 @@ from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
 from connmgr.fs.inflow import Inflow
+from connmgr.shares import Computing, waiting
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
@@ -38,6 +39,7 @@ class Server(Protocol):
     """The parts of the server that receiving uses."""
 
     bodies: Bodies
+    computing: Computing
     keep_alive_threads: threading.BoundedSemaphore
 
     def add_task(self, channel: Any) -> None: ...
@@ -65,6 +67,11 @@ class ReceivingChannel(SendingChannel):
 
     def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
         return Parser(adjustments, self._sender_of, self.server.bodies)
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the threads its oldest request uses (:mod:`connmgr.shares`)."""
+        raise NotImplementedError
 
     def _sender_of(self, authorization: str) -> Caller | None:
         """Return the sender of a request by its Authorization header; raise :class:`connmgr.errors.Busy`."""
@@ -96,7 +103,8 @@ class ReceivingChannel(SendingChannel):
                 return False
         except (OSError, ValueError):
             return False
-        with self._receiving:
+        # The turn comes first: the main thread must not wait for it behind the lock.
+        with self.server.computing.turn(self.holder), self._receiving:
             try:
                 data = receiving.recv(self._receive_bytes)
             except OSError:
@@ -157,7 +165,9 @@ class ReceivingChannel(SendingChannel):
             if receiving is None:
                 return b""
             poll.register(receiving, select.POLLIN)
-            if not poll.poll(max(0.0, timeout) * 1000):
+            with waiting():
+                has_come = bool(poll.poll(max(0.0, timeout) * 1000))
+            if not has_come:
                 raise TransferFailed(
                     f"The request's body came too slowly: it may make the daemon wait for {INFLOW_SECONDS:g} s at a "
                     f"time, and has at least {INFLOW_BYTES_PER_SECOND // 1024} KiB/s."
@@ -175,7 +185,9 @@ class ReceivingChannel(SendingChannel):
                 return b""
             poll.register(receiving, select.POLLIN)
             poll.register(stop, select.POLLIN)
-            if any(descriptor == stop for descriptor, _ in poll.poll()):
+            with waiting():
+                happened = poll.poll()
+            if any(descriptor == stop for descriptor, _ in happened):
                 return None
         except (OSError, ValueError):
             return b""

@@ -22,7 +22,7 @@ from connmgr.daemon.parser import Bodies
 from connmgr.daemon.threads import Threads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
-from connmgr.shares import Shares
+from connmgr.shares import Computing, Shares
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
@@ -96,7 +96,8 @@ class Server(TcpWSGIServer):
     """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, during :meth:`run`.
 
     ``slots`` is the number of simultaneous slow requests, ``max_body`` is in bytes, ``sender_of`` returns the sender of
-    a request by its Authorization header if that is valid, and ``bodies`` says where bodies go.
+    a request by its Authorization header if that is valid, ``bodies`` says where bodies go, and ``computing`` who may
+    compute now.
     """
 
     channel_class = Channel
@@ -112,8 +113,10 @@ class Server(TcpWSGIServer):
         max_body: int,
         sender_of: Callable[[str], Caller | None],
         bodies: Bodies,
+        computing: Computing,
     ) -> None:
         self.sender_of = sender_of
+        self.computing = computing
         self.bodies = bodies
         self._shares = Shares(TOKEN_CONNECTIONS, TOKENS_CONNECTIONS)
         # Clients of several threads may show their tokens at the same time.
@@ -165,10 +168,9 @@ class Server(TcpWSGIServer):
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
-    @property
-    def crowded(self) -> bool:
-        """Whether requests wait for a thread."""
-        return bool(self.task_dispatcher.crowded)  # type: ignore[attr-defined]
+    def crowded(self, holder: str | None) -> bool:
+        """Whether requests wait for a thread that answers one of ``holder``."""
+        return bool(self.task_dispatcher.crowded(holder))  # type: ignore[attr-defined]
 
     @property
     def busy(self) -> bool:

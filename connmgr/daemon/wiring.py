@@ -38,7 +38,7 @@ from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import Pace
+from connmgr.shares import Computing, Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
 from connmgr.streams.streams import Streams
@@ -106,6 +106,7 @@ def open_services(
         anonymous=anonymous,
         slots=slots,
         pace=Pace(),
+        computing=Computing(),
         blobs=blobs,
         audit=audit,
         subject_names=names,

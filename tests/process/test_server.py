@@ -21,7 +21,7 @@ from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
 from connmgr.fs.blobs import Spool
 from connmgr.secrets.principals import Access
-from connmgr.shares import Shares
+from connmgr.shares import Computing, Shares
 
 Application = Callable[..., Iterable[bytes]]
 IDLE_SECONDS = 0.3
@@ -44,6 +44,7 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
         max_body=100_000,
         sender_of=lambda header: owner if header == "good" else None,
         bodies=bodies,
+        computing=Computing(),
     )
 
 
