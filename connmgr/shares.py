@@ -116,6 +116,27 @@ class Pace:
                         del self._turns[name]
 
 
+class Rests:
+    """The rests between pieces of a token's work in a thread that serves everybody, and so cannot wait itself.
+
+    A rest is ``rest`` times the processor time of the piece, after the rests of all earlier pieces for that token; the
+    owner has none. Belongs to one thread.
+    """
+
+    def __init__(self, rest: float = REST) -> None:
+        self._rest = rest
+        self._free_at: dict[str, float] = {}
+
+    def after(self, holder: str | None, used: float) -> float:
+        """Return the seconds after which work for ``holder`` may go on, which has just ``used`` processor time."""
+        if holder is None:
+            return 0.0
+        now = time.monotonic()
+        self._free_at = {name: until for name, until in self._free_at.items() if until > now}
+        self._free_at[holder] = self._free_at.get(holder, now) + self._rest * used
+        return self._free_at[holder] - now
+
+
 LONGEST_TURN_SECONDS = 1.0
 OWNER_SECONDS = 0.02
 

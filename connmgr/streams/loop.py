@@ -15,8 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from connmgr.shares import Rests
+
 WORKERS = 1024
 """Most threads for blocking tasks, such as writing; a stream has at most two tasks at a time."""
+
+FRAMES_REST = 4.0
+"""Small frames of a token may take a fifth of the thread's time."""
 
 logger = logging.getLogger("connmgr.streams")
 
@@ -42,11 +47,12 @@ class Loop:
     """Makes calls one at a time in its own thread, which begins with the first call and ends with :meth:`close`.
 
     Calls must not block. ``call``, ``after`` and ``work`` are safe in any thread; the other methods belong to the
-    loop's own thread, which is called ``name``.
+    loop's own thread, which is called ``name``. ``rests`` has the rests of clients that send many small frames.
     """
 
     def __init__(self, name: str = "streams") -> None:
         self._name = name
+        self.rests = Rests(FRAMES_REST)
         self._selector = selectors.DefaultSelector()
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)

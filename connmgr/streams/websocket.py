@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +25,11 @@ GOODBYE_SECONDS = 5.0
 """Seconds in which a client must read the last frames and answer the close."""
 
 RECEIVE_BYTES = 256 * 1024
+FRAMES_AT_ONCE = 16
+SMALL_FRAME_BYTES = 1024
+"""After :data:`FRAMES_AT_ONCE` frames of fewer bytes others have their turn, and a token's clients rest. It is not
+their length that takes the time."""
+
 MAX_PENDING_BYTES = 2 * 1024 * 1024
 """Most unread bytes of a client, beyond which it is considered gone; its window does not limit answers to pings."""
 
@@ -56,6 +62,10 @@ class WebSocket:
         self.pending = 0
         """Bytes not yet accepted by the client's socket."""
         self._awaits_room = False
+        self._watched = 0
+        self._holder = opening.holder
+        self._incoming: Iterator[object] | None = None
+        """What came and is not handled yet; no more is read meanwhile."""
         self._heard = True
         self._silences = 0
         self._closed = self._closing = False
@@ -85,18 +95,25 @@ class WebSocket:
         self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
 
     def _begin(self, early: Iterable[object]) -> None:
-        self._handle_all(early)
-        if not self._closed:
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+        self._incoming = iter(early)
+        self._handle_on()
 
-    @property
-    def _events(self) -> int:
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._awaits_room else 0)
+    def _watch(self) -> None:
+        """Watch the socket for what is wanted now."""
+        reads = selectors.EVENT_READ if self._incoming is None else 0
+        events = reads | (selectors.EVENT_WRITE if self._awaits_room else 0)
+        if self._closed or events == self._watched:
+            return
+        self._watched = events
+        if events:
+            self._loop.watch(self._socket.fileno(), events, self._ready)
+        else:
+            self._loop.unwatch(self._socket.fileno())
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             self._flush()
-        if events & selectors.EVENT_READ and not self._closed:
+        if events & selectors.EVENT_READ and not self._closed and self._incoming is None:
             self._receive()
 
     def _receive(self) -> None:
@@ -114,14 +131,24 @@ class WebSocket:
             return
         self._heard = True
         self._connection.receive_data(data)
-        self._handle_all(self._connection.events())
+        self._incoming = self._connection.events()
+        self._handle_on()
 
-    def _handle_all(self, events: Iterable[object]) -> None:
+    def _handle_on(self) -> None:
+        """Handle what came, but few small frames at once: if some are left, go on after a rest."""
+        began, small, left = time.thread_time(), 0, self._incoming
+        self._incoming = None
         try:
-            for event in events:
+            for event in left or ():
                 if self._closed:
                     return
                 self._handle(event)
+                small += len(getattr(event, "data", b"")) < SMALL_FRAME_BYTES
+                if small == FRAMES_AT_ONCE:
+                    self._incoming = left
+                    rest = self._loop.rests.after(self._holder, time.thread_time() - began)
+                    self._loop.after(rest, self._handle_on)
+                    break
         except Refused as refusal:
             self._refused(refusal)
             self.close(refusal.code, str(refusal))
@@ -129,6 +156,8 @@ class WebSocket:
             # What came with the frame would be lost unnoticed, and the client must not go on as if it had been taken.
             self.close(CloseReason.INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
             raise
+        finally:
+            self._watch()
 
     def _handle(self, event: object) -> None:
         if isinstance(event, Ping):
@@ -204,7 +233,7 @@ class WebSocket:
     def _await_room(self, wanted: bool) -> None:
         if wanted != self._awaits_room:
             self._awaits_room = wanted
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+            self._watch()
 
     def _sendings(self) -> Iterator[int]:
         while self._outgoing:
