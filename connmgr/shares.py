@@ -63,7 +63,7 @@ class Shares:
 
 
 REST = 10.0
-LONGEST_REST_SECONDS = 2.0
+LONGEST_REST_SECONDS = 4.0
 
 
 @dataclass
@@ -76,18 +76,18 @@ class _Turn:
 class Pace:
     """Has each token do work that stops the interpreter one piece at a time, with a rest between two of them.
 
-    The rest is ``rest`` times the processor time of the piece before, at most ``longest`` seconds: whoever asks for
-    little meanwhile meets few such pieces. The owner has no pace. Safe to use from several threads.
+    The rest is some times the processor time of the piece before, at most ``longest`` seconds: whoever asks for little
+    meanwhile meets few such pieces. The owner has no pace. Safe to use from several threads.
     """
 
-    def __init__(self, rest: float = REST, longest: float = LONGEST_REST_SECONDS) -> None:
-        self._rest, self._longest = rest, longest
+    def __init__(self, longest: float = LONGEST_REST_SECONDS) -> None:
+        self._longest = longest
         self._lock = threading.Lock()
         self._turns: dict[str, _Turn] = {}
 
     @contextmanager
-    def turn(self, holder: str | None) -> Iterator[None]:
-        """Wait for the turn of ``holder``, and have it during the block."""
+    def turn(self, holder: str | None, rest: float = REST) -> Iterator[None]:
+        """Wait for the turn of ``holder``, and have it during the block; afterwards rest ``rest`` times as long."""
         if holder is None:
             yield
             return
@@ -104,7 +104,7 @@ class Pace:
                     yield
                 finally:
                     used = time.thread_time() - began
-                    turn.free_at = time.monotonic() + min(self._longest, self._rest * used)
+                    turn.free_at = time.monotonic() + min(self._longest, rest * used)
             finally:
                 turn.lock.release()
         finally:

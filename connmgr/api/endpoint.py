@@ -109,7 +109,7 @@ class Endpoint:
             self.request,
             raw=bool(self.raw_body),
             most=self.most_values,
-            turn=lambda: found.pace.turn(known.holder),
+            turn=lambda rest: found.pace.turn(known.holder, rest),
         )
         return self._carry_out(found, known, request, self._respond)
 

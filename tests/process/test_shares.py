@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import select
 import socket
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from marshmallow import ValidationError
 
 from connmgr.api import body
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import InvalidRequest
+from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import Pace, Shares
+from connmgr.shares import REST, Pace, Shares
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
@@ -232,9 +235,50 @@ def test_values_are_counted_right_where_pieces_of_the_text_meet(at: int) -> None
             body.parse(json.dumps({"a": content, "b": [0] * values}).encode())
 
 
+@pytest.mark.parametrize(
+    ("size", "rests"),
+    [
+        (body.LARGE_BYTES, []),
+        (body.LARGE_BYTES + 1, [REST]),
+        (body.HUGE_BYTES, [REST]),
+        (body.HUGE_BYTES + 1, [body.HUGE_REST]),
+    ],
+)
+def test_the_rest_after_a_body_grows_with_its_size(size: int, rests: list[float]) -> None:
+    text = b"{}".ljust(size)
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": io.BytesIO(text)}
+    asked: list[float] = []
+
+    def turn(rest: float) -> contextlib.AbstractContextManager[None]:
+        asked.append(rest)
+        return contextlib.nullcontext()
+
+    assert body.read(environ, None, raw=False, turn=turn) == {}
+    assert asked == rests
+
+
+@pytest.mark.parametrize("at", range(-4, 1))
+def test_a_character_may_lie_where_pieces_of_a_text_meet(at: int) -> None:
+    begin = b'{"a": "'
+    whole = begin + b"x" * (body._PIECE - len(begin) + at) + "\U0001f600\u00e4".encode() + b'"}'
+    assert body.parse(whole)["a"].endswith("x\U0001f600\u00e4")
+    broken = whole.replace("\u00e4".encode(), b"\xff")
+    with pytest.raises(InvalidRequest, match=f"not UTF-8: bad byte at position {broken.index(0xFF)}"):
+        body.parse(broken)
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        body.parse(whole[:-3])
+
+
+@pytest.mark.parametrize("before", [0, 65_535, 65_536, 200_000])
+def test_a_lone_surrogate_is_found_wherever_it_is(before: int) -> None:
+    with pytest.raises(ValidationError, match="lone surrogate"):
+        Text().deserialize("x" * before + "\ud800")
+    assert Text().deserialize("x" * before + "\U0001f600") == "x" * before + "\U0001f600"
+
+
 def test_a_token_rests_between_two_large_pieces_of_work_and_others_do_not_wait() -> None:
-    pace = Pace(rest=1000.0, longest=0.3)
-    with pace.turn("a"):
+    pace = Pace(longest=0.3)
+    with pace.turn("a", rest=1000.0):
         sum(range(100_000))
     began = time.monotonic()
     for holder in ("b", None, None):
