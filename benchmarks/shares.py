@@ -245,7 +245,7 @@ class _Crowd(NamedTuple):
         )
         return "\r\n".join((*lines, "", "")).encode() + body
 
-    def json(self, path: str, **members: Any) -> bytes:
+    def json(self, path: str, /, **members: Any) -> bytes:
         body = json.dumps(members).encode()
         return self.request(path, len(body), body)
 

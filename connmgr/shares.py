@@ -136,6 +136,12 @@ class Rests:
         self._free_at[holder] = self._free_at.get(holder, now) + self._rest * used
         return self._free_at[holder] - now
 
+    @property
+    def are_due(self) -> bool:
+        """Whether anybody rests."""
+        now = time.monotonic()
+        return any(until > now for until in self._free_at.values())
+
 
 LONGEST_TURN_SECONDS = 1.0
 OWNER_SECONDS = 0.02

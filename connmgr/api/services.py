@@ -65,6 +65,9 @@ class Services:
     slots: RequestSlots
     pace: Pace
     computing: Computing
+    upgrades: Pace
+    """The pace at which a token's requests become streams."""
+
     blobs: Blobs
     audit: AuditLog
     subject_names: SubjectNames

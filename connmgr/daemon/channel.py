@@ -149,7 +149,7 @@ class Channel(receiving.ReceivingChannel):
         return ClientCancellation(self.server.departures, lambda: self.handed_over or self.socket)
 
     def readable(self) -> bool:
-        if self.handed_over:
+        if self.handed_over or time.monotonic() < self.rests_until:
             return False
         if self.parked is not None:
             # A leaving client must be noticed, so the socket is read until one more request has come.

@@ -18,7 +18,7 @@ from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
 from connmgr.fs.inflow import Inflow
-from connmgr.shares import Computing, waiting
+from connmgr.shares import Computing, Rests, waiting
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
@@ -31,6 +31,10 @@ each of these bytes. A slot and a thread belong to it meanwhile."""
 KEEP_ALIVE_SECONDS = 0.02
 """The answering thread waits this long for the next request, which saves handing it to another thread."""
 
+RECEIVING_REST = 4.0
+SHORTEST_REST_SECONDS = 0.001
+"""The main thread, which serves all clients, spends at most a fifth of its time with what those of a token send."""
+
 UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 """Bytes of an upload received at once, just below the size that the C library returns to the system."""
 
@@ -41,6 +45,7 @@ class Server(Protocol):
     bodies: Bodies
     computing: Computing
     keep_alive_threads: threading.BoundedSemaphore
+    rests: Rests
 
     def add_task(self, channel: Any) -> None: ...
 
@@ -56,6 +61,9 @@ class ReceivingChannel(SendingChannel):
 
     handed_over: socket.socket | None = None
     """The client's socket if it now belongs to a stream, so that this channel must not use it."""
+
+    rests_until = 0.0
+    """The main thread reads nothing from a token's client until this time of ``time.monotonic``."""
 
     _lingering_until = 0.0
     """Arriving data is discarded until this time, in seconds since 1970; 0 for no discarding."""
@@ -209,6 +217,12 @@ class ReceivingChannel(SendingChannel):
         return bytes(super().recv(max(buffer_size, self._receive_bytes)))
 
     def handle_read(self) -> None:
+        holder, began = self.holder, time.thread_time()
+        self._read_once()
+        rest = self.server.rests.after(holder or None, time.thread_time() - began)
+        self.rests_until = time.monotonic() + rest if rest >= SHORTEST_REST_SECONDS else 0.0
+
+    def _read_once(self) -> None:
         with self._receiving:
             # The main thread polled many sockets. Since then a thread may have answered this client, and read on, or
             # handed its socket over to a stream, whose data these would be.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import sys
 import threading
@@ -19,10 +20,11 @@ from connmgr.daemon.channel import Channel
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Bodies
+from connmgr.daemon.receiving import RECEIVING_REST
 from connmgr.daemon.threads import Threads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
-from connmgr.shares import Computing, Shares
+from connmgr.shares import Computing, Rests, Shares
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
@@ -128,6 +130,7 @@ class Server(TcpWSGIServer):
         self._shut_down = False
         self._next_drop = 0.0
         self.parked_channels = ParkedChannels()
+        self.rests = Rests(RECEIVING_REST)
         self.departures = Departures()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
         super().__init__(
@@ -150,8 +153,17 @@ class Server(TcpWSGIServer):
             if left <= 0:
                 return
             self._drop()
-            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due())
+            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due(), self._until_rested())
             wasyncore.loop(timeout=pause, use_poll=True, map=self._sockets, count=1)
+
+    def _until_rested(self) -> float:
+        """Return the seconds until the first client may be read again whose token rests."""
+        if not self.rests.are_due:
+            return POLL_SECONDS
+        now = time.monotonic()
+        ends = [one.rests_until for one in list(self.active_channels.values()) if one.rests_until > now]
+        # poll(2) counts whole milliseconds; rounded down, the last one would be spent awake.
+        return math.ceil((min(ends) - now) * 1000) / 1000 if ends else POLL_SECONDS
 
     def wake(self) -> None:
         """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""

@@ -107,6 +107,7 @@ def open_services(
         slots=slots,
         pace=Pace(),
         computing=Computing(),
+        upgrades=Pace(),
         blobs=blobs,
         audit=audit,
         subject_names=names,

@@ -1,16 +1,20 @@
-"""Many small frames of one client: others have their turn in between, a token rests, and nothing is lost."""
+"""Many small frames or upgrades of one client: others have their turn in between, and nothing is lost."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
+import flask
 import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection
 
+from connmgr.api import stream_endpoint
+from connmgr.api.stream_endpoint import HAND_OVER, UPGRADE_REST
 from connmgr.shares import REST, Rests
 from connmgr.streams.loop import Loop
 from connmgr.streams.opening import Opening
@@ -108,3 +112,24 @@ def test_sizes_before_input_lose_nothing(own_daemon: Daemon, is_owner: bool) -> 
         stream.write(b"typed\n")
         ended = stream.finish()
     assert (ended.status, ended.stdout.splitlines()[-2:]) == (0, [b"30 399", b"typed"])
+
+
+def test_upgrades_of_a_token_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[object] = []
+
+    class Upgrades:
+        @contextmanager
+        def turn(self, holder: str | None, rest: float) -> Iterator[None]:
+            events.append((holder, rest))
+            yield
+            events.append("over")
+
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(stream_endpoint, "services", lambda: SimpleNamespace(upgrades=Upgrades()))
+    monkeypatch.setattr(stream_endpoint, "account", lambda: SimpleNamespace(holder="token"))
+    opening = Opening(HEADERS.get)
+    app = flask.Flask(__name__)
+    with closing(ours), closing(theirs), app.test_request_context(environ_overrides={HAND_OVER: lambda: theirs}):
+        stream_endpoint._accept(opening)
+        events.append(ours.recv(65536)[:13])
+    assert events == [("token", UPGRADE_REST), "over", b"HTTP/1.1 101 "]
