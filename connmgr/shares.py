@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 STRANGER = ""
@@ -158,47 +158,40 @@ class Computing:
 
     def __init__(self, longest: float = LONGEST_TURN_SECONDS, owner: float = OWNER_SECONDS) -> None:
         self._longest, self._owner = longest, owner
-        self._changed = threading.Condition(threading.Lock())
-        self._owners = 0
+        self._lock = threading.Lock()
+        self._free = threading.Condition(self._lock)
+        self._owners = self._behind = 0
         self._turns: dict[str, _Turn] = {}
 
-    @contextmanager
-    def turn(self, holder: str | None) -> Iterator[None]:
+    def turn(self, holder: str | None) -> AbstractContextManager[None]:
         """Wait for the turn of ``holder``, and compute during the block; within another turn this does nothing."""
-        if getattr(_thread, "turn", None) is not None:
-            yield
-            return
-        held = _Computation(self, holder)
-        held.begin()
-        _thread.turn = held
-        try:
-            yield
-        finally:
-            _thread.turn = None
-            held.end()
+        return _Computation(self, holder) if getattr(_thread, "turn", None) is None else nullcontext()
 
     def begin(self, holder: str | None) -> bool:
-        """Wait until ``holder`` may compute; return whether it waited for a turn that it now has."""
+        """Wait until ``holder`` may compute; return whether it has the turn, and did not wait for too long."""
         if holder is None:
-            with self._changed:
+            # This and its end are a part of each request of the owner's, so they do little.
+            with self._lock:
                 self._owners += 1
             return True
-        with self._changed:
+        with self._lock:
             turn = self._turns.setdefault(holder, _Turn())
             turn.users += 1
         has_turn = turn.lock.acquire(timeout=self._longest)
         if self._owners:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._owners, self._owner)
+            with self._lock:
+                self._behind += 1
+                self._free.wait_for(lambda: not self._owners, self._owner)
+                self._behind -= 1
         return has_turn
 
     def end(self, holder: str | None, *, has_turn: bool) -> None:
         """Note that a thread computes no more for ``holder``."""
-        with self._changed:
+        with self._lock:
             if holder is None:
                 self._owners -= 1
-                if not self._owners:
-                    self._changed.notify_all()
+                if self._behind and not self._owners:
+                    self._free.notify_all()
                 return
             turn = self._turns[holder]
             turn.users -= 1
@@ -211,14 +204,17 @@ class Computing:
 class _Computation:
     """The turn of one thread, which it gives up while it waits."""
 
+    __slots__ = ("_computing", "_has_turn", "_holder")
+
     def __init__(self, computing: Computing, holder: str | None) -> None:
         self._computing, self._holder = computing, holder
-        self._has_turn = False
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         self._has_turn = self._computing.begin(self._holder)
+        _thread.turn = self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        _thread.turn = None
         self._computing.end(self._holder, has_turn=self._has_turn)
 
 
@@ -232,10 +228,8 @@ def waiting() -> Iterator[None]:
     if held is None:
         yield
         return
-    _thread.turn = None
-    held.end()
+    held.__exit__()
     try:
         yield
     finally:
-        held.begin()
-        _thread.turn = held
+        held.__enter__()

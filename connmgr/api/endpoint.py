@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -135,8 +135,8 @@ class Endpoint:
             try:
                 ready = self._ready(found, known, request, held)
                 result = _awaited(known.turns, lambda: self._viewed(found, known, request, ready))
-                # It has had none while it waited for a machine, and its answer may be large.
-                with found.computing.turn(known.holder):
+                # It has none while it has a slot, and its answer may be large.
+                with found.computing.turn(known.holder) if self.waits else nullcontext():
                     response = respond(result)
                 if known.loan is not None and (why := known.loan.over) is not None:
                     # Its end came too early to find what this request has opened.

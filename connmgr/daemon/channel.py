@@ -149,7 +149,7 @@ class Channel(receiving.ReceivingChannel):
         return ClientCancellation(self.server.departures, lambda: self.handed_over or self.socket)
 
     def readable(self) -> bool:
-        if self.handed_over or time.monotonic() < self.rests_until:
+        if self.handed_over or (self.rests_until and time.monotonic() < self.rests_until):
             return False
         if self.parked is not None:
             # A leaving client must be noticed, so the socket is read until one more request has come.
@@ -168,8 +168,12 @@ class Channel(receiving.ReceivingChannel):
             # Nobody waits for the answer any more, and nothing was begun.
             self.connected = self.connected and not has_left(self.socket)
         try:
-            while self._answer_in_turn():
-                if self.server.crowded(self.holder) or not (self.requests or self._next_arrives()):
+            answered = True
+            while answered:
+                holder = self.holder
+                with self.server.computing.turn(holder):
+                    answered = self._answer(self.requests[0])
+                if answered and (self.server.crowded(holder) or not (self.requests or self._next_arrives())):
                     break
         finally:
             self.last_activity = time.time()
@@ -193,11 +197,6 @@ class Channel(receiving.ReceivingChannel):
         self.server.parked_channels.leave(self._place)
         parked.end()
         self.server.add_task(self)
-
-    def _answer_in_turn(self) -> bool:
-        """Answer the oldest request while its sender's others do not compute; return as :meth:`_answer`."""
-        with self.server.computing.turn(self.holder):
-            return self._answer(self.requests[0])
 
     def _answer(self, request: Parser) -> bool:
         """Answer ``request``; return False if it waits without a thread instead, or the socket was handed over."""

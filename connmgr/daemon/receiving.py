@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -111,8 +112,9 @@ class ReceivingChannel(SendingChannel):
                 return False
         except (OSError, ValueError):
             return False
+        holder = self.holder
         # The turn comes first: the main thread must not wait for it behind the lock.
-        with self.server.computing.turn(self.holder), self._receiving:
+        with self.server.computing.turn(holder) if holder is not None else nullcontext(), self._receiving:
             try:
                 data = receiving.recv(self._receive_bytes)
             except OSError:

@@ -31,8 +31,9 @@ class Threads(ThreadedTaskDispatcher):
 
     def crowded(self, holder: str | None) -> bool:
         """Whether tasks wait for a thread that serves ``holder``: the owner's makes room for no token's share."""
-        idle = len(self.threads) - self.active_count
-        return len(self.queue) > idle or bool(holder is not None and self._held_back)
+        if self.queue and len(self.queue) > len(self.threads) - self.active_count:
+            return True
+        return bool(self._held_back) and holder is not None
 
     def add_task(self, task: Any) -> None:
         holder = task.holder
