@@ -24,11 +24,11 @@ from connmgr.shares import REST
 MAX_DEPTH = 32
 MAX_DIGITS = 400
 MAX_VALUES = 50_000
-"""Most values in a body. A value of three bytes takes a hundred in memory, so its length alone does not limit that; nor
-does it limit the time for which parsing stops all other threads."""
+"""Most values in a token's body. A value of three bytes takes a hundred in memory, so its length alone does not limit
+that; nor does it limit the time for which parsing stops all other threads."""
 
 LISTED_VALUES = 500_000
-"""The same where a request lists connections, categories or files."""
+"""The same where a request lists connections, categories or files, and for the owner."""
 
 LARGE_BYTES = 64 * 1024
 """Bodies above this size are parsed at their sender's pace (:class:`connmgr.shares.Pace`)."""

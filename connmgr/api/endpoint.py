@@ -14,7 +14,7 @@ import marshmallow
 from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
-from connmgr.api.body import MAX_VALUES, REFUSAL, read
+from connmgr.api.body import LISTED_VALUES, MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
@@ -79,7 +79,7 @@ class Endpoint:
     """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
     most_values: int = MAX_VALUES
-    """Most values in the JSON of its request."""
+    """Most values in the JSON of a token's request; the owner may send as many as where lists are expected."""
 
     public: bool = False
     """Whether it needs no token."""
@@ -108,7 +108,7 @@ class Endpoint:
             known.environ,
             self.request,
             raw=bool(self.raw_body),
-            most=self.most_values,
+            most=self.most_values if known.holder else max(self.most_values, LISTED_VALUES),
             turn=lambda rest: found.pace.turn(known.holder, rest),
         )
         return self._carry_out(found, known, request, self._respond)

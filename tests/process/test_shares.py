@@ -185,7 +185,7 @@ def test_a_large_body_is_refused_before_it_is_read(
 
 
 def test_values_are_counted_before_any_is_built(own_daemon: Daemon) -> None:
-    headers = bearer(own_daemon)
+    headers = {"Authorization": f"Bearer {create(own_daemon, 'secret.decrypt').secret}"}
     before = psutil.Process(own_daemon.pid).memory_info().rss
     bomb = b'{"encrypted": [' + b"[]," * 5_000_000 + b"[]]}"
     answer = send(own_daemon.url, "/secret/decrypt", bomb, headers)
@@ -218,10 +218,16 @@ def test_too_many_values_are_refused_whatever_they_are(text: bytes) -> None:
 
 
 def test_requests_that_list_connections_may_have_more_values(own_daemon: Daemon) -> None:
-    asked = {"connections": [LOCAL] * 60_000}
-    assert send(own_daemon.url, "/connection/info", asked, bearer(own_daemon)).status == 200
-    refused = send(own_daemon.url, "/secret/decrypt", {"encrypted": asked["connections"]}, bearer(own_daemon))
-    assert "more than 50000 values" in refused.message
+    holder, listed = create(own_daemon, "connection.read", "shell.any"), [LOCAL] * 60_000
+    assert holder.send("/connection/info", connections=listed).status == 200
+    assert "more than 50000 values" in holder.send("/shell/exec", values=listed).message
+
+
+def test_the_owner_may_send_as_many_values_to_any_endpoint(own_daemon: Daemon) -> None:
+    asked = {"connection": LOCAL, "command": "echo $V59999", "env": {f"V{number}": "" for number in range(60_000)}}
+    assert "values" not in send(own_daemon.url, "/shell/exec", asked, bearer(own_daemon)).message
+    refused = send(own_daemon.url, "/shell/exec", {"values": [0] * 500_001}, bearer(own_daemon))
+    assert "more than 500000 values" in refused.message
 
 
 @pytest.mark.parametrize("at", range(-3, 4))
