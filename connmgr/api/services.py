@@ -15,10 +15,10 @@ from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
-from connmgr.jobs.orphans import Orphans
-from connmgr.jobs.starting import Starts
+from connmgr.jobs.reaper import OrphanJobs
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
@@ -27,10 +27,9 @@ from connmgr.rights.saved_commands import SavedCommands
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace
-from connmgr.shell.shells import Shells
-from connmgr.streams.streams import Streams
+from connmgr.shell.shells import ShellTable
 from connmgr.terminals.terminals import Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -45,13 +44,12 @@ class Services:
     registry: Registry
     links: LinkTable
     kept: KeptLinks
-    shells: Shells
+    shells: ShellTable
     streams: Streams
     terminals: Terminals
     tunnels: Tunnels
     jobs: Jobs
-    starts: Starts
-    orphans: Orphans
+    orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals
     commands: SavedCommands

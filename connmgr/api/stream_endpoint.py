@@ -19,8 +19,7 @@ from connmgr.api.errors import told
 from connmgr.api.parking import Parked
 from connmgr.api.services import Services, services
 from connmgr.errors import BadFrame, UpgradeRequired
-from connmgr.streams.client import refuse
-from connmgr.streams.opening import Opening
+from connmgr.pipes.clients import Opening, refuse
 
 HAND_OVER = "connmgr.hand_over"
 """The key in a request's environment for the function that hands over its client's socket."""
@@ -39,7 +38,7 @@ Begin = Callable[[Opening], None]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEndpoint(Endpoint):
-    """An endpoint that answers 101, then uses frames (:mod:`connmgr.frames`); its view returns a :data:`Begin`."""
+    """An endpoint that answers 101, then speaks in :mod:`connmgr.streams.frames`; its view returns a :data:`Begin`."""
 
     methods: tuple[str, ...] = ("GET",)
 
@@ -102,6 +101,7 @@ class StreamEndpoint(Endpoint):
         else:
             asking = self.redeems(opening.ticket, in_path)
             self._admit_caller(found, known, asking)
+        opening.rests = found.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:

@@ -21,14 +21,13 @@ from connmgr.daemon.ending import Ending
 from connmgr.daemon.stop import CLOSE_SECONDS, Stop
 from connmgr.errors import StartupError, UnknownJob
 from connmgr.fs.blobs import Blobs
-from connmgr.jobs.jobs import Jobs
-from connmgr.jobs.keeper import Keeper
-from connmgr.jobs.orphans import Orphans
-from connmgr.jobs.reach import Reach
-from connmgr.jobs.starting import JobLimits, Starts
+from connmgr.jobs.jobs import JobLimits, Jobs
+from connmgr.jobs.reaper import OrphanJobs, Reaper
+from connmgr.jobs.remote import RemoteHosts
 from connmgr.links.chain import ConnectionSecrets
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
@@ -40,11 +39,10 @@ from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shares import Computing, Pace
 from connmgr.shell.grounds import Grounds
-from connmgr.shell.shells import Shells
-from connmgr.streams.streams import Streams
+from connmgr.shell.shells import ShellTable
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 
 logger = logging.getLogger("connmgr.daemon")
@@ -69,9 +67,9 @@ def open_services(
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
     kept = KeptLinks()
     cleanup.callback(kept.let_go, 0.0)
-    reach = Reach(links, kept)
-    jobs = _open_jobs(vault, reach, kept, slots, cleanup)
-    starts = Starts(vault, jobs, JobLimits(settings.max_connection_jobs, settings.max_jobs))
+    reach = RemoteHosts(links, kept)
+    limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
+    jobs = _open_jobs(vault, reach, limits, kept, slots, cleanup)
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
     loans = Loans()
@@ -92,8 +90,7 @@ def open_services(
         terminals=terminals,
         tunnels=tunnels,
         jobs=jobs,
-        starts=starts,
-        orphans=Orphans(vault, reach, jobs, starts),
+        orphans=OrphanJobs(vault, reach, jobs),
         authorisation=_authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells)),
         approvals=approvals,
         commands=SavedCommands(vault.commands),
@@ -119,8 +116,8 @@ def open_services(
 
 def _open_shells(
     settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
-) -> Shells:
-    shells = Shells(
+) -> ShellTable:
+    shells = ShellTable(
         vault,
         registry,
         links,
@@ -145,10 +142,17 @@ def _open_terminals(
     return terminals
 
 
-def _open_jobs(vault: Vault, reach: Reach, kept: KeptLinks, slots: RequestSlots, cleanup: contextlib.ExitStack) -> Jobs:
-    jobs = Jobs(vault, reach, lambda: slots.taken(holder()))
+def _open_jobs(
+    vault: Vault,
+    reach: RemoteHosts,
+    limits: JobLimits,
+    kept: KeptLinks,
+    slots: RequestSlots,
+    cleanup: contextlib.ExitStack,
+) -> Jobs:
+    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()))
     cleanup.callback(jobs.close, CLOSE_SECONDS)
-    keeper = Keeper(vault, jobs, reach, kept)
+    keeper = Reaper(vault, jobs, reach, kept)
     cleanup.callback(keeper.close, CLOSE_SECONDS)
     return jobs
 

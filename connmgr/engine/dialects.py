@@ -1,18 +1,58 @@
 """The shells that the engine supports, and how each is started, driven and asked for its state.
 
-A *supervisor* is the shell that lives as long as the session. It reads one frame per command from its standard input
+A *supervisor* is the shell that lives as long as the session. It reads one envelope per command from its standard input
 and runs it in a subshell, so that a command cannot affect the supervisor. fish and csh cannot do that: ``/bin/sh``
 supervises them and starts one per command.
+
+The programs of ``scripts/`` define functions, and envelopes call them. The constants in capitals name those functions,
+with their arguments. :mod:`connmgr.engine.envelope` explains the letters, which the programs print after the nonce.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from connmgr.engine.script import Source, fill, quote
-from connmgr.engine.words import LETTERS
 from connmgr.errors import UnsupportedShell
+
+GONE = b"_cm_gone"
+"""``letter nonce``: reports why the command does not run."""
+
+DUMP = b"_cm_dump"
+"""``status nonce``: prints the state, and ends the subshell."""
+
+PUT = b"_cm_put"
+"""``text``: prints bytes in the escapes of ``printf %b``, as a command's input."""
+
+HOLD, FREE = b"_cm_hold", b"_cm_free"
+"""Reserve and release the descriptors that scripts use; between them the streams of a command are kept."""
+
+EXEC = b"_cm_exec"
+"""``argv…``: becomes a program of PATH whose name ``exec`` would read as something else."""
+
+END = b"_cm_end"
+"""``status nonce``: the supervisor reports the end of a command."""
+
+DONE = b"_cm_done"
+"""``status nonce``: a subshell reports its own end; the supervisor then only needs :data:`RENEW`."""
+
+RENEW = b"_cm_renew"
+"""Reopens the session's streams."""
+
+FUNCTION_PREFIX = "_cm_"
+"""The prefix of all functions of a supervisor, even those that no envelope calls."""
+
+DIRECTORY = "c"
+MOVED = "p"
+VARIABLES = "v"
+REST = "x"
+REFUSED = "g"
+LOST = "l"
+
+LETTERS = {"directory": DIRECTORY, "moved": MOVED, "variables": VARIABLES, "rest": REST}
+"""The letters by their names in the programs of ``scripts/``."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +73,18 @@ class Interpreted:
         return fill(self.call, {"program": fill(program, LETTERS | {"supervisor": "'$$'"})}).encode()
 
 
+@dataclass(frozen=True)
+class Interpreter:
+    """The shell that runs the commands of a session supervised by ``/bin/sh``.
+
+    ``env`` is the path of env(1).
+    """
+
+    shell: str
+    language: Interpreted
+    env: str = "/usr/bin/env"
+
+
 _RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
 
 
@@ -42,16 +94,17 @@ class Dialect:
 
     ``number`` is the API's ``shellDialect``. ``builtin`` is the word that calls a builtin despite a function of the
     same name, and ``plainly`` removes a function with the name of that word itself. ``exports`` prints the exported
-    variables as ``export -p`` does. The shell sets the values of the variables in ``kept`` itself, so that they can
-    only be exported; the variables in ``orders`` change its behaviour. ``family`` prints which shell one called sh is.
-    ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections of a command, and
-    ``hold`` defines the functions around it if the shell can open descriptors beyond 9. ``untrap`` undoes traps that a
-    command may have set for the words that follow. ``renewal`` reopens the session's streams. ``functions`` prints the
-    functions and aliases that a shell may have been started with. ``preparation`` is run once, before all commands.
-    ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal number, and nothing after it. ``slurps``
-    says whether ``$(<file)`` is the content of a file. ``execute`` replaces the shell by a program; if it would prefer
-    a builtin, ``by_path`` does this with the path of the program ``$_cm_name``. ``newline`` is a newline within single
-    quotes. ``interpreter`` is, for a shell that cannot supervise, the sh text that runs a command in it.
+    variables as ``export -p`` does. The shell sets the values of the variables in ``preset`` itself, so that they
+    can only be exported; the variables in ``controls`` change its behaviour. ``family`` prints which shell one
+    called sh is. ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections
+    of a command, and ``hold`` defines the functions around it if the shell can open descriptors beyond 9.
+    ``untrap`` undoes traps that a command may have set for the words that follow. ``renewal`` reopens the session's
+    streams. ``functions`` prints the functions and aliases that a shell may have been started with. ``preparation``
+    is run once, before all commands. ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal
+    number, and nothing after it. ``slurps`` says whether ``$(<file)`` is the content of a file. ``execute``
+    replaces the shell by a program; if it would prefer a builtin, ``by_path`` does this with the path of the
+    program ``$_cm_name``. ``newline`` is a newline within single quotes. ``interpreter`` is, for a shell that
+    cannot supervise, the sh text that runs a command in it.
     """
 
     number: int
@@ -59,8 +112,8 @@ class Dialect:
     options: tuple[str, ...] = ()
     builtin: str = "command"
     plainly: str = r"\unset -f command"
-    kept: frozenset[bytes] = frozenset({b"PPID"})
-    orders: frozenset[bytes] = frozenset()
+    preset: frozenset[bytes] = frozenset({b"PPID"})
+    controls: frozenset[bytes] = frozenset()
     exports: str = "command export -p"
     fork: str = ""
     streams: str = ">&8 2>&9 8>&- 9>&-"
@@ -81,10 +134,10 @@ class Dialect:
         """Return ``word``, which may contain any bytes, as one word of this shell."""
         return quote(word) if self.newline == b"\n" else quote(word).replace(b"\n", self.newline)
 
-    def behind(self, family: Dialect, kept: frozenset[bytes]) -> Dialect:
-        """Return this dialect for the actual shell ``family`` behind the name sh, with its and the given ``kept``."""
-        kept |= family.kept
-        own = replace(self, kept=kept, orders=family.orders, fork=family.fork, newline=family.newline)
+    def behind(self, family: Dialect, preset: frozenset[bytes]) -> Dialect:
+        """Return this dialect for the actual shell ``family`` behind the name sh, with its and the given ``preset``."""
+        preset |= family.preset
+        own = replace(self, preset=preset, controls=family.controls, fork=family.fork, newline=family.newline)
         return replace(own, by_path=family.by_path and own.execute)
 
 
@@ -97,6 +150,9 @@ _ZSH_EXPORTS = (
     '(($#_cm_e))&&builtin print -rl -- "${(@)_cm_e}"'
 )
 
+# Neither fish nor csh has a subshell that would keep `exit`, `exec` or a redirection from the shell itself, and csh
+# reads ahead of what it runs. So sh gives each command to a new one: its text comes through a pipe, which becomes
+# descriptor 7, and its standard input, which sh has kept as 6, is put back. No argv, and so no `ps`, shows the text.
 _FISH = Interpreted(
     "printf %s @command@|{ @shell@ --no-config -c @program@ 7<&0 <&6 6<&-;}", Source(__package__, "command", "fish")
 )
@@ -112,8 +168,9 @@ _BASH_PLAINLY = (
     "POSIXLY_CORRECT=${POSIXLY_CORRECT-_cm_};unset -f builtin enable;enable builtin exit echo pwd export trap unset [;"
     'case "$POSIXLY_CORRECT" in _cm_) unset POSIXLY_CORRECT;; esac'
 )
-# Without this option, zsh runs builtins and functions instead of programs.
+# Without this option, `exec` of zsh runs builtins and functions instead of programs.
 _ZSH_EXECUTE = "builtin unset -f command_not_found_handler 2>/dev/null;builtin setopt posixbuiltins;builtin exec"
+# A trap of the command would run before each word of the engine that follows it, and could print or exit.
 _UNTRAP = "command trap - DEBUG ERR||:"
 # `cd -` goes to OLDPWD, which lasts like exported variables; a ksh exports it only if it was exported before.
 _KEEP_DIRECTORY_BEFORE = "export OLDPWD"
@@ -154,8 +211,8 @@ DIALECTS = (
         streams='>&"${_cm_streams[0]}" 2>&"${_cm_streams[1]}" 8>&"${_cm_streams[2]}" 9>&"${_cm_streams[3]}"',
         hold=_HOLD_COPIES,
         plainly=_BASH_PLAINLY,
-        kept=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
-        orders=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
+        preset=frozenset(b"PPID SHLVL UID EUID SHELLOPTS BASHOPTS".split()),
+        controls=frozenset(b"FUNCNEST histchars BASH_XTRACEFD".split()),
         untrap="builtin trap - DEBUG ERR RETURN;builtin unset -f exec",
         renewal=_RENEWAL,
         functions="declare -F",
@@ -164,15 +221,15 @@ DIALECTS = (
         execute="builtin exec",
     ),
     Dialect(2, ("dash",)),
-    Dialect(3, ("ash",), kept=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
+    Dialect(3, ("ash",), preset=frozenset({b"PPID", b"SHLVL"}), hold=_HOLD_TEN),
     Dialect(
         4,
         ("zsh",),
         options=("-f", "+i"),
         builtin="builtin",
         plainly='case "${+functions[builtin]}" in 1) unset -f builtin;; esac',
-        kept=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
-        orders=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
+        preset=frozenset(b"PPID SHLVL UID EUID GID EGID USERNAME".split()),
+        controls=frozenset(b"FUNCNEST histchars HISTCHARS DIRSTACKSIZE".split()),
         exports=_ZSH_EXPORTS,
         untrap="builtin trap - DEBUG ERR;builtin unset -f exec||:",
         renewal=_RENEWAL,
@@ -190,7 +247,7 @@ DIALECTS = (
     Dialect(
         5,
         ("ksh", "ksh93", "ksh93u+m"),
-        kept=frozenset({b"PPID", b"SHLVL"}),
+        preset=frozenset({b"PPID", b"SHLVL"}),
         untrap=_UNTRAP,
         fork='exec 7>&8;ulimit -Ht "${_cm_limit-$(ulimit -Ht)}";exec 7>&-;'
         "while [ /proc/$$/fd/7 -ef /proc/$$/fd/8 ];do :;done;",
@@ -198,8 +255,8 @@ DIALECTS = (
         newline=b"'$'\\n''",
         preparation=f"{_KEEP_DIRECTORY_BEFORE};_cm_limit=$(ulimit -Ht)",
     ),
-    Dialect(6, ("fish",), kept=frozenset({b"SHLVL"}), interpreter=_FISH),
-    Dialect(7, ("csh", "tcsh", "bsd-csh"), kept=frozenset({b"SHLVL"}), interpreter=_CSH),
+    Dialect(6, ("fish",), preset=frozenset({b"SHLVL"}), interpreter=_FISH),
+    Dialect(7, ("csh", "tcsh", "bsd-csh"), preset=frozenset({b"SHLVL"}), interpreter=_CSH),
 )
 
 
@@ -217,3 +274,30 @@ def dialect_of(name: str) -> Dialect:
 
 
 SHELL_NAMES = tuple(dialect.names[0] for dialect in DIALECTS)
+
+
+_EXECUTE = Source(__package__, "execute")
+_BECOME = Source(__package__, "become")
+
+
+def definition(dialect: Dialect) -> str:
+    """Return the text that defines the function which :func:`executed` may call."""
+    return fill(_EXECUTE.text, {"builtin": dialect.builtin, "by_path": dialect.by_path or dialect.execute})
+
+
+def executed(dialect: Dialect, argv: Sequence[bytes]) -> bytes:
+    """Return the statement that replaces a shell of ``dialect`` by the program ``argv[0]``, as execvp(3) does.
+
+    Builtins and functions do not count as programs. If there is no such program the shell says so and exits with 127;
+    with 126 if it cannot be executed.
+    """
+    is_searched = b"/" not in argv[0] and (dialect.by_path or argv[0].startswith(b"-"))
+    become = EXEC if is_searched else dialect.execute.encode()
+    # On a terminal, ksh93 loses the beginning of a word at byte 65,536 of a line.
+    between = b" " if dialect.newline == b"\n" else b" \\\n"
+    return become + b" " + between.join(map(dialect.quoted, argv))
+
+
+def become() -> str:
+    """Return the text that defines ``become``, which does the same with its words in an unknown shell."""
+    return fill(_EXECUTE.text, {"builtin": "", "by_path": "exec"}) + _BECOME.text

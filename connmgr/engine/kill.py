@@ -1,4 +1,4 @@
-"""Kills a command's processes over a second channel, because the supervisor waits for them."""
+"""Kills a command's processes over a second channel, because the supervisor waits for them and takes no orders."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _SUPERVISOR = Source(__package__, "kill_supervisor")
 
 def kill_tree(transport: Transport, root: int, word: str, cookie: str, timeout: float) -> bool:
     """Kill all processes below ``root``, and all with ``cookie`` in their environment; return whether none is left."""
+    # A process may leave its tree (setsid, a double fork). Its environment, which /proc shows and only exec replaces,
+    # still has CONNMGR_COMMAND=cookie. The supervisor has `word` in its own environment: a process that has meanwhile
+    # got its number has not, and is not touched.
     return _run(transport, script_argv(TREE.text + RESUME.text + _KILL_TREE.text, (str(root), cookie, word)), timeout)
 
 
@@ -36,6 +39,8 @@ def hang_up(transport: Transport, cookie: str, timeout: float) -> bool:
 
 
 def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
+    # The script carries its own functions and needs nothing of the session: the supervisor waits for the command and
+    # reads no orders, and a signal by ssh (RFC 4254, 6.9) would reach one process, as whichever user the server runs.
     deadline = Deadline(timeout)
     try:
         channel = transport.open_channel(argv, timeout=timeout)

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,9 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.frame import Command
-from connmgr.engine.joined import Joined, Piece
-from connmgr.engine.marks import MarkedStream
+from connmgr.engine.envelope import Command, MarkedStream
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
 
@@ -32,6 +31,21 @@ KILL_SECONDS = 20.0
 
 KILL_AGAIN_FIRST_SECONDS, KILL_AGAIN_SECONDS = 0.1, 1.0
 """Interval of attempts to kill a command that still runs: the first, and the longest."""
+
+Room = Callable[[float], bool]
+"""Waits up to the given seconds until the reader has read all output; returns whether it has."""
+
+JOIN_SECONDS = 0.02
+"""Longest time that output waits for more output to be joined with."""
+
+JOINED_BYTES = 64 << 10
+"""Output of this size is sent at once, without waiting for more."""
+
+PIECE_BYTES = 32 << 10
+"""Most bytes of a piece."""
+
+Piece = tuple[bytes, bytes]
+"""Output of stdout or of stderr; the other one is empty."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Limits:
     cancellation: Cancellation
 
 
-class Holder(Protocol):
+class CommandHost(Protocol):
     """The session that runs a command."""
 
     transport: Transport
@@ -64,73 +78,25 @@ class Holder(Protocol):
     def kill_tree(self, cookie: str, timeout: float) -> bool:
         """Kill all processes of the command; return whether that succeeded."""
 
-    def give_up(self, cookie: str) -> None:
-        """Kill the shell and all that it runs, and close its channel."""
+    def kill_shell(self, cookie: str) -> None:
+        """Kill the shell and all that it runs, and close its channel: it is lost."""
 
-    def settle(self, running: Running) -> None:
+    def settle(self, running: RunningCommand) -> None:
         """Take over the command's state, and raise the reason if it did not run."""
-
-
-Room = Callable[[float], bool]
-"""Waits up to the given seconds until the reader has read all output; returns whether it has."""
 
 
 def _always(_: float) -> bool:
     return True
 
 
-class _Killer:
-    """Kills a cancelled command from a thread of its own, by ``kill``.
-
-    The thread that reads the command's output may be blocked in a plugin's ``recv``, which nothing else can end: the
-    output's end does, whatever the plugin.
-    """
-
-    def __init__(self, kill: Callable[[], object]) -> None:
-        self._kill = kill
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def began(self) -> bool:
-        """Whether the command was cancelled in time."""
-        return self._thread is not None
-
-    def begin(self) -> None:
-        """Start killing, unless the command has ended."""
-        with self._lock:
-            if self._over.is_set() or self._thread is not None:
-                return
-            thread = threading.Thread(target=self._run, name="kill", daemon=True)
-            # Without a thread the reader itself kills, at its next look.
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
-
-    def end(self) -> None:
-        """Wait for the killing to end: it must not hit the next command of the shell."""
-        with self._lock:
-            self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        interval = KILL_AGAIN_FIRST_SECONDS
-        while not self._over.is_set() and self._kill():
-            # The shell may have begun the command only after the kill.
-            self._over.wait(interval)
-            interval = min(2 * interval, KILL_AGAIN_SECONDS)
-
-
-class Running:
+class RunningCommand:
     """A command that a session has begun. One thread at a time reads its :meth:`events` or its :meth:`result`, once.
 
     The time of its ``limits`` counts from now. It is killed as soon as it is cancelled.
     """
 
     def __init__(
-        self, session: Holder, channel: Channel, command: Command, nonce: str, cookie: str, limits: Limits
+        self, session: CommandHost, channel: Channel, command: Command, nonce: str, cookie: str, limits: Limits
     ) -> None:
         self.command = command
         self.cookie = cookie
@@ -215,36 +181,41 @@ class Running:
             self._session.settle(self)
 
     def _reads(self) -> Iterator[None]:
-        killer = _Killer(lambda: self._session.kill_tree(self.cookie, KILL_SECONDS / 2))
+        """Read to the end of the command, or kill it; yield after each read."""
+        cancellation = self._limits.cancellation
         with self._session.guarded():
-            try:
-                with contextlib.ExitStack() as watching:
-                    reason = yield from self._until(self._deadline, self._limits.cancellation, killer, watching)
-            finally:
-                killer.end()
-            if killer.began and not reason:
-                reason = "cancelled"
+            # Most commands end before the first look: they cost neither a watch nor anything that could kill them.
+            reason = yield from self._until(min(self._deadline, time.monotonic() + FIRST_LOOK_SECONDS), cancellation)
+            if reason == "timeout" and time.monotonic() < self._deadline:
+                reason = yield from self._watched(cancellation)
             if reason and not self.ended:
                 yield from self._killed()
             self._session.settle(self)
         if reason:
             raise self._interruption(reason)
 
+    def _watched(self, cancellation: Cancellation) -> Generator[None, None, str]:
+        """Read on until the command ends or its time is over; a cancellation now kills it from another thread."""
+        if cancellation.cancelled:
+            return "cancelled"
+        killer = _Killer(lambda: self._session.kill_tree(self.cookie, KILL_SECONDS / 2))
+        try:
+            with cancellation.waking(killer.begin):
+                reason = yield from self._until(self._deadline, cancellation, LOOK_SECONDS)
+        finally:
+            killer.end()
+        return "cancelled" if killer.began and not reason else reason
+
     def _until(
-        self,
-        deadline: float,
-        cancellation: Cancellation = NEVER,
-        killer: _Killer | None = None,
-        watching: contextlib.ExitStack | None = None,
+        self, deadline: float, cancellation: Cancellation = NEVER, first_look: float = FIRST_LOOK_SECONDS
     ) -> Generator[None, None, str]:
         """Read until the command ends; return an empty text, or ``timeout`` or ``cancelled`` if it was not waited for.
 
-        ``deadline`` is a time of ``time.monotonic``. From the first look on, while ``watching``, a cancellation begins
-        the ``killer``. Yields after each read.
+        ``deadline`` is a time of ``time.monotonic``; ``first_look`` are seconds from now. Yields after each read.
         :raises EOFError: the shell is gone.
-        :raises connmgr.engine.marks.UnknownMark: it is in an unknown state.
+        :raises connmgr.engine.envelope.UnknownMark: it is in an unknown state.
         """
-        next_look = time.monotonic() + FIRST_LOOK_SECONDS
+        next_look = time.monotonic() + first_look
         while not self.ended:
             now = time.monotonic()
             if now >= deadline:
@@ -252,11 +223,7 @@ class Running:
             if now >= next_look:
                 if cancellation.cancelled:
                     return "cancelled"
-                if killer is not None and watching is not None:
-                    watching.enter_context(cancellation.waking(killer.begin))
-                    killer = None
-                else:
-                    self._raise_if_ended()
+                self._raise_if_ended()
                 next_look = now + LOOK_SECONDS
             if not self._room(min(deadline, next_look) - now):
                 # A reader that has left is not waited for.
@@ -307,7 +274,7 @@ class Running:
                 return
             # The shell may have begun the command only after the last kill.
             interval = min(2 * interval, KILL_AGAIN_SECONDS)
-        self._session.give_up(self.cookie)
+        self._session.kill_shell(self.cookie)
         raise EOFError
 
     def _interruption(self, reason: str) -> CommandTimeout | CommandCancelled:
@@ -325,3 +292,112 @@ class Running:
     @property
     def _truncated(self) -> bool:
         return self.stdout.truncated or self.stderr.truncated
+
+
+class _Killer:
+    """Kills a cancelled command from a thread of its own, by ``kill``.
+
+    The thread that reads the command's output may be blocked in a plugin's ``recv``, which nothing else can end: the
+    output's end does, whatever the plugin.
+    """
+
+    def __init__(self, kill: Callable[[], object]) -> None:
+        self._kill = kill
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether the command was cancelled in time."""
+        return self._thread is not None
+
+    def begin(self) -> None:
+        """Start killing, unless the command has ended."""
+        with self._lock:
+            if self._over.is_set() or self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="kill", daemon=True)
+            # Without a thread the reader itself kills, at its next look.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+
+    def end(self) -> None:
+        """Wait for the killing to end: it must not hit the next command of the shell."""
+        with self._lock:
+            self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        interval = KILL_AGAIN_FIRST_SECONDS
+        while not self._over.is_set() and self._kill():
+            # The shell may have begun the command only after the kill.
+            self._over.wait(interval)
+            interval = min(2 * interval, KILL_AGAIN_SECONDS)
+
+
+class Joined:
+    """Output on its way to a reader that takes piece after piece.
+
+    The first piece after a pause is not delayed. Output of one stream is not joined across output of the other, so that
+    the reader sees the order in which they were read.
+    """
+
+    def __init__(self) -> None:
+        # Stream numbers, 0 for stdout, each with the output that came before output of the other stream.
+        self._runs: deque[tuple[int, bytearray]] = deque()
+        self._bytes = 0
+        self._leaving = False
+        # The time of time.monotonic until which output waits for more.
+        self._joining_until = -math.inf
+
+    @property
+    def due(self) -> float:
+        """The time of ``time.monotonic`` when the next piece must be sent; infinity if nothing is held."""
+        if not self._runs:
+            return math.inf
+        return -math.inf if self._leaving else self._joining_until
+
+    def add(self, *streams: bytes) -> None:
+        """Add output, possibly none, of stdout and of stderr."""
+        for number, data in enumerate(streams):
+            if not data:
+                continue
+            if not self._runs or self._runs[-1][0] != number:
+                self._runs.append((number, bytearray()))
+            self._runs[-1][1].extend(data)
+            self._bytes += len(data)
+
+    def next(self) -> Piece | None:
+        """Return the piece to send now, or None if there is none or it still waits for more."""
+        if not self._runs:
+            return None
+        now = time.monotonic()
+        self._leaving = self._leaving or self._bytes >= JOINED_BYTES or now >= self._joining_until
+        if not self._leaving:
+            return None
+        piece = self._first()
+        if not self._runs:
+            self._leaving, self._joining_until = False, now + JOIN_SECONDS
+        return piece
+
+    def rest(self) -> Iterator[Piece]:
+        """Yield all held output, at the end."""
+        while self._runs:
+            yield self._first()
+
+    def drop(self) -> None:
+        """Drop all held output."""
+        self._runs.clear()
+        self._bytes = 0
+
+    def _first(self) -> Piece:
+        number, data = self._runs[0]
+        piece = bytes(data[:PIECE_BYTES])
+        del data[:PIECE_BYTES]
+        if not data:
+            self._runs.popleft()
+        self._bytes -= len(piece)
+        return (piece, b"") if number == 0 else (b"", piece)

@@ -7,22 +7,28 @@ import itertools
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.fair_lock import FairLock
-from connmgr.engine.frame import ROOT, Command, build_frame, build_plain_frame, enter_directory
-from connmgr.engine.helper import Helpers
+from connmgr.engine.envelope import (
+    ROOT,
+    Command,
+    MarkedStream,
+    UnknownMark,
+    build_envelope,
+    build_plain_envelope,
+    enter_directory,
+)
 from connmgr.engine.kill import RESUME, kill_supervisor, kill_tree
-from connmgr.engine.marks import MarkedStream, UnknownMark
-from connmgr.engine.nonce import nonces
-from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, Running
-from connmgr.engine.script import quote
+from connmgr.engine.rpc import Helpers
+from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, RunningCommand
+from connmgr.engine.script import nonces, quote
 from connmgr.engine.start import Supervisor
-from connmgr.engine.state import State
+from connmgr.engine.state import ShellSnapshot, State
 from connmgr.engine.stdin_pipe import Input, Whole, fed
-from connmgr.engine.surroundings import Surroundings
 from connmgr.errors import (
     ChannelRefused,
     CommandTimeout,
@@ -36,17 +42,17 @@ from connmgr.errors import (
 from connmgr.plugin import DEFAULT_SEND_ENV, Channel, ClientEnvironment, Transport
 from connmgr.printable import visible
 
-GIVE_UP_SECONDS = 5.0
+KILL_SHELL_SECONDS = 5.0
 """Time to kill a shell that does not answer."""
 
 MAX_LATE_READS = 64
 """Most reads of output from background processes before a command is sent anyway."""
 
-FRAME_INPUT_BYTES = 16384
+ENVELOPE_INPUT_BYTES = 16384
 """Larger standard input uses a pipe of its own, if there is a second channel."""
 
 SEND_SECONDS = 30.0
-"""Longest time for a waiting supervisor to accept a frame."""
+"""Longest time for a waiting supervisor to accept an envelope."""
 
 
 class Session:
@@ -95,17 +101,17 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the session can run commands, as far as known without asking the far side."""
+        """Whether the session can run commands, as far as known without asking the remote side."""
         return not self._lost and not self._stopping.is_set()
 
     def notice_end(self) -> None:
-        """Detect the end of an idle shell or its link, without asking the far side."""
+        """Detect the end of an idle shell or its link, without asking the remote side."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             if self.alive and self._has_ended():
                 self._lost = True
 
     def lose(self) -> None:
-        """Abandon the shell, whose far side is silent, unless a command runs."""
+        """Abandon the shell, whose remote side is silent, unless a command runs."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             self._lost = True
 
@@ -126,19 +132,19 @@ class Session:
         return self._state.directory
 
     @property
-    def surroundings(self) -> Surroundings:
+    def surroundings(self) -> ShellSnapshot:
         """The shell and state that a command would start with now."""
         shell = self._supervisor
         variables = dict(self._state.variables)
         directory = self._state.directory
-        return Surroundings(shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start)
+        return ShellSnapshot(shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start)
 
     def has_started(self) -> None:
         """Take the present state as that with which the shell started, after the first commands of its connection."""
         self._start = (self._state.directory, dict(self._state.variables))
 
     def remove_at_stop(self, path: bytes) -> None:
-        """Remove a file or directory of the far side when the session stops."""
+        """Remove a file or directory of the remote side when the session stops."""
         self._temporary.append(path)
 
     @contextlib.contextmanager
@@ -164,7 +170,7 @@ class Session:
         return 0.0 if self._command_lock.taken or self._borrowers else time.monotonic() - self.last_used
 
     def exec(self, command: Command, timeout: float, cancellation: Cancellation = NEVER) -> Result:
-        """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`Running.result`."""
+        """Run ``command`` to its end and return its result; see :meth:`begin` and :meth:`RunningCommand.result`."""
         with self.begin(command, timeout, cancellation) as running:
             return running.result()
 
@@ -177,7 +183,7 @@ class Session:
         *,
         turn_timeout: float | None = None,
         require: Callable[[Session], None] | None = None,
-    ) -> Iterator[Running]:
+    ) -> Iterator[RunningCommand]:
         """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
 
         It may run for ``timeout`` seconds, unless it is cancelled; a command that is cancelled before its turn never
@@ -197,21 +203,24 @@ class Session:
             if require is not None:
                 require(self)
             nonce, cookie = next(self._nonces), f"{self._cookie}.{next(self._numbers)}"
+            # With the statements that restore the state, for the supervisor itself has to have the variables: in the
+            # command's subshell alone they would be lost with it, or be taken for a change of state by the command.
             self._adopt(command.sent)
-            frame, self._restore = self._restore + self._frame(prepared, nonce, cookie), b""
+            envelope, self._restore = self._restore + self._envelope(prepared, nonce, cookie), b""
             self._running, self.running_since, self.running_command = cookie, time.time(), command
             try:
                 with self.guarded(sent=False):
                     self._discard_late_output()
                 with self.guarded():
                     try:
-                        self._channel.sendall(frame, SEND_SECONDS)
+                        self._channel.sendall(envelope, SEND_SECONDS)
                     except TimeoutError:
-                        self.give_up(cookie)
+                        self.kill_shell(cookie)
                         raise
+                # Not before: the pipe must find exactly one reader, and that is the command (stdin_pipe.sh).
                 begin_input()
                 limits = Limits(timeout, self._max_output, _until_input_breaks(command, cancellation))
-                running = Running(self, self._channel, prepared, nonce, cookie, limits)
+                running = RunningCommand(self, self._channel, prepared, nonce, cookie, limits)
                 try:
                     yield running
                 finally:
@@ -335,16 +344,17 @@ class Session:
         return kill_tree(self.transport, self.pid, self._supervisor.word, cookie, timeout)
 
     def _kill_supervisor(self, timeout: float) -> None:
-        # A busy or suspended shell does not notice the end of its streams.
+        # A busy or suspended shell does not notice the end of its streams. On ssh neither does its server end it: sshd
+        # closes the streams of a session without a terminal, and sends no signal (RFC 4254, 6.9, leaves that open).
         kill_supervisor(self.transport, self.pid, self._supervisor.word, timeout)
 
     @contextlib.contextmanager
     def _input_beside(self, command: Command) -> Iterator[tuple[Command, Callable[[], None]]]:
-        """Move large input out of the frame, if another channel can be opened for it.
+        """Move large input out of the envelope, if another channel can be opened for it.
 
-        Yield the command, and a function that begins its input, to be called when its frame is sent.
+        Yield the command, and a function that begins its input, to be called when its envelope is sent.
         """
-        if command.arriving is None and len(command.stdin) <= FRAME_INPUT_BYTES:
+        if command.arriving is None and len(command.stdin) <= ENVELOPE_INPUT_BYTES:
             yield command, _nothing
             return
         with contextlib.ExitStack() as feeding:
@@ -354,12 +364,12 @@ class Session:
                 path, begin = feeding.enter_context(fed(self.transport, source, SEND_SECONDS))
                 command = replace(command, stdin=b"", stdin_pipe=path)
             except (OperationError, EOFError) as error:
-                # A frame can hold input that is there already, but none that is yet to come.
+                # An envelope can hold input that is there already, but none that is yet to come.
                 if command.arriving is not None:
                     raise _no_way_for_input(error) from error
             yield command, begin
 
-    def settle(self, running: Running) -> None:
+    def settle(self, running: RunningCommand) -> None:
         """Store a command's state, and raise the reason if it did not run.
 
         :raises ShellStopped: the shell was stopped while it ran.
@@ -378,27 +388,27 @@ class Session:
                 f"{self._entered.decode(errors='replace')}."
             )
 
-    def _frame(self, command: Command, nonce: str, cookie: str) -> bytes:
-        frame = self._frame_of(command, nonce, cookie)
+    def _envelope(self, command: Command, nonce: str, cookie: str) -> bytes:
+        envelope = self._envelope_of(command, nonce, cookie)
         if not self._moved and self._state.directory == self._entered:
-            return frame
+            return envelope
         anew = self._state.directory == self._entered
         if anew:
             # Where the supervisor stays if it cannot enter the directory.
             self._entered = ROOT
         # Entering a directory sets OLDPWD, which `cd -` needs.
         previous = self._state.variables.get(b"OLDPWD", b"")
-        frame = previous + frame
-        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, frame, command, anew=anew)
+        envelope = previous + envelope
+        return enter_directory(self._supervisor.dialect, self._state.directory, nonce, envelope, command, anew=anew)
 
-    def _frame_of(self, command: Command, nonce: str, cookie: str) -> bytes:
+    def _envelope_of(self, command: Command, nonce: str, cookie: str) -> bytes:
         supervisor = self._supervisor
         # Shells load functions from FPATH when they are called.
         if supervisor.pure and not command.has_options and b"FPATH" not in self._state.variables:
-            plain = build_plain_frame(command, nonce, cookie)
+            plain = build_plain_envelope(command, nonce, cookie)
             if plain is not None:
                 return plain
-        return build_frame(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
+        return build_envelope(supervisor.dialect, command, nonce, cookie, supervisor.interpreter)
 
     def _farewell(self) -> bytes:
         tidying = b"rm -rf -- " + b" ".join(map(quote, self._temporary)) + b"\n" if self._temporary else b""
@@ -406,14 +416,16 @@ class Session:
 
     def _discard_late_output(self) -> None:
         """Drop output of earlier commands' background processes, which does not belong to the next command."""
+        # Between this and the first byte of the envelope more may come; it then counts as output of the command, which
+        # no reader could tell apart.
         for _ in range(MAX_LATE_READS):
             if not any(self._channel.recv(0)):
                 return
 
-    def give_up(self, cookie: str) -> None:
+    def kill_shell(self, cookie: str) -> None:
         """Kill a shell that does not answer, with its child processes, and close its channel."""
-        self.kill_tree(cookie, GIVE_UP_SECONDS)
-        self._kill_supervisor(GIVE_UP_SECONDS)
+        self.kill_tree(cookie, KILL_SHELL_SECONDS)
+        self._kill_supervisor(KILL_SHELL_SECONDS)
         self._channel.close()
 
     def _keep_state(self, command: Command, stdout: MarkedStream) -> None:
@@ -457,5 +469,74 @@ def _no_way_for_input(why: OperationError | EOFError) -> ChannelRefused:
     reason = why.message if isinstance(why, OperationError) else "The far side could not create a named pipe."
     return ChannelRefused(
         f"The command did not run: its input needs a second channel beside the shell's. {reason} Run it without input, "
-        f"or with at most {FRAME_INPUT_BYTES >> 10} KiB that are there when it begins."
+        f"or with at most {ENVELOPE_INPUT_BYTES >> 10} KiB that are there when it begins."
     )
+
+
+class _Waiter:
+    """A thread that waits; it is ``woken`` when the lock is ``granted`` to it, or its work is cancelled."""
+
+    __slots__ = ("granted", "woken")
+
+    def __init__(self) -> None:
+        self.granted = False
+        self.woken = threading.Event()
+
+
+class FairLock:
+    """Admits one thread at a time in the order of the requests, so that queued commands run in their order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: deque[_Waiter] = deque()
+        self._taken = False
+
+    @contextmanager
+    def take(self, timeout: float, cancellation: Cancellation = NEVER) -> Iterator[None]:
+        """Hold the lock for the ``with`` block; raises as :meth:`acquire` does."""
+        self.acquire(timeout, cancellation)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self, timeout: float, cancellation: Cancellation = NEVER) -> None:
+        """Hold the lock until :meth:`release`.
+
+        :raises TimeoutError: it was not granted within ``timeout`` seconds.
+        :raises connmgr.errors.CommandCancelled: the work was cancelled first; the thread left the queue at once.
+        """
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return
+            waiter = _Waiter()
+            self._queue.append(waiter)
+        with cancellation.waking(waiter.woken.set):
+            waiter.woken.wait(timeout)
+        with self._lock:
+            if waiter.granted:
+                return
+            self._queue.remove(waiter)
+        cancellation.require()
+        raise TimeoutError
+
+    def release(self) -> None:
+        """Pass the lock on to the thread that has waited longest."""
+        with self._lock:
+            if not self._queue:
+                self._taken = False
+                return
+            waiter = self._queue.popleft()
+            waiter.granted = True
+        waiter.woken.set()
+
+    @property
+    def taken(self) -> bool:
+        """Whether a thread holds the lock."""
+        return self._taken
+
+    @property
+    def waiting(self) -> int:
+        """The number of threads that wait for the lock."""
+        return len(self._queue)

@@ -1,4 +1,8 @@
-"""Finds the far side's shell, starts it without its rc files, and describes its system."""
+"""Finds the remote login shell, starts it without its rc files, greets it, and describes its system.
+
+The order of the story: the boot script goes out as the channel's argv, and announces which shell it found; the greeting
+is written to that shell's standard input and turns it into a supervisor; the supervisor describes itself.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,41 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from connmgr.engine.boot import Announcement, await_announcement, await_reader, boot_script
-from connmgr.engine.dialects import SH, Dialect, dialect_of
-from connmgr.engine.frame import Interpreter
-from connmgr.engine.greeting import greeting
-from connmgr.engine.marks import MarkedStream, UnknownMark
-from connmgr.engine.nonce import new_nonce
-from connmgr.engine.words import FUNCTION_PREFIX
+from connmgr.engine.dialects import DIALECTS, FUNCTION_PREFIX, LETTERS, SH, Dialect, Interpreter, definition, dialect_of
+from connmgr.engine.envelope import MarkedStream, UnknownMark
+from connmgr.engine.script import Source, fill, new_nonce
 from connmgr.errors import ConnectTimeout, ShellLost, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Transport
 from connmgr.printable import in_one_line
 
+NUDGE_SECONDS = (1.0, 2.0, 4.0)
+"""Times at which a silent shell gets its command on standard input too: its start-up files may wait for a line, or may
+have replaced it with another shell."""
+
+ECHO_SECONDS = 0.5
+"""Interval at which a nudged shell is asked for an echo; it may have lost its input to an earlier nudge."""
+
+OUTPUT_BYTES = 64 << 10
+"""Bytes of output that are kept, to find the announcement and to quote in an error."""
+
+LINE_BYTES = 4200
+"""Longest announcement in bytes: a word, a name and a path (PATH_MAX of Linux is 4096)."""
+
+# Protects the channel's output from commands, and from shells that consider themselves interactive on a terminal.
+_ASIDE = "8>&1 9>&2 >/dev/null 2>&1"
+
+_BOOT = Source(__package__, "boot")
+
+_GREETING = Source(__package__, "greeting")
+
+_APART = Source(__package__, "apart")
+
+_MERGED = Source(__package__, "merged")
+
 FACTS_BYTES = 64 << 10
+
 PATH_BYTES = 4096
 """Bytes of a path with its final NUL (PATH_MAX of Linux)."""
 
@@ -44,7 +70,7 @@ class ShellInfo:
     """The description of a session by ``/shell/start``.
 
     ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
-    stdout) or ``pty``, ``temp`` the far side's directory for temporary files.
+    stdout) or ``pty``, ``temp`` the remote side's directory for temporary files.
     """
 
     shell_dialect: int
@@ -56,7 +82,7 @@ class ShellInfo:
 
 @dataclass(frozen=True)
 class Supervisor:
-    """A shell that is ready for frames.
+    """A shell that is ready for envelopes.
 
     Its environment contains ``word``. ``pure`` means that it has no functions or aliases, so that every word except its
     own runs a program, and that it waits for all programs. ``dialect`` is that of the actual shell, also for ``sh``.
@@ -78,7 +104,7 @@ class Supervisor:
 def start_supervisor(transport: Transport, shell: str | None, timeout: float) -> Supervisor:
     """Open a channel, start ``shell`` (a path or name, options allowed) or the login shell on it, and greet it.
 
-    :raises UnsupportedShell: the engine does not know the far side's shell, or the shell does not run commands.
+    :raises UnsupportedShell: the engine does not know the remote shell, or the shell does not run commands.
     :raises connmgr.errors.OperationError: the channel could not be opened.
     """
     deadline = Deadline(timeout)
@@ -108,6 +134,94 @@ def _words(shell: str) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
+@dataclass(frozen=True)
+class Announcement:
+    """A shell by the last part of its path, and its path; ``nudged`` if its input may still contain nudges.
+
+    ``word`` is the value of CONNMGR_BOOT in its environment.
+    """
+
+    name: str
+    path: str
+    word: str
+    nudged: bool
+
+
+@cache
+def boot_script() -> str:
+    """Return the ``sh -c`` script that announces the remote shell and becomes the supervisor."""
+    interpreted = "|".join(name for dialect in DIALECTS if dialect.interpreter for name in dialect.names)
+    branches = (
+        "|".join(dialect.names) + ") exec " + " ".join(('"$@"', *dialect.options, _ASIDE)) + ";; "
+        for dialect in DIALECTS
+        if not dialect.interpreter
+    )
+    return fill(_BOOT.one_line, {"supervisors": "".join(branches), "interpreted": interpreted, "aside": _ASIDE})
+
+
+def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
+    """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
+
+    :raises UnsupportedShell: the remote side ended, or did not run the script by ``deadline``.
+    """
+    output, mark = _Output(channel), nonce.encode() + b" "
+    nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
+    try:
+        while (line := output.line(mark)) is None:
+            if deadline.passed:
+                reason = "the far side's shell runs no commands"
+                raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
+            if nudges and nudges[0].passed:
+                del nudges[0]
+                channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline.left())
+            output.read(min(each.left() for each in (deadline, *nudges[:1])))
+    except (EOFError, OSError):
+        reason = "the far side's shell ended without running a command"
+        raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
+    name, _, path = line.partition(" ")
+    return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGE_SECONDS))
+
+
+class _Output:
+    """The end of a channel's output, which is searched for marks."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._stdout = bytearray()
+        self._stderr = bytearray()
+        self._looked = 0
+
+    def line(self, mark: bytes) -> str | None:
+        """Return the rest of the line that begins with ``mark``, or None until the line is complete."""
+        lead = b"\n" + mark
+        while (at := self._stdout.find(lead, self._looked)) >= 0:
+            self._looked = at
+            start = at + len(lead)
+            end = self._stdout.find(b"\n", start, start + LINE_BYTES)
+            if end >= 0:
+                return self._stdout[start:end].decode(errors="replace")
+            if len(self._stdout) - start < LINE_BYTES:
+                return None
+            self._looked = start
+        self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
+        return None
+
+    def read(self, timeout: float) -> None:
+        stdout, stderr = self._channel.recv(timeout)
+        self._stdout += stdout
+        self._stderr += stderr
+        # Dropping a few bytes with every piece would copy the whole buffer each time.
+        if len(self._stdout) > 2 * OUTPUT_BYTES:
+            self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
+            del self._stdout[:-OUTPUT_BYTES]
+        if len(self._stderr) > 2 * OUTPUT_BYTES:
+            del self._stderr[:-OUTPUT_BYTES]
+
+    def quoted(self) -> str:
+        text = in_one_line((self._stdout + self._stderr).decode(errors="replace"))[:200]
+        return f" It printed: {text}" if text else ""
+
+
 def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadline: Deadline) -> Supervisor:
     if shell.name == "missing":
         name = in_one_line(wanted[0])[:NAME_CHARACTERS]
@@ -118,6 +232,7 @@ def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadlin
     stdout, stderr = MarkedStream(word, FACTS_BYTES), MarkedStream(word, FACTS_BYTES, stderr=True)
     stderr.ended = channel.merged
     try:
+        # A start-up file may have read the first nudge as its answer, or a second shell may have run it.
         if shell.nudged:
             await_reader(channel, deadline)
         channel.sendall(greeting(supervising, word, merged=channel.merged), deadline.left())
@@ -135,9 +250,38 @@ def _greet(channel: Channel, shell: Announcement, wanted: Sequence[str], deadlin
     return _described(channel, word, stdout, dialect, supervising, shell, ("/bin/sh",) if dialect.interpreter else own)
 
 
-def _undescribed(shell: Announcement) -> ShellStartFailed:
-    path = in_one_line(shell.path)[:NAME_CHARACTERS]
-    return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")
+def greeting(dialect: Dialect, nonce: str, *, merged: bool) -> bytes:
+    """Return the text that makes a shell of ``dialect`` a supervisor, which then describes itself after ``nonce``.
+
+    If the channel has only one stream of output (``merged``), both descriptors use it.
+    """
+    blanks = LETTERS | {"builtin": dialect.builtin, "nonce": nonce, "fork": dialect.fork}
+    streams = _MERGED.text if merged else fill(_APART.text, {"renewal": dialect.renewal})
+    parts = {
+        "preparation": dialect.preparation,
+        "hold": dialect.hold.text.rstrip() if dialect.hold else ":",
+        "plainly": dialect.plainly,
+        "untrap": dialect.untrap,
+        "raw": "_cm_raw <&8" if merged else ":",
+        "exports": dialect.exports,
+        "put": dialect.put,
+        "streams": streams.rstrip(),
+        "execute": definition(dialect).rstrip(),
+        "family": dialect.family,
+        "functions": dialect.functions,
+    }
+    return fill(fill(_GREETING.text, parts), blanks).encode()
+
+
+def await_reader(channel: Channel, deadline: Deadline) -> None:
+    """Return when the supervisor has read all earlier input; drop its output until then.
+
+    A nudge starts a new supervisor, and input that the previous one had read ahead is lost.
+    """
+    output, mark = _Output(channel), new_nonce().encode()
+    while output.line(mark) is None and not deadline.passed:
+        channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", ECHO_SECONDS)
+        output.read(deadline.within(ECHO_SECONDS).left())
 
 
 def _described(
@@ -155,7 +299,7 @@ def _described(
         raise _undescribed(shell)
     pid, kernel, system, name, temp = facts[:5]
     family = dialect_of(name) if name else supervising
-    own = supervising.behind(family, dialect.kept)
+    own = supervising.behind(family, dialect.preset)
     directory, variables = stdout.state
     return Supervisor(
         channel=channel,
@@ -176,3 +320,8 @@ def _described(
         # ksh93 waits only for the last program of a pipeline.
         pure=not dialect.interpreter and not own.fork and all(FUNCTION_PREFIX in line for line in facts[5:-1]),
     )
+
+
+def _undescribed(shell: Announcement) -> ShellStartFailed:
+    path = in_one_line(shell.path)[:NAME_CHARACTERS]
+    return ShellStartFailed(f"The shell {path} did not describe itself as a shell does.")

@@ -8,9 +8,10 @@ shell can read the output of ``export -p``, POSIX.1-2017 *export*).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from connmgr.engine.dialects import SH, Dialect
+from connmgr.engine.dialects import SH, Dialect, Interpreter
 from connmgr.engine.script import quote
 
 _HEAD = re.compile(rb"(?:export|declare|typeset)(?: -\w{1,16}){0,4} (?P<name>[A-Za-z_]\w*)(?P<set>=?)")
@@ -103,11 +104,28 @@ class State:
         variables = parse_environment(dump, self.dialect) if from_env else parse_exports(dump)
         if variables is None:
             return b""
-        for name in _OF_EACH_COMMAND | self.dialect.orders:
+        for name in _OF_EACH_COMMAND | self.dialect.controls:
             variables.pop(name, None)
-        variables |= {name: b"export " + name + b";" for name in self.dialect.kept & variables.keys()}
+        variables |= {name: b"export " + name + b";" for name in self.dialect.preset & variables.keys()}
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
-        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.kept]
+        changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.preset]
         self.variables = variables
         # Without this word, the shell would exit at a variable that it cannot set or unset.
         return b"".join(self.dialect.builtin.encode() + b" " + statement for statement in changes)
+
+
+@dataclass(frozen=True)
+class ShellSnapshot:
+    """A session's shell and its state after the last command, for programs that run beside it.
+
+    ``argv`` starts a shell like the supervisor, which uses ``dialect``; ``interpreter`` is the session's shell if that
+    cannot supervise. ``variables`` are the statements that set each variable.
+    """
+
+    argv: tuple[str, ...]
+    dialect: Dialect
+    interpreter: Interpreter | None
+    directory: bytes
+    variables: Mapping[bytes, bytes]
+    start: tuple[bytes, Mapping[bytes, bytes]]
+    """The directory and the variables with which the shell started."""

@@ -1,7 +1,7 @@
 """Sends a command's standard input over a second channel and a named pipe, as fast as the command reads it.
 
-Shells read their input byte by byte, to leave the rest to their commands, so a megabyte within a frame takes seconds,
-and no input can follow a frame.
+Shells read their input byte by byte, to leave the rest to their commands. So a megabyte within an envelope takes
+seconds, and no input can follow an envelope.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
-"""The block size of the far side's dd, where the channel is a terminal."""
+"""The block size of the remote side's dd, where the channel is a terminal."""
 
 END_SECONDS = 5.0
 """Longest wait for the end of the feeding process after its reader has ended."""
@@ -40,7 +40,7 @@ class Input(Protocol):
         """Yield pieces as they arrive, until the input ends, breaks off or is stopped."""
 
     def passed(self, size: int) -> None:
-        """Note that the far side has accepted ``size`` more bytes."""
+        """Note that the remote side has accepted ``size`` more bytes."""
 
     def stop(self) -> None:
         """End the iteration, even one that waits in another thread: the command has ended."""
@@ -62,29 +62,30 @@ class Whole:
     def stop(self) -> None: ...
 
 
-class Pipe(NamedTuple):
-    """A named pipe of the far side at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
+class NamedPipe(NamedTuple):
+    """A named pipe of the remote side at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
 
     path: bytes
     begin: Callable[[], None]
 
 
 @contextlib.contextmanager
-def fed(transport: Transport, source: Input, timeout: float) -> Iterator[Pipe]:
-    """Provide ``source`` in a named pipe of the far side, which is read from when the pipe begins.
+def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPipe]:
+    """Provide ``source`` in a named pipe of the remote side, which is read from when the pipe begins.
 
     Input that the reader has not read when the ``with`` block ends is dropped. If ``source`` breaks off, the reader
     waits for the rest: whoever reads its output has to kill it.
 
     :raises connmgr.errors.OperationError: no channel could be opened for it within ``timeout`` seconds.
-    :raises EOFError: the far side could not create the pipe.
+    :raises EOFError: the remote side could not create the pipe.
     """
     channel = transport.open_channel(script_argv(CHUNKS.text + _SCRIPT.text, [str(BLOCK_BYTES)]), timeout=timeout)
     writer = None
     try:
         manner, path = _announced(channel, Deadline(timeout))
+        # A thread, because writing blocks until the command reads, and the command may first want its output read.
         writer = threading.Thread(target=_write, args=(channel, source, manner), name="stdin", daemon=True)
-        yield Pipe(path, writer.start)
+        yield NamedPipe(path, writer.start)
         if writer.ident is not None:
             _finish(channel, source, writer)
     finally:
@@ -95,7 +96,7 @@ def fed(transport: Transport, source: Input, timeout: float) -> Iterator[Pipe]:
 
 
 def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
-    """Let the far side's program end by itself, after the reader."""
+    """Let the remote side's program end by itself, after the reader."""
     source.stop()
     writer.join(END_SECONDS)
     if not writer.is_alive():
@@ -122,7 +123,7 @@ def _announced(channel: Channel, deadline: Deadline) -> tuple[bytes, bytes]:
 
 
 def _write(channel: Channel, source: Input, manner: bytes) -> None:
-    # A command need not read its input: then the far side's end is closed early.
+    # A command need not read its input: then the remote side's end is closed early.
     with contextlib.suppress(EOFError, OSError):
         channel.sendall(b"begin\n", INPUT_SECONDS)
         for piece in source:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from connmgr.engine.exchange import STALL_SECONDS, Exchange
-from connmgr.engine.nonce import new_nonce
+from connmgr.engine.rpc import STALL_SECONDS, Exchange
+from connmgr.engine.script import new_nonce
 from connmgr.errors import ArchiveRefused, TransferFailed
 from connmgr.fs import scripts, tar
 from connmgr.fs.calls import Calls

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from connmgr.engine.exchange import Exchange
-from connmgr.engine.helper import Program
+from connmgr.engine.rpc import Exchange, RemoteProgram
 from connmgr.errors import RequestError
 from connmgr.fs.files import Place
 
@@ -26,7 +25,7 @@ class Calls:
 
     lead: bytes | None = None
 
-    def __init__(self, place: Place, program: Program, path: bytes, names: Sequence[bytes]) -> None:
+    def __init__(self, place: Place, program: RemoteProgram, path: bytes, names: Sequence[bytes]) -> None:
         self._place = place
         self._program = program
         self._path = path

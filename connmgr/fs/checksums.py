@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from connmgr.engine.exchange import STALL_SECONDS, Exchange
+from connmgr.engine.rpc import STALL_SECONDS, Exchange
 from connmgr.errors import InvalidRequest, TransferFailed
 from connmgr.fs import scripts
 from connmgr.fs.archive import Archive

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.exchange import STALL_SECONDS, Chunk, Exchange
-from connmgr.engine.helper import Helpers, Program
-from connmgr.engine.nonce import new_nonce
+from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, Helpers, RemoteProgram
+from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
 from connmgr.fs import allowed, scripts
 from connmgr.fs.blobs import Blob
@@ -62,7 +61,7 @@ class Place:
     gate: Gate | None = None
     cancellation: Cancellation = NEVER
 
-    def run(self, program: Program, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
+    def run(self, program: RemoteProgram, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
         """Run a program of :mod:`connmgr.fs.scripts`; ``judge``, or one for the gate, decides about its questions."""
         if self.gate is not None and judge is None:
             judge = Judge(self.gate)
@@ -310,7 +309,7 @@ def move(place: Place, source: bytes, target: bytes, *, overwrite: bool, timeout
     _do(place, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 
-def _do(place: Place, program: Program, arguments: Sequence[str | bytes], timeout: float) -> None:
+def _do(place: Place, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
     with place.run(program, arguments) as exchange:
         exchange.answer(timeout)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from connmgr import errors
-from connmgr.engine.helper import EXCHANGE, Program
+from connmgr.engine.rpc import EXCHANGE, RemoteProgram
 from connmgr.engine.script import Source
 from connmgr.engine.stdin_pipe import CHUNKS
 
@@ -41,16 +41,16 @@ _SHARED = {"chunks": CHUNKS}
 
 def _program(
     name: str, *more: str, setup: str = "", shared: tuple[str, ...] = (), fed: bool = False, paths: int = 1
-) -> Program:
+) -> RemoteProgram:
     body = tuple(Source(__package__, file) for file in (name, *more))
     prepared = Source(__package__, setup) if setup else None
     parts = (_SHARED.get(file, Source(__package__, file)) for file in shared)
     library = (EXCHANGE, Source(__package__, "prelude"), *parts)
-    return Program(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS, paths)
+    return RemoteProgram(f"fs_{name}", library, body, prepared, "dir=$1; shift", fed, REFUSALS, paths)
 
 
 @cache
-def held(program: Program) -> Program:
+def held(program: RemoteProgram) -> RemoteProgram:
     """Return the variant for callers with rules over paths, which asks about each path before it uses it."""
     opening = f"{program.opening}; exec 6<&0{'' if program.fed else ' </dev/null'}; guard"
     library = (*program.library, Source(__package__, "gate"))

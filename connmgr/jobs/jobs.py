@@ -1,129 +1,422 @@
-"""The jobs of all connections: read, fed, killed and removed, over any link to their machine."""
+"""The jobs of all connections: started, read, fed, killed and removed, over any link to their machine.
+
+The vault has a row for each job, so that every daemon of the vault finds it. A :class:`CachedJob` is what this daemon
+has last seen of one, and wakes those who wait for news; a :class:`JobWatch` looks while anybody waits.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from connmgr import errors
-from connmgr.jobs.followed import Followed, Output
-from connmgr.jobs.reach import UNREACHABLE, Reach
-from connmgr.jobs.spool import Seen, Spool
-from connmgr.jobs.watch import Watch
+from connmgr.cancellation import NEVER, Cancellation
+from connmgr.errors import Busy
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.remote import UNREACHABLE, RemoteHosts, RemoteJob, RemoteJobs
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, StoredJob
+from connmgr.vault.elevated import base_of
+from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, JobFilter, StoredJob
 from connmgr.vault.tables import now
 
+logger = logging.getLogger("connmgr.jobs")
+
+READ_SECONDS = 30.0
+"""Longest wait of a request for another request that reads the same job."""
+
 FRESH_SECONDS = 0.05
-"""Age up to which a seen state is answered without asking the far side."""
+"""Age up to which a seen state is answered without asking the remote host."""
 
 CURRENT_SECONDS = 1.0
 """Time for which another daemon's changes of a job's row may go unnoticed."""
 
 CALL_SECONDS = 30.0
-"""Longest time of one call to a far side."""
+"""Longest time of one call to a remote host."""
 
 BEGIN_WITHIN = timedelta(minutes=1)
 """Time after the request within which a missing job may still begin."""
 
+COUNTED_SECONDS = 1.0
+"""Time for which a count of the jobs under way stands, while much is left of the limit."""
+
 GONE = "gone"
 LOST = "lost"
+
+LEAST_SECONDS, LONGEST_SECONDS = 0.01, 0.25
+"""Shortest and longest interval of looks: after news or for a new waiter, and after a long time without news."""
+
+UNREACHABLE_SECONDS = 1.0
+"""Interval at which a remote host that did not answer is asked again."""
+
+
+@dataclass(frozen=True)
+class JobLimits:
+    """Most jobs under way on one connection, and in the vault."""
+
+    of_connection: int
+    in_all: int
+
+
+@dataclass(frozen=True)
+class JobOutput:
+    """The output of a job from two offsets on, in bytes, and the job's state at that time.
+
+    ``directory`` is where its command ended, b"" if the job does not record it, and None if it was not read.
+    """
+
+    seen: RemoteJob | None
+    stale: bool
+    version: int
+    stdout_offset: int = 0
+    stdout: bytes = b""
+    stderr_offset: int = 0
+    stderr: bytes = b""
+    directory: bytes | None = None
+
+
+class CachedJob:
+    """The known state of one job. Safe to use from several threads."""
+
+    def __init__(self, stored: StoredJob) -> None:
+        self.stored = stored
+        self.begun = False
+        """Whether this daemon has started it on the remote host."""
+        self._used = time.monotonic()
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._numbers = 0
+        self._seen_at = float("-inf")
+        self._last = JobOutput(None, stale=False, version=0)
+
+    @property
+    def last(self) -> JobOutput:
+        """The output that was read last."""
+        return self._last
+
+    def use(self, stored: StoredJob) -> None:
+        """Store the job's current row."""
+        self.stored, self._used = stored, time.monotonic()
+
+    def is_current(self, seconds: float) -> bool:
+        """Whether the row was read within ``seconds``."""
+        return time.monotonic() - self._used < seconds
+
+    def is_used(self, seconds: float) -> bool:
+        """Whether a caller waits for the job, or has asked for it within ``seconds``."""
+        return self.waiting or self.is_current(seconds)
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether the remote host was seen within ``seconds``."""
+        return time.monotonic() - self._seen_at < seconds
+
+    def outdate(self) -> None:
+        """Make the next request ask the remote host."""
+        self._seen_at = float("-inf")
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, and its output is complete."""
+        seen = self._last.seen
+        return self.stored.state in ENDED and (seen is None or (seen.stdout.ended and seen.stderr.ended))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a client waits for news."""
+        return bool(self._waiting)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Be the only reader of the remote host; the result serves all callers that ask for the same meanwhile.
+
+        :raises Busy: other readers take too long.
+        """
+        if not self._reading.acquire(timeout=READ_SECONDS):
+            raise Busy("The far side is slow to answer other requests for this job; try again.")
+        try:
+            yield
+        finally:
+            self._reading.release()
+
+    def known(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> JobOutput | None:
+        """Return the known output from these offsets on, or None if the remote host must be asked."""
+        last = self._last
+        if last.seen is None or not self.is_fresh(fresh_seconds):
+            return None
+        if last.seen.state == "exited" and last.directory is None:
+            return None
+        if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset) and (last.stdout or last.stderr):
+            return last
+        if (stdout_offset, stderr_offset) == (last.seen.stdout.size, last.seen.stderr.size):
+            return replace(last, stdout_offset=stdout_offset, stdout=b"", stderr_offset=stderr_offset, stderr=b"")
+        return None
+
+    def publish(
+        self,
+        seen: RemoteJob,
+        stdout_offset: int = 0,
+        stdout: bytes = b"",
+        stderr_offset: int = 0,
+        stderr: bytes = b"",
+        directory: bytes | None = None,
+    ) -> JobOutput:
+        """Store the seen state of the job, and notify the waiters if it is news."""
+        with self._lock:
+            before = self._last
+            version = before.version + (seen != before.seen or before.stale)
+            now = JobOutput(seen, False, version, stdout_offset, stdout, stderr_offset, stderr, directory)
+            if stdout or stderr or version != before.version:
+                # Otherwise the earlier output still serves other callers.
+                self._last = now
+            self._seen_at = time.monotonic()
+            callbacks = self._take_waiting() if version != before.version else []
+        for callback in callbacks:
+            callback()
+        return now
+
+    def unreachable(self, stdout_offset: int = 0, stderr_offset: int = 0) -> JobOutput:
+        """Mark the known state as stale: the remote host is unreachable. Return its output from these offsets."""
+        with self._lock:
+            last = self._last = replace(self._last, stale=True, version=self._last.version + (not self._last.stale))
+        if (stdout_offset, stderr_offset) == (last.stdout_offset, last.stderr_offset):
+            return last
+        return JobOutput(last.seen, True, last.version, stdout_offset, b"", stderr_offset, b"")
+
+    def subscribe(self, version: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once when ``version`` is outdated; return a function that cancels that."""
+        with self._lock:
+            if self._last.version == version:
+                self._numbers += 1
+                number = self._numbers
+                self._waiting[number] = callback
+                return lambda: self._forget(number)
+        callback()
+        return lambda: None
+
+    def tell_all(self) -> None:
+        """Call all waiters."""
+        with self._lock:
+            callbacks = self._take_waiting()
+        for callback in callbacks:
+            callback()
+
+    def _take_waiting(self) -> list[Callable[[], None]]:
+        callbacks, self._waiting = list(self._waiting.values()), {}
+        return callbacks
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            self._waiting.pop(number, None)
 
 
 class Jobs:
     """The jobs of the vault. Safe to use from several threads.
 
-    A request holds a ``slot`` while a link is opened for it, or the far side answers.
+    A request holds a ``slot`` while a link is opened for it, or the remote host answers.
     """
 
-    def __init__(self, vault: Vault, reach: Reach, slot: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self, vault: Vault, hosts: RemoteHosts, limits: JobLimits, slot: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._vault = vault
-        self._reach = reach
+        self._hosts = hosts
+        self._limits = limits
         self._slot = slot
         self._lock = threading.Lock()
-        self._known: dict[str, Followed] = {}
-        self._watches: dict[str, Watch] = {}
+        self._cached: dict[str, CachedJob] = {}
+        self._watches: dict[str, JobWatch] = {}
         self._access: dict[str, Access] = {}
+        self._starting: set[str] = set()
+        self._room = ("", 0, 0.0)
+        """The connection that was counted last, how many more jobs may start there uncounted, and until when."""
 
-    def find(self, id: str) -> Followed:
+    def find(self, id: str) -> CachedJob:
         """Return the known state of a job, with its row at most a second old.
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         """
         with self._lock:
-            known = self._known.get(id)
-        if known is not None and known.is_current(CURRENT_SECONDS):
-            return known
+            cached = self._cached.get(id)
+        if cached is not None and cached.is_current(CURRENT_SECONDS):
+            return cached
         try:
-            return self.follow(self._vault.jobs.get(id))
+            return self.cache(self._vault.jobs.get(id))
         except errors.UnknownJob:
             with self._lock:
-                self._known.pop(id, None)
+                self._cached.pop(id, None)
             raise
 
-    def follow(self, stored: StoredJob) -> Followed:
+    def cache(self, stored: StoredJob) -> CachedJob:
         """Return the known state of a job whose current row is ``stored``."""
         with self._lock:
-            followed = self._known.setdefault(stored.id, Followed(stored))
-        followed.use(stored)
-        return followed
+            cached = self._cached.setdefault(stored.id, CachedJob(stored))
+        cached.use(stored)
+        return cached
 
-    def seen(self, spool: Spool, id: str) -> Seen:
-        """Return a job's current state on the far side, without notifying the waiters."""
-        return next(iter(spool.look([far_name(id)], CALL_SECONDS).values()))
+    def seen(self, remote: RemoteJobs, id: str) -> RemoteJob:
+        """Return a job's current state on the remote host, without notifying the waiters."""
+        return next(iter(remote.look([remote_name(id)], CALL_SECONDS).values()))
 
-    def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> Output:
+    @property
+    def starting(self) -> frozenset[str]:
+        """The jobs that are being started; the remote host may have them before the vault does."""
+        with self._lock:
+            return frozenset(self._starting)
+
+    def start(
+        self, job: StoredJob, launch: Launch, remote: RemoteJobs, cancellation: Cancellation = NEVER
+    ) -> tuple[StoredJob, str | None]:
+        """Start ``job`` as ``launch`` in ``remote``, or find the job of its connection with the same key.
+
+        Return the job, and a warning about the remote host, if any.
+        :raises connmgr.errors.CommandCancelled: it was cancelled before it was stored.
+        :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
+        :raises connmgr.errors.JobLimit: too many are under way.
+        :raises connmgr.errors.ConnmgrError: the remote host refused it, and nothing is left there; or the link broke,
+            and it is unknown whether the job runs, which a start with the same key finds out.
+        """
+        if self._vault.connections.temporary.get(job.connection) is not None:
+            raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
+        self._require_room(job.connection)
+        cancellation.require()
+        if job.key is None:
+            with self._beginning(job.id):
+                return self._start_and_store(job, remote, launch)
+        stored = self._vault.jobs.add(job)
+        cached = self.cache(stored)
+        with cached.reading():
+            if stored.id != job.id and (
+                stored.state != STARTING or cached.begun or self.seen(remote, stored.id).state != GONE
+            ):
+                return stored, None
+            return self._start_and_store(stored, remote, launch, is_stored=True)
+
+    @contextmanager
+    def _beginning(self, id: str) -> Iterator[None]:
+        with self._lock:
+            self._starting.add(id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting.discard(id)
+
+    def _start_and_store(
+        self, job: StoredJob, remote: RemoteJobs, launch: Launch, *, is_stored: bool = False
+    ) -> tuple[StoredJob, str | None]:
+        """Start a job on the remote host, and store it meanwhile; if one of the two fails, undo the other."""
+        failure: errors.ConnmgrError | None = None
+
+        def store() -> None:
+            nonlocal is_stored, failure
+            try:
+                if not is_stored:
+                    self._vault.jobs.add(job)
+                is_stored = True
+            except errors.ConnmgrError as error:
+                failure = error
+
+        cached, name = self.cache(job), remote_name(job.id)
+        try:
+            # The commit waits for a disk while the remote host waits for its processes; no thread is needed for that.
+            warning = remote.start(replace(launch, id=name), CALL_SECONDS, store)
+        except errors.FileExists:
+            # Another daemon of the vault got the same request.
+            return job, None
+        except UNREACHABLE:
+            # Once it was told to start the job, nobody knows whether it runs, so the row stays. Before, there is none.
+            if not is_stored:
+                self.drop(job.id)
+            raise
+        except errors.ConnmgrError:
+            if is_stored:
+                self.forget(job)
+            raise
+        if failure is not None:
+            remote.kill(name, "KILL", 0, CALL_SECONDS)
+            remote.remove([name], CALL_SECONDS)
+            raise failure
+        cached.begun = True
+        return job, warning
+
+    def _require_room(self, connection: str) -> None:
+        """Raise :class:`connmgr.errors.JobLimit` if too many jobs are under way."""
+        # Counting takes a tenth of a start. So half of what a count has left may start within a second without another
+        # one, as long as no other connection has jobs started; the other half is for other daemons of the vault.
+        base = base_of(connection)
+        with self._lock:
+            counted, room, until = self._room
+            if counted == base and room > 0 and time.monotonic() < until:
+                self._room = base, room - 1, until
+                return
+        left = self._count_room(connection) - 1
+        with self._lock:
+            self._room = base, left // 2, time.monotonic() + COUNTED_SECONDS
+
+    def _count_room(self, connection: str) -> int:
+        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
+        try:
+            return self._vault.jobs.require_room(connection, **most)
+        except errors.JobLimit:
+            # Some may have ended unnoticed.
+            self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+            return self._vault.jobs.require_room(connection, **most)
+
+    def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> JobOutput:
         """Return a job's output from the two offsets on, at most about ``max_bytes`` of each stream.
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
-        :raises connmgr.errors.OutputGone: it was removed or replaced on the far side.
+        :raises connmgr.errors.OutputGone: it was removed or replaced on the remote host.
         :raises connmgr.errors.InvalidRequest: an offset is beyond the end.
         """
-        followed = self.find(id)
+        cached = self.find(id)
 
-        def read(spool: Spool) -> Output:
-            seen, out, err, directory = spool.read(far_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
-            self._saw(followed, seen)
+        def read(remote: RemoteJobs) -> JobOutput:
+            seen, out, err, directory = remote.read(remote_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
+            self._saw(cached, seen)
             if seen.state == GONE:
                 raise errors.OutputGone("The job's output was removed on the far side.")
-            return followed.publish(seen, stdout, out, stderr, err, directory)
+            return cached.publish(seen, stdout, out, stderr, err, directory)
 
-        with followed.reading():
-            known = followed.known(stdout, stderr, FRESH_SECONDS)
-            if known is None or not self._reach.allows(followed.stored.connection, access):
-                known = self._asked(followed, access, read, stdout, stderr)
+        with cached.reading():
+            answer = cached.known(stdout, stderr, FRESH_SECONDS)
+            if answer is None or not self._hosts.allows(cached.stored.connection, access):
+                answer = self._asked(cached, access, read, stdout, stderr)
         for name, offset in (("stdout", stdout), ("stderr", stderr)):
             # The last seen output may end before the offset.
-            if known.seen is not None and not known.stale and offset > (size := getattr(known.seen, name).size):
+            if answer.seen is not None and not answer.stale and offset > (size := getattr(answer.seen, name).size):
                 raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
-        return known
+        return answer
 
-    def look(self, id: str, access: Access) -> Followed:
+    def look(self, id: str, access: Access) -> CachedJob:
         """Look at a job, unless that was just done or it has ended; raises as :meth:`find`, and SecretLocked."""
-        followed = self.find(id)
-        if followed.over:
-            return followed
-        with followed.reading():
-            if not followed.is_fresh(FRESH_SECONDS) or not self._reach.allows(followed.stored.connection, access):
-                self._asked(followed, access, lambda spool: self._looked(spool, followed))
-        return followed
+        cached = self.find(id)
+        if cached.over:
+            return cached
+        with cached.reading():
+            if not cached.is_fresh(FRESH_SECONDS) or not self._hosts.allows(cached.stored.connection, access):
+                self._asked(cached, access, lambda remote: self._looked(remote, cached))
+        return cached
 
     def subscribe(self, id: str, access: Access, version: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` at the next news after ``version``; return a function that cancels that."""
-        followed = self.find(id)
-        connection = followed.stored.connection
+        cached = self.find(id)
+        connection = cached.stored.connection
         with self._lock:
             self._access[connection] = access
             watch = self._watches.get(connection)
             if watch is None:
-                watch = self._watches[connection] = Watch(connection, partial(self._watched, connection))
-        return watch.subscribe(followed, version, callback)
+                watch = self._watches[connection] = JobWatch(connection, partial(self._watched, connection))
+        return watch.subscribe(cached, version, callback)
 
     def input(self, id: str, access: Access, data: bytes, *, eof: bool) -> None:
         """Send ``data`` to a job that was started with open input, and end its input with ``eof``.
@@ -131,13 +424,13 @@ class Jobs:
         :raises connmgr.errors.StdinClosed: it takes no input, or its input has ended.
         :raises connmgr.errors.JobFinished: it has ended.
         """
-        followed = self._under_way(id)
-        if not followed.stored.stdin_open:
+        cached = self._under_way(id)
+        if not cached.stored.stdin_open:
             raise errors.StdinClosed("The job was started without open input.")
         with self._slot():
             # If the answer of a call was lost, it is not repeated, because the input might arrive twice.
-            self._reach.ask_once(
-                followed.stored.connection, access, lambda spool: spool.input(far_name(id), data, eof, CALL_SECONDS)
+            self._hosts.ask_once(
+                cached.stored.connection, access, lambda remote: remote.input(remote_name(id), data, eof, CALL_SECONDS)
             )
 
     def kill(self, id: str, access: Access, signal: str, grace: float) -> None:
@@ -146,62 +439,64 @@ class Jobs:
         :raises connmgr.errors.JobFinished: it has ended.
         :raises connmgr.errors.ShellBusy: it has not begun.
         """
-        followed = self._under_way(id)
+        cached = self._under_way(id)
         with self._slot():
-            seen = self._reach.ask(
-                followed.stored.connection, access, lambda spool: spool.kill(far_name(id), signal, grace, CALL_SECONDS)
+            seen = self._hosts.ask(
+                cached.stored.connection,
+                access,
+                lambda remote: remote.kill(remote_name(id), signal, grace, CALL_SECONDS),
             )
-        followed.outdate()
-        if _may_begin(followed.stored, seen):
+        cached.outdate()
+        if _may_begin(cached.stored, seen):
             raise errors.ShellBusy("The job has not begun yet; try again.")
 
     def remove(self, id: str, access: Access, *, force: bool) -> None:
-        """Remove a job that has ended, and its files on the far side; with ``force`` kill a running one first.
+        """Remove a job that has ended, and its files on the remote host; with ``force`` kill a running one first.
 
         :raises connmgr.errors.JobRunning: it runs.
         """
-        followed = self.find(id)
+        cached = self.find(id)
 
-        def work(spool: Spool) -> None:
-            seen = self.seen(spool, id)
-            if not force and (seen.state == RUNNING or _may_begin(followed.stored, seen)):
+        def work(remote: RemoteJobs) -> None:
+            seen = self.seen(remote, id)
+            if not force and (seen.state == RUNNING or _may_begin(cached.stored, seen)):
                 raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
             if force and seen.state in (STARTING, RUNNING, LOST, GONE):
                 # Processes of a lost job may still run.
-                spool.kill(far_name(id), "KILL", 0, CALL_SECONDS)
-            spool.remove([far_name(id)], CALL_SECONDS)
+                remote.kill(remote_name(id), "KILL", 0, CALL_SECONDS)
+            remote.remove([remote_name(id)], CALL_SECONDS)
 
         with self._slot():
-            self._reach.ask(followed.stored.connection, access, work)
-        self.forget(followed.stored)
+            self._hosts.ask(cached.stored.connection, access, work)
+        self.forget(cached.stored)
 
     def refresh(self, jobs: Iterable[StoredJob]) -> dict[str, StoredJob]:
         """Look at jobs over open links; return those that were seen."""
-        by_connection: dict[str, dict[str, Followed]] = {}
+        by_connection: dict[str, dict[str, CachedJob]] = {}
         for job in jobs:
-            by_connection.setdefault(job.connection, {})[job.id] = self.follow(job)
+            by_connection.setdefault(job.connection, {})[job.id] = self.cache(job)
         seen: dict[str, StoredJob] = {}
-        for connection, followed in by_connection.items():
-            if self._reach.ask_at_once(connection, partial(self._look_at, followed)) is not None:
-                seen |= {id: one.stored for id, one in followed.items()}
+        for connection, cached in by_connection.items():
+            if self._hosts.ask_at_once(connection, partial(self._look_at, cached)) is not None:
+                seen |= {id: one.stored for id, one in cached.items()}
         return seen
 
     def forget(self, job: StoredJob) -> None:
-        """Remove a job whose files on the far side are removed."""
+        """Remove a job whose files on the remote host are removed."""
         self._vault.jobs.remove(job.id)
         self.drop(job.id)
 
     def drop(self, id: str) -> None:
         """Notify the waiters that the vault no longer has the job."""
         with self._lock:
-            followed = self._known.pop(id, None)
-        if followed is not None:
-            followed.tell_all()
+            cached = self._cached.pop(id, None)
+        if cached is not None:
+            cached.tell_all()
 
     def let_go(self, idle_seconds: float) -> None:
         """Forget the known states of unused jobs."""
         with self._lock:
-            self._known = {id: known for id, known in self._known.items() if known.is_used(idle_seconds)}
+            self._cached = {id: known for id, known in self._cached.items() if known.is_used(idle_seconds)}
 
     def close(self, timeout: float) -> None:
         """Notify all waiters. The jobs run on."""
@@ -211,64 +506,134 @@ class Jobs:
         for watch in watches:
             watch.close(deadline.left())
 
-    def _under_way(self, id: str) -> Followed:
-        followed = self.find(id)
-        if followed.stored.state in ENDED:
+    def _under_way(self, id: str) -> CachedJob:
+        cached = self.find(id)
+        if cached.stored.state in ENDED:
             raise errors.JobFinished("The job has ended.")
-        return followed
+        return cached
 
     def _asked(
-        self, followed: Followed, access: Access, work: Callable[[Spool], Output], stdout: int = 0, stderr: int = 0
-    ) -> Output:
+        self,
+        cached: CachedJob,
+        access: Access,
+        work: Callable[[RemoteJobs], JobOutput],
+        stdout: int = 0,
+        stderr: int = 0,
+    ) -> JobOutput:
         try:
             with self._slot():
-                return self._reach.ask(followed.stored.connection, access, work)
+                return self._hosts.ask(cached.stored.connection, access, work)
         except UNREACHABLE:
-            return followed.unreachable(stdout, stderr)
+            return cached.unreachable(stdout, stderr)
 
-    def _looked(self, spool: Spool, followed: Followed) -> Output:
-        self._look_at({followed.stored.id: followed}, spool)
-        return followed.last
+    def _looked(self, remote: RemoteJobs, cached: CachedJob) -> JobOutput:
+        self._look_at({cached.stored.id: cached}, remote)
+        return cached.last
 
-    def _watched(self, connection: str, jobs: Mapping[str, Followed]) -> bool | None:
+    def _watched(self, connection: str, jobs: Mapping[str, CachedJob]) -> bool | None:
         try:
-            return self._reach.ask(connection, self._access[connection], partial(self._look_at, jobs))
+            return self._hosts.ask(connection, self._access[connection], partial(self._look_at, jobs))
         except UNREACHABLE:
-            for followed in jobs.values():
-                followed.unreachable()
+            for cached in jobs.values():
+                cached.unreachable()
         except errors.ConnmgrError:
             # The waiters ask again and get the reason, which may differ from caller to caller.
-            for followed in jobs.values():
-                followed.tell_all()
+            for cached in jobs.values():
+                cached.tell_all()
         return None
 
-    def _look_at(self, jobs: Mapping[str, Followed], spool: Spool) -> bool:
+    def _look_at(self, jobs: Mapping[str, CachedJob], remote: RemoteJobs) -> bool:
         """Look at jobs of one connection; return whether there were news."""
         news = False
-        by_name = {far_name(id): followed for id, followed in jobs.items()}
-        for name, seen in spool.look(by_name, CALL_SECONDS).items():
-            followed = by_name[name]
-            before = followed.last.version
-            self._saw(followed, seen)
-            news |= followed.publish(seen).version != before
+        by_name = {remote_name(id): cached for id, cached in jobs.items()}
+        for name, seen in remote.look(by_name, CALL_SECONDS).items():
+            cached = by_name[name]
+            before = cached.last.version
+            self._saw(cached, seen)
+            news |= cached.publish(seen).version != before
         return news
 
-    def _saw(self, followed: Followed, seen: Seen) -> None:
+    def _saw(self, cached: CachedJob, seen: RemoteJob) -> None:
         """Record the state of a job, if it has changed."""
-        stored = followed.stored
+        stored = cached.stored
         if _may_begin(stored, seen):
             return
         state = LOST if seen.state in (GONE, STARTING) else seen.state
         if state != stored.state and stored.state in UNDER_WAY:
             self._vault.jobs.set_state(stored.id, state, seen.exit_code)
-            followed.use(self._vault.jobs.get(stored.id))
+            cached.use(self._vault.jobs.get(stored.id))
 
 
-def _may_begin(stored: StoredJob, seen: Seen) -> bool:
+def _may_begin(stored: StoredJob, seen: RemoteJob) -> bool:
     """Whether a job that does not run yet was requested recently."""
     return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
 
 
-def far_name(id: str) -> str:
-    """Return the far side's name of the job ``id``."""
+def remote_name(id: str) -> str:
+    """Return the remote host's name of the job ``id``."""
     return id.replace("-", "")
+
+
+Look = Callable[[Mapping[str, CachedJob]], bool | None]
+"""Looks at jobs of one connection; returns whether there were news, None if the remote host did not answer."""
+
+
+class JobWatch:
+    """The waiters for news of the jobs of one connection, and the thread that serves them."""
+
+    def __init__(self, connection: str, look: Look) -> None:
+        self._look = look
+        self._name = f"jobs-{connection[:8]}"
+        self._lock = threading.Lock()
+        self._jobs: dict[str, CachedJob] = {}
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def subscribe(self, cached: CachedJob, version: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Like :meth:`CachedJob.subscribe`, and look at the job until there is news."""
+        cancel = cached.subscribe(version, callback)
+        with self._lock:
+            if self._closing.is_set():
+                return cancel
+            self._jobs[cached.stored.id] = cached
+            self._wake.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        return cancel
+
+    def close(self, timeout: float) -> None:
+        """End the thread, within about ``timeout`` seconds, and notify the waiters."""
+        with self._lock:
+            self._closing.set()
+            thread = self._thread
+        self._wake.set()
+        for cached in list(self._jobs.values()):
+            cached.tell_all()
+        if thread is not None:
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        interval = LEAST_SECONDS
+        while waited := self._waited():
+            try:
+                news = self._look(waited)
+            except BaseException:
+                # A plugin may raise any exception, and the waiters have their own deadlines.
+                logger.exception("Jobs of a connection could not be looked at.")
+                news = None
+            if self._closing.wait(UNREACHABLE_SECONDS if news is None else LEAST_SECONDS):
+                return
+            interval = LEAST_SECONDS if news else min(1.5 * interval, LONGEST_SECONDS)
+            if news is not None and self._wake.wait(interval - LEAST_SECONDS):
+                interval = LEAST_SECONDS
+            self._wake.clear()
+
+    def _waited(self) -> Mapping[str, CachedJob]:
+        """Return the awaited jobs; if there are none, let the thread end."""
+        with self._lock:
+            self._jobs = {id: cached for id, cached in self._jobs.items() if cached.waiting}
+            if not self._jobs:
+                self._thread = None
+            return dict(self._jobs)

@@ -1,4 +1,4 @@
-"""The program of a job, and the script that starts it on the far side."""
+"""The program of a job, and the script that starts it on the remote side."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from connmgr.engine.dialects import SH, Dialect, Interpreted
-from connmgr.engine.execution import definition, executed
-from connmgr.engine.frame import Interpreter
-from connmgr.engine.script import Source, fill, quote
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.dialects import SH, Dialect, Interpreted, Interpreter, definition, executed
+from connmgr.engine.script import IN_SINGLE_QUOTES, Source, fill, quote
+from connmgr.engine.state import ShellSnapshot
 
 OPEN: Final = None
 """In place of a job's standard input: the input comes later."""
@@ -24,7 +22,6 @@ SMALL_INPUT_BYTES = 16 << 10
 """Larger standard input is not sent with the command, but stored before it begins."""
 
 _CHUNK = 8 << 10
-_UNSAFE = re.compile(rb"[^ -~]|[\\']")
 _BLANK = re.compile(rb"@(\w+)@")
 _READ_SCRIPT = 'eval "$(exec cat <&7)"'
 # Without another process.
@@ -45,7 +42,7 @@ class Launch:
     id: str
     text: bytes | None = None
     argv: tuple[bytes, ...] = ()
-    surroundings: Surroundings | None = None
+    surroundings: ShellSnapshot | None = None
     cwd: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     stdin: bytes | None = b""
@@ -55,7 +52,7 @@ class Launch:
 
     @property
     def stored_input(self) -> bytes:
-        """The input that is stored on the far side before the job begins; empty if there is none."""
+        """The input that is stored on the remote side before the job begins; empty if there is none."""
         return self.stdin if self.stdin is not OPEN and len(self.stdin) > SMALL_INPUT_BYTES else b""
 
     @property
@@ -146,7 +143,7 @@ class Launch:
 def _put(dialect: Dialect, data: bytes) -> Iterable[bytes]:
     yield b"_cm_put(){ " + fill(dialect.put, {"builtin": dialect.builtin}).encode() + b"; }"
     for start in range(0, len(data), _CHUNK):
-        text = _UNSAFE.sub(lambda match: b"\\0%03o" % match.group()[0], data[start : start + _CHUNK])
+        text = IN_SINGLE_QUOTES.escape(data[start : start + _CHUNK])
         yield b"_cm_put '" + text + b"'"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.errors import NoShellInside, ShellLost
 from connmgr.links.chain import Chain, Target, environment_of, no_loan_for, open_chain
 from connmgr.links.outside import Outside

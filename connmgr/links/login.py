@@ -11,8 +11,7 @@ import pexpect
 from pexpect.expect import searcher_re
 from pexpect.spawnbase import SpawnBase
 
-from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source
+from connmgr.engine.script import Source, new_nonce
 from connmgr.errors import ConnectTimeout, ElevationFailed
 from connmgr.links.resumed import ResumedChannel
 from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper

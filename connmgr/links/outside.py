@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.links.wrapped import WrappedTransport
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.fair_lock import FairLock
+from connmgr.engine.session import FairLock
 from connmgr.errors import ConnectTimeout, ShellBusy, ShellLost
 from connmgr.links.chain import Target
 from connmgr.links.link import Lease, Link, open_link

@@ -127,7 +127,7 @@ def draws_sudo_password(sight: Sight, grant: Grant, request: Request) -> None:
     if "secret.decrypt" in grant.scopes or request.get("temporary"):
         return
     connection = request.get("connection")
-    if connection is not None and not {"data", "category"} & request.keys():
+    if connection is not None and "data" not in request and "category" not in request:
         return
     category = request.get("category") or (sight.stored(connection).category if connection else DEFAULT)
     if sight.has_sudo_password(connection if "data" in request else None, category):

@@ -14,15 +14,15 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.frame import Command
-from connmgr.engine.running import LOOK_SECONDS, Result, Running
-from connmgr.engine.session import FRAME_INPUT_BYTES
+from connmgr.engine.envelope import Command
+from connmgr.engine.running import LOOK_SECONDS, Result, RunningCommand
+from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import Place, begun
+from connmgr.shell.commands import begin_command
 from connmgr.shell.grounds import on
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellRef, ShellTable
 
 QUICK_SECONDS = 0.05
 """A command that takes longer gets a thread of its own."""
@@ -49,7 +49,7 @@ class Order:
     """The grounds on which the command was approved, by connections; empty if it needed no approval."""
 
 
-class Outcome(NamedTuple):
+class BroadcastOutcome(NamedTuple):
     """The outcome of the command on one connection, and how many seconds it took.
 
     ``restarted`` says that its shell had been lost, and is a new one.
@@ -66,7 +66,7 @@ class _Begun(NamedTuple):
 
     connection: str
     at: float
-    running: Running
+    running: RunningCommand
     held: contextlib.ExitStack
 
     def result(self) -> Result:
@@ -90,7 +90,7 @@ class Broadcast:
     """
 
     def __init__(
-        self, shells: Shells, access: Access, order: Order, ready: Iterable[str], others: Iterable[str]
+        self, shells: ShellTable, access: Access, order: Order, ready: Iterable[str], others: Iterable[str]
     ) -> None:
         self._shells = shells
         self._access = access
@@ -101,12 +101,12 @@ class Broadcast:
         self._restarted = set[str]()
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
-        self._outcomes = queue.SimpleQueue[list[Outcome]]()
+        self._outcomes = queue.SimpleQueue[list[BroadcastOutcome]]()
         self._cancellation = Cancellation()
         self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
         self._driver = threading.Thread(target=self._drive, name="broadcast", daemon=True)
 
-    def outcomes(self, cancellation: Cancellation = NEVER) -> Iterator[list[Outcome]]:
+    def outcomes(self, cancellation: Cancellation = NEVER) -> Iterator[list[BroadcastOutcome]]:
         """Yield the outcomes in bursts as they come.
 
         If the iteration is abandoned or cancelled, kill the commands that run, and begin no more.
@@ -127,7 +127,7 @@ class Broadcast:
             self._room.release()
             self._driver.join()
 
-    def _next(self, cancellation: Cancellation) -> list[Outcome]:
+    def _next(self, cancellation: Cancellation) -> list[BroadcastOutcome]:
         while True:
             with contextlib.suppress(queue.Empty):
                 # An empty list only wakes.
@@ -175,7 +175,7 @@ class Broadcast:
             if self._order.start and isinstance(error, ShellLost) and not error.sent:
                 self._wait_for(connection, at, partial(self._run, connection))
             else:
-                self._outcomes.put([Outcome(connection, time.monotonic() - at, error)])
+                self._outcomes.put([BroadcastOutcome(connection, time.monotonic() - at, error)])
         else:
             self._begun.append(begun)
 
@@ -206,23 +206,25 @@ class Broadcast:
         """Run the command to its end; if ordered, start the shell first."""
         order = self._order
         ground = order.grounds.get(connection)
-        place = Place(connection, self._access, order.session, order.start, order.fresh, ground)
-        running_there = begun(self._shells, place, order.command, order.timeout, self._cancellation)
-        with running_there as (running, restarted):
+        shell, how = ShellRef(connection, order.session), {"start": order.start, "fresh": order.fresh}
+        begun = begin_command(
+            self._shells, shell, self._access, order.command, order.timeout, self._cancellation, **how, ground=ground
+        )
+        with begun as (running, restarted):
             if restarted:
                 self._restarted.add(connection)
             return running.result()
 
-    def _outcome(self, connection: str, at: float, work: Callable[[], Result]) -> Outcome:
+    def _outcome(self, connection: str, at: float, work: Callable[[], Result]) -> BroadcastOutcome:
         try:
             result: Result | BaseException = work()
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
             result = error
-        return Outcome(connection, time.monotonic() - at, result, connection in self._restarted)
+        return BroadcastOutcome(connection, time.monotonic() - at, result, connection in self._restarted)
 
 
 def _is_small(command: Command) -> bool:
-    """Whether a far side accepts the command without delay."""
+    """Whether a remote side accepts the command without delay."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     words = sum(map(len, command.argv)) + len(command.argv)
-    return len(command.text) + words + len(command.stdin) + variables <= FRAME_INPUT_BYTES
+    return len(command.text) + words + len(command.stdin) + variables <= ENVELOPE_INPUT_BYTES

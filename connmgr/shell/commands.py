@@ -8,96 +8,81 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from connmgr.cancellation import Cancellation
-from connmgr.engine.frame import Command
-from connmgr.engine.running import Running
+from connmgr.engine.envelope import Command
+from connmgr.engine.running import RunningCommand
 from connmgr.errors import ConnmgrError, NoShell, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shell.grounds import on
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellRef, ShellTable
 
 
-class Place(NamedTuple):
-    """The place of a command: the shell ``session`` of ``connection``, used by ``access``.
-
-    With ``start``, the shell is started if it does not run, or is lost before anything was sent to it. With ``fresh``,
-    the command has a shell of its own instead, which is stopped afterwards.
-    """
-
-    connection: str
-    access: Access
-    session: str | None = None
-    start: bool = False
-    fresh: bool = False
-    ground: Ground | None = None
-    """The ground on which the command was approved; None if it needed no approval."""
-
-
-class Begun(NamedTuple):
+class CommandStart(NamedTuple):
     """A command that has begun; ``restarted`` says that the shell had been lost, and is a new one."""
 
-    running: Running
+    running: RunningCommand
     restarted: bool
 
 
 @contextlib.contextmanager
-def begun(
-    shells: Shells,
-    place: Place,
+def begin_command(
+    shells: ShellTable,
+    shell: ShellRef,
+    access: Access,
     command: Command,
     timeout: float,
     cancellation: Cancellation,
-) -> Iterator[Begun]:
-    """Begin a command; the arguments are those of :meth:`connmgr.engine.session.Session.begin`.
+    *,
+    start: bool = False,
+    fresh: bool = False,
+    ground: Ground | None = None,
+) -> Iterator[CommandStart]:
+    """Begin ``command`` in ``shell``, used by ``access``, as :meth:`connmgr.engine.session.Session.begin` does.
 
-    A command that may have been sent is never begun again. Errors after the loss of a shell have the member
-    ``restarted``.
+    With ``start``, the shell is started if it does not run, or is lost before anything was sent to it. With ``fresh``,
+    the command has a shell of its own instead, which is stopped afterwards. ``ground`` is that on which the command was
+    approved; None if it needed no approval. A command that may have been sent is never begun again. Errors after the
+    loss of a shell have the member ``restarted``.
 
     :raises NoShell: the shell does not run, and shall not be started; otherwise the errors of starting it.
     :raises connmgr.errors.ApprovalRequired: the shell is not what it was when the command was approved.
     :raises connmgr.errors.CommandCancelled: it was cancelled before it began.
     """
-    if not (place.start or place.fresh):
+    connection, session = shell
+    require = on(ground)
+    if not (start or fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
         with (
-            shells.using(place.connection, place.access, place.session) as session,
-            session.begin(command, timeout, cancellation, require=on(place.ground)) as running,
+            shells.using(connection, access, session) as lent,
+            lent.begin(command, timeout, cancellation, require=require) as running,
         ):
-            yield Begun(running, False)
+            yield CommandStart(running, False)
         return
-
-    def begin() -> Running:
-        session = held.enter_context(shells.using(place.connection, place.access, place.session))
-        return held.enter_context(session.begin(command, timeout, cancellation, require=on(place.ground)))
-
     restarted = False
     try:
-        with contextlib.ExitStack() as outer, contextlib.ExitStack() as held:
-            if place.fresh:
-                place = outer.enter_context(_of_its_own(shells, place, cancellation))
-            elif place.start:
-                shells.leave_silent(place.connection, place.session)
+        with contextlib.ExitStack() as stopping, contextlib.ExitStack() as lending:
+
+            def begin() -> RunningCommand:
+                lent = lending.enter_context(shells.using(connection, access, session))
+                return lending.enter_context(lent.begin(command, timeout, cancellation, require=require))
+
+            if fresh:
+                session = f"fresh-{secrets.token_hex(8)}"
+                shells.start(connection, access, session, cancellation)
+                stopping.callback(shells.end, connection, session)
+            else:
+                shells.leave_silent(connection, session)
             try:
                 running = begin()
             except (NoShell, ShellLost) as error:
-                if not place.start or (isinstance(error, ShellLost) and error.sent):
+                # What was sent may have run. A fresh shell that is lost at once would be lost again.
+                if fresh or (isinstance(error, ShellLost) and error.sent):
                     raise
-                held.close()
-                restarted = shells.start(place.connection, place.access, place.session, cancellation).restarted
+                lending.close()
+                restarted = shells.start(connection, access, session, cancellation).restarted
                 running = begin()
-            yield Begun(running, restarted)
+            yield CommandStart(running, restarted)
     except ConnmgrError as error:
         if restarted:
             error.details = {**error.details, "restarted": True}
         raise
-
-
-@contextlib.contextmanager
-def _of_its_own(shells: Shells, place: Place, cancellation: Cancellation) -> Iterator[Place]:
-    """Start a shell with a random name, yield its place, and stop it."""
-    own = place._replace(session=f"fresh-{secrets.token_hex(8)}", start=False)
-    shells.start(own.connection, own.access, own.session, cancellation)
-    try:
-        yield own
-    finally:
-        shells.end(own.connection, own.session)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from connmgr.engine.session import Session
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.links.chain import Target
 from connmgr.links.route import dialled
 from connmgr.plugin import Dialled
 from connmgr.registry import Registry
 from connmgr.rights.ground import Ground, Reads, ShellState, shell_state
-from connmgr.shell.shells import Shells
+from connmgr.shell.shells import ShellTable
 from connmgr.vault import Vault
 
 
 class Grounds:
     """Finds on which ground a request would run now. Safe to use from several threads."""
 
-    def __init__(self, vault: Vault, registry: Registry, shells: Shells) -> None:
+    def __init__(self, vault: Vault, registry: Registry, shells: ShellTable) -> None:
         self._vault, self._registry, self._shells = vault, registry, shells
 
     def of(
@@ -40,7 +40,7 @@ class Grounds:
         return Ground(connection, path, digest, tuple(map(_shown, hosts)), user, state, reads or Reads())
 
 
-def state_of(surroundings: Surroundings) -> ShellState:
+def state_of(surroundings: ShellSnapshot) -> ShellState:
     """Return the state of a shell in ``surroundings``, compared with its start."""
     return shell_state(surroundings.directory, surroundings.variables, surroundings.start)
 

@@ -1,50 +1,195 @@
-"""The running shells: one per connection, and further named ones."""
+"""The running shells: one per connection, and further named ones.
+
+:class:`ShellTable` finds, starts, lends and ends them; a :class:`ShellRef` names one. :class:`ShellEntries` has an
+entry for each shell, which is held while it is started or stopped, so that threads wait for one shell and not for all.
+At the end of this module: how a shell is described, and which shells nobody needs any more.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from connmgr import posix_session
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.session import Session
+from connmgr.engine.envelope import Command
+from connmgr.engine.session import FairLock, Session
 from connmgr.engine.start import ShellInfo
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.shell.idle import IdleCloser, dispensable
-from connmgr.shell.opener import PROBE_SECONDS, Opener
-from connmgr.shell.shell import Shell
-from connmgr.shell.status import ShellStatus, found_inside, state_of, status_of
-from connmgr.shell.table import Entry, ShellName, ShellTable
+from connmgr.shell.opening import PROBE_SECONDS, Shell, ShellOpener
 from connmgr.vault import Connection, Vault
 from connmgr.vault.admission import Outdated, admitted
 from connmgr.vault.elevated import base_of
 
 logger = logging.getLogger("connmgr.shell")
 
+MAX_SHELLS = 16
+"""Most shells of one connection, including those that are being started."""
 
-class Started(NamedTuple):
+MAX_GAVE_WAY = 1000
+"""Most shells that gave way and are remembered; then the oldest is forgotten."""
+
+MAX_INTERVAL_SECONDS = 30.0
+"""Longest interval of the looks for shells that nobody needs."""
+
+UNSEEN_SECONDS = 600.0
+"""Idleness after which a shell of a command line is ended whose POSIX session cannot be seen from here."""
+
+
+class ShellRef(NamedTuple):
+    """A connection and the name of one of its shells; ``session`` is None for the connection's own shell."""
+
+    connection: str
+    session: str | None = None
+
+
+@dataclass
+class ShellEntry:
+    """The place of one shell; ``lock`` is held while it is started or stopped.
+
+    ``stale`` says that the connection was changed or removed after its data was read for the shell. A stale shell is
+    never returned; the thread that holds its entry ends it. ``lost`` says that a shell of this name was lost, and none
+    was started since.
+    """
+
+    lock: FairLock = field(default_factory=FairLock)
+    shell: Shell | None = None
+    stale: bool = False
+    lost: bool = False
+
+
+class ShellEntries:
+    """An entry for each shell that runs or is being started. Safe to use from several threads.
+
+    ``timeout`` is the longest wait in seconds for an entry that another thread holds.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._entries: dict[str, dict[str | None, ShellEntry]] = {}
+        self._gave_way: dict[ShellRef, None] = {}
+
+    @contextlib.contextmanager
+    def holding(
+        self, name: ShellRef, timeout: float | None = None, cancellation: Cancellation = NEVER, *, make: bool = False
+    ) -> Iterator[ShellEntry]:
+        """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
+
+        If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
+        :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
+        :raises connmgr.errors.CommandCancelled: it was cancelled while another thread held the entry.
+        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
+        """
+        deadline = Deadline(self._timeout if timeout is None else timeout)
+        while True:
+            entry = self._made(name) if make else self._entry(name)
+            if entry is None:
+                yield ShellEntry()
+                return
+            try:
+                entry.lock.acquire(deadline.left(), cancellation)
+            except TimeoutError:
+                raise ShellBusy("The connection's shell is being started or stopped; try again.") from None
+            try:
+                # A shell that is started in an entry that was dropped meanwhile would never be found.
+                if self._entry(name) is entry:
+                    try:
+                        yield entry
+                    finally:
+                        self._drop_empty(name, entry)
+                    return
+            finally:
+                entry.lock.release()
+
+    def _entry(self, name: ShellRef) -> ShellEntry | None:
+        with self._lock:
+            return self._entries.get(name.connection, {}).get(name.session)
+
+    def _made(self, name: ShellRef) -> ShellEntry:
+        with self._lock:
+            entries = self._entries.setdefault(name.connection, {})
+            if name.session not in entries and len(entries) >= MAX_SHELLS:
+                left = [one for one, entry in entries.items() if entry.lost and not entry.lock.taken]
+                if not left:
+                    raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
+                del entries[left[0]]
+            if name.session not in entries:
+                entries[name.session] = ShellEntry(lost=name in self._gave_way)
+                self._gave_way.pop(name, None)
+            return entries[name.session]
+
+    def remember_lost(self, name: ShellRef) -> None:
+        """Note that a shell ended unasked: it gave way to another, was idle for long, or its connection was changed.
+
+        Whoever uses the name next is told that its shell was lost.
+        """
+        with self._lock:
+            self._gave_way[name] = None
+            if len(self._gave_way) > MAX_GAVE_WAY:
+                del self._gave_way[next(iter(self._gave_way))]
+
+    def _drop_empty(self, name: ShellRef, entry: ShellEntry) -> None:
+        with self._lock:
+            if entry.shell is None and not entry.lost:
+                del self._entries[name.connection][name.session]
+                if not self._entries[name.connection]:
+                    del self._entries[name.connection]
+
+    def mark_stale(self, connections: Iterable[str]) -> list[ShellRef]:
+        """Make the shells of ``connections`` stale, including those that are being started; return their names."""
+        marked = []
+        with self._lock:
+            for connection in connections:
+                for session, entry in self._entries.get(connection, {}).items():
+                    entry.stale = True
+                    marked.append(ShellRef(connection, session))
+        return marked
+
+    def peek(self, name: ShellRef) -> Shell | None:
+        """Return the shell of that name, if it runs and is not stale."""
+        entry = self._entry(name)
+        return entry.shell if entry and not entry.stale else None
+
+    def taken(self, connection: str | None = None) -> list[tuple[ShellRef, ShellEntry, Shell]]:
+        """Return all entries with a shell, or those of one connection."""
+        with self._lock:
+            return [
+                (ShellRef(one, session), entry, entry.shell)
+                for one, entries in self._entries.items()
+                if connection in {None, one}
+                for session, entry in entries.items()
+                if entry.shell
+            ]
+
+
+class ShellStart(NamedTuple):
     """A running shell; ``restarted`` says that the last one was lost, with its directory and variables."""
 
     info: ShellInfo
     restarted: bool
 
 
-class Shells:
+class ShellTable:
     """Starts, finds and ends shell sessions. Safe to use from several threads.
 
     A shell is named by its connection and ``session``, which is None for the connection's default shell. ``max_output``
     is in bytes per stream, the timeouts are in seconds; ``idle_timeout`` 0 keeps idle sessions for ever. ``orphans`` is
-    the file that names local shells; see :class:`Opener`.
+    the file that names local shells; see :class:`ShellOpener`.
     """
 
     def __init__(
@@ -60,15 +205,17 @@ class Shells:
     ) -> None:
         self._vault = vault
         self._links = links
-        self._opener = Opener(vault, registry, links, timeout=start_timeout, max_output=max_output, orphans=orphans)
+        self._opener = ShellOpener(
+            vault, registry, links, timeout=start_timeout, max_output=max_output, orphans=orphans
+        )
         self._start_timeout = start_timeout
-        self._table = ShellTable(timeout=start_timeout)
+        self._entries = ShellEntries(timeout=start_timeout)
         self._describing = threading.Lock()
-        self._idle_closer = IdleCloser(self._table, self._opener.empty, idle_timeout)
+        self._idle_closer = IdleCloser(self._entries, self._empty, idle_timeout)
 
     def start(
         self, connection: str, access: Access, session: str | None = None, cancellation: Cancellation = NEVER
-    ) -> Started:
+    ) -> ShellStart:
         """Start the shell, unless it runs and answers.
 
         :raises connmgr.errors.CommandCancelled: it was cancelled while it waited for another thread.
@@ -78,10 +225,10 @@ class Shells:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._made(ShellName(connection, session), cancellation) as entry:
+        with self._made(ShellRef(connection, session), cancellation) as entry:
             running = entry.shell
             info = self._started(connection, entry, access, cancellation).session.info
-            started, entry.lost = Started(info, entry.lost), False
+            started, entry.lost = ShellStart(info, entry.lost), False
             if entry.shell is running:
                 return started
         self._vault.connections.touch(connection)
@@ -99,7 +246,7 @@ class Shells:
         :raises NoShell: it does not run.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         """
-        name = ShellName(connection, session)
+        name = ShellRef(connection, session)
         shell = self._admitted(name, access)
         try:
             with shell.session.borrowed():
@@ -109,14 +256,14 @@ class Shells:
                 self._discard(name, shell, lost=True)
             self._vault.connections.touch(connection)
 
-    def surroundings(self, connection: str, session: str | None = None) -> Surroundings | None:
+    def surroundings(self, connection: str, session: str | None = None) -> ShellSnapshot | None:
         """Return the state of a running shell as it was last seen, or None if it does not run."""
-        shell = self._table.peek(ShellName(connection, session))
+        shell = self._entries.peek(ShellRef(connection, session))
         return shell.session.surroundings if shell is not None and shell.session.alive else None
 
     def leave_silent(self, connection: str, session: str | None) -> None:
-        """Abandon an idle shell whose far side gives no overdue sign of life."""
-        shell = self._table.peek(ShellName(connection, session))
+        """Abandon an idle shell whose remote side gives no overdue sign of life."""
+        shell = self._entries.peek(ShellRef(connection, session))
         if shell is not None:
             shell.leave_silent(PROBE_SECONDS)
 
@@ -130,25 +277,25 @@ class Shells:
         running = (
             (shell.admission, one)
             for one in connections
-            if (shell := self._table.peek(ShellName(one.id, session))) and shell.lease.link.first.answers(0.0)
+            if (shell := self._entries.peek(ShellRef(one.id, session))) and shell.lease.link.first.answers(0.0)
         )
         return admitted(running, access)
 
     def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
         """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""
-        shells = (self._table.peek(ShellName(one, session)) for one in connections)
+        shells = (self._entries.peek(ShellRef(one, session)) for one in connections)
         return any(shell.lease.link.first.forwards_agent for shell in shells if shell is not None)
 
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
         """End the shell and its running command, and return when it has exited; raise NoShell if it does not run."""
-        self._admitted(ShellName(connection, session), access)
+        self._admitted(ShellRef(connection, session), access)
         self.end(connection, session)
 
     def end(self, connection: str, session: str | None) -> None:
         """End the shell as :meth:`stop` does, if it runs, and forget that it was lost; only the starter calls this."""
-        with self._holding(ShellName(connection, session)) as entry:
+        with self._holding(ShellRef(connection, session)) as entry:
             entry.lost = False
-            self._opener.empty(entry)
+            self._empty(entry)
 
     def stop_all(self, connection: str, access: Access) -> None:
         """End all shells of the connection as :meth:`stop` does; the next shell gets a new link.
@@ -156,7 +303,7 @@ class Shells:
         :raises NoShell: none runs.
         """
         running = []
-        for name, _, _ in self._table.taken(connection):
+        for name, _, _ in self._entries.taken(connection):
             with contextlib.suppress(NoShell):
                 self._admitted(name, access)
                 running.append(name)
@@ -182,12 +329,12 @@ class Shells:
         with self._describing:
             return [
                 status_of(name, shell)
-                for name, _, shell in self._table.taken()
+                for name, _, shell in self._entries.taken()
                 if connection in (None, name.connection, base_of(name.connection))
             ]
 
     def probe(self, target: Target, access: Access) -> ShellInfo:
-        """Test whether a shell can be opened on ``target``; see :meth:`Opener.probe`."""
+        """Test whether a shell can be opened on ``target``; see :meth:`ShellOpener.probe`."""
         return self._opener.probe(target, access)
 
     def refresh(self, connection: str, access: Access) -> None:
@@ -214,13 +361,13 @@ class Shells:
         # Before the shells, so that a new start does not find the old link.
         self._links.forget(changed)
         with contextlib.ExitStack() as ending:
-            for name in self._table.mark_stale(changed):
+            for name in self._entries.mark_stale(changed):
                 ending.callback(self._end_stale, name)
 
     def close(self, timeout: float) -> None:
         """End every shell within about ``timeout`` seconds; none can be started afterwards."""
         self._opener.close()
-        shells = self._table.taken()
+        shells = self._entries.taken()
         if shells:
             with ThreadPoolExecutor(min(32, len(shells)), "close-shells") as pool:
                 for name, entry, shell in shells:
@@ -228,21 +375,23 @@ class Shells:
         self._idle_closer.close(timeout)
 
     @contextlib.contextmanager
-    def _holding(self, name: ShellName, cancellation: Cancellation = NEVER, *, make: bool = False) -> Iterator[Entry]:
+    def _holding(
+        self, name: ShellRef, cancellation: Cancellation = NEVER, *, make: bool = False
+    ) -> Iterator[ShellEntry]:
         """Hold the entry of a shell; afterwards end the shell if its connection was changed meanwhile."""
-        with self._table.holding(name, cancellation=cancellation, make=make) as entry:
+        with self._entries.holding(name, cancellation=cancellation, make=make) as entry:
             try:
                 yield entry
             finally:
                 self._renew(entry)
 
     @contextlib.contextmanager
-    def _made(self, name: ShellName, cancellation: Cancellation) -> Iterator[Entry]:
+    def _made(self, name: ShellRef, cancellation: Cancellation) -> Iterator[ShellEntry]:
         """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as holding:
             while True:
                 try:
-                    entry = held.enter_context(self._holding(name, cancellation, make=True))
+                    entry = holding.enter_context(self._holding(name, cancellation, make=True))
                 except SessionLimit:
                     if not self._makes_room(name.connection):
                         raise
@@ -252,55 +401,75 @@ class Shells:
 
     def _makes_room(self, connection: str) -> bool:
         """End the least needed shell of the command line; return False if there is none to end."""
-        for name in dispensable([(one, shell) for one, _, shell in self._table.taken(connection)]):
-            with contextlib.suppress(ShellBusy), self._table.holding(name, timeout=0.0) as entry:
+        for name in dispensable([(one, shell) for one, _, shell in self._entries.taken(connection)]):
+            with contextlib.suppress(ShellBusy), self._entries.holding(name, timeout=0.0) as entry:
                 # Another request may have begun to use it.
                 if entry.shell is not None and entry.shell.session.idle_seconds:
-                    self._opener.empty(entry)
-                    self._table.remember_lost(name)
+                    self._empty(entry)
+                    self._entries.remember_lost(name)
                     return True
         return False
 
-    def _renew(self, entry: Entry) -> None:
+    def _renew(self, entry: ShellEntry) -> None:
         if entry.stale:
-            self._opener.empty(entry)
+            self._empty(entry)
             entry.stale = entry.lost = False
 
-    def _end_stale(self, name: ShellName) -> None:
+    def _end_stale(self, name: ShellRef) -> None:
         try:
             with self._holding(name) as entry:
                 ends = entry.stale and entry.shell is not None
             if ends:
                 # Whoever used it has not asked for a new directory and new variables.
-                self._table.remember_lost(name)
+                self._entries.remember_lost(name)
         except ShellBusy as error:
             raise ShellBusy(
                 "The change is stored. A shell that is being started or stopped will end afterwards."
             ) from error
 
-    def _started(self, connection: str, entry: Entry, access: Access, cancellation: Cancellation) -> Shell:
+    def _started(self, connection: str, entry: ShellEntry, access: Access, cancellation: Cancellation) -> Shell:
         """Return the shell of ``entry``, which the caller holds; start one if none runs on the current data."""
         deadline = Deadline(self._start_timeout)
         while True:
             # Later changes of the connection mark the entry as stale.
             self._renew(entry)
-            shell = self._opener.fill(entry, connection, access, cancellation)
+            shell = self._fill(entry, connection, access, cancellation)
             if not entry.stale:
                 return shell
             if deadline.passed:
                 raise ShellBusy("The connection kept changing while its shell started; try again.")
 
+    def _fill(self, entry: ShellEntry, connection: str, access: Access, cancellation: Cancellation) -> Shell:
+        """Return the shell of ``entry``, which the caller holds; open one if none on the current data answers."""
+        shell = entry.shell
+        if shell is not None:
+            with contextlib.suppress(Outdated):
+                shell.admission.check(access)
+                shell.leave_silent(PROBE_SECONDS)
+                if shell.session.probe(PROBE_SECONDS):
+                    return shell
+                entry.lost = True
+            self._empty(entry)
+        shell = entry.shell = self._opener.open(connection, access, cancellation)
+        return shell
+
+    def _empty(self, entry: ShellEntry) -> None:
+        """End the shell of ``entry``, which the caller holds."""
+        shell, entry.shell = entry.shell, None
+        if shell is not None:
+            self._opener.end(shell)
+
     def _no_shell(self, connection: str) -> NoShell:
         self._vault.connections.get(connection)
         return NoShell("No shell session is running on this connection; start it first.")
 
-    def _admitted(self, name: ShellName, access: Access) -> Shell:
+    def _admitted(self, name: ShellRef, access: Access) -> Shell:
         """Return the running shell if ``access`` may use it; end it if its connection was changed.
 
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         :raises NoShell: it does not run, or no longer.
         """
-        shell = self._table.peek(name)
+        shell = self._entries.peek(name)
         if shell is None:
             raise self._no_shell(name.connection)
         try:
@@ -317,7 +486,7 @@ class Shells:
     def _seen(self, record: Connection, access: Access) -> ShellInfo:
         """Describe the shell of a connection: the running one, or one opened for this."""
         with contextlib.suppress(NoShell):
-            session = self._admitted(ShellName(record.id), access).session
+            session = self._admitted(ShellRef(record.id), access).session
             if session.probe(PROBE_SECONDS):
                 return session.info
         target, lease = Target.stored(record), self._links.peek(record.id)
@@ -330,16 +499,156 @@ class Shells:
         finally:
             lease.release()
 
-    def _discard(self, name: ShellName, shell: Shell, *, lost: bool = False) -> None:
+    def _discard(self, name: ShellRef, shell: Shell, *, lost: bool = False) -> None:
         with self._holding(name) as entry:
             if entry.shell is shell:
                 entry.lost = lost
-                self._opener.empty(entry)
+                self._empty(entry)
 
-    def _close_one(self, name: ShellName, entry: Entry, shell: Shell, timeout: float) -> None:
+    def _close_one(self, name: ShellRef, entry: ShellEntry, shell: Shell, timeout: float) -> None:
         try:
             self._opener.end(shell, timeout)
             entry.shell = None
         except BaseException:
             # A plugin may raise any exception, and no caller waits for this result.
             logger.exception("The shell of connection %s failed to end cleanly.", name.connection)
+
+
+@dataclass(frozen=True)
+class ShellStatus:
+    """The state of a running shell, ``idle``, ``busy`` or ``lost``, with times in seconds and queued commands.
+
+    ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when its
+    ``running`` command began.
+    """
+
+    connection: str
+    session: str | None
+    state: str
+    pid: int
+    directory: bytes
+    since: datetime
+    uptime: float
+    idle: float
+    waiting: int
+    running_since: datetime | None
+    running: Command | None = None
+
+
+def status_of(name: ShellRef, shell: Shell) -> ShellStatus:
+    """Describe a shell, as far as known without asking it."""
+    session = shell.session
+    try:
+        session.notice_end()
+    except Exception:
+        # A plugin may raise any exception, and must not prevent the description of other shells.
+        logger.exception("The shell of connection %s cannot be described.", name.connection)
+    idle, running, command = session.idle_seconds, session.running_since, session.running_command
+    return ShellStatus(
+        *name,
+        state="lost" if not session.alive else "idle" if idle else "busy",
+        pid=session.pid,
+        directory=session.directory,
+        since=shell.since,
+        uptime=time.monotonic() - shell.started,
+        idle=idle,
+        waiting=session.waiting,
+        running_since=None if running is None else datetime.fromtimestamp(running, timezone.utc),
+        running=None if running is None else command,
+    )
+
+
+def state_of(info: ShellInfo) -> dict[str, Any]:
+    """Return the ``state`` of a connection whose shell has started."""
+    return {
+        "shellDialect": info.shell_dialect,
+        "osType": info.os_type,
+        "osName": info.os_name,
+        "ttyState": info.tty_state,
+    }
+
+
+def found_inside(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``state`` of a connection to a system that was found inside another connection."""
+    return {name: state[name] for name in ("running", "gone") if name in state}
+
+
+class _Use(NamedTuple):
+    """How much a shell is needed: ``over`` says that the terminal, or the like, to which it belongs has ended."""
+
+    over: bool
+    idle: float
+    name: ShellRef
+
+
+def unneeded(shells: Collection[tuple[ShellRef, Shell]], timeout: float) -> list[ShellRef]:
+    """Return the idle ones of ``shells`` to end: after ``timeout`` seconds (0: never), or with their POSIX session.
+
+    The last shell of a connection stays even then, because the link ends with it: a command that cron runs each hour
+    need not log in each time.
+    """
+    ended, left = list[ShellRef](), dict[str, int]()
+    for name, _ in shells:
+        left[name.connection] = left.get(name.connection, 0) + 1
+    uses = sorted((_use(name, shell) for name, shell in shells), key=lambda use: use[:2], reverse=True)
+    for over, idle, name in uses:
+        expired = bool(timeout) and idle > timeout
+        if idle and (expired or (over and left[name.connection] > 1)):
+            ended.append(name)
+            left[name.connection] -= 1
+    return ended
+
+
+def dispensable(shells: Collection[tuple[ShellRef, Shell]]) -> list[ShellRef]:
+    """Return those of a connection's ``shells`` that may end for a new one: the command line's idle ones.
+
+    The least needed comes first.
+    """
+    uses = [_use(name, shell) for name, shell in shells if posix_session.named(name.session)]
+    return [use.name for use in sorted(uses, key=lambda use: use[:2], reverse=True) if use.idle]
+
+
+def _use(name: ShellRef, shell: Shell) -> _Use:
+    own, idle = posix_session.named(name.session), shell.session.idle_seconds
+    over = own is not None and (idle > UNSEEN_SECONDS if own.is_over is None else own.is_over)
+    return _Use(over, idle, name)
+
+
+class IdleCloser:
+    """A thread that calls ``end`` for the shells of ``entries`` that nobody needs, as :func:`unneeded` says."""
+
+    def __init__(self, entries: ShellEntries, end: Callable[[ShellEntry], None], timeout: float) -> None:
+        self._entries = entries
+        self._end = end
+        self._timeout = timeout
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="idle-shells", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """End the thread; wait up to ``timeout`` seconds for a shell that it is ending."""
+        self._closing.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        interval = min(MAX_INTERVAL_SECONDS, self._timeout / 4) if self._timeout else MAX_INTERVAL_SECONDS
+        while not self._closing.wait(interval):
+            for name in self._unneeded():
+                try:
+                    self._end_if_idle(name)
+                except ShellBusy:
+                    # Another thread starts or stops it.
+                    continue
+                except BaseException:
+                    # A plugin may raise any exception, and must not keep the other shells open.
+                    logger.exception("The idle shell of connection %s failed to end cleanly.", name.connection)
+
+    def _unneeded(self) -> list[ShellRef]:
+        return unneeded([(name, shell) for name, _, shell in self._entries.taken()], self._timeout)
+
+    def _end_if_idle(self, name: ShellRef) -> None:
+        with self._entries.holding(name, timeout=0.0) as entry:
+            # It may have been used meanwhile, or be another one.
+            if entry.shell is not None and name in self._unneeded():
+                self._end(entry)
+                self._entries.remember_lost(name)

@@ -7,10 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from connmgr.engine.execution import become
-from connmgr.engine.nonce import new_nonce
-from connmgr.engine.script import Source, exports, script_argv
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.dialects import become
+from connmgr.engine.script import Source, exports, new_nonce, script_argv
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import ConnectTimeout, ShellStartFailed, UnsupportedShell
 from connmgr.jobs.launch import Launch
 from connmgr.plugin import Channel, Deadline, Pty, Transport
@@ -37,7 +36,7 @@ class Program:
     pty: Pty
     command: str | tuple[str, ...] | None = None
     shell: str | None = None
-    surroundings: Surroundings | None = None
+    surroundings: ShellSnapshot | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables to set, in place of those of the login or session."""
 
@@ -74,7 +73,7 @@ class Program:
             raise
 
 
-def _interactive(surroundings: Surroundings) -> Sequence[str]:
+def _interactive(surroundings: ShellSnapshot) -> Sequence[str]:
     """Return the words that start a session's shell, without the options that skip its start-up files."""
     if surroundings.interpreter:
         return (surroundings.interpreter.shell,)
@@ -88,7 +87,7 @@ def _split(shell: str | None) -> Sequence[str]:
         raise UnsupportedShell(f"shell: {error}.") from None
 
 
-def _given(channel: Channel, surroundings: Surroundings, exported: bytes, mark: bytes, deadline: Deadline) -> bytes:
+def _given(channel: Channel, surroundings: ShellSnapshot, exported: bytes, mark: bytes, deadline: Deadline) -> bytes:
     """Send a session's state, then ``exported``, when the far side is ready for it; return the output after that."""
     try:
         _await(channel, re.compile(rb"\n" + mark + rb"\n"), deadline)

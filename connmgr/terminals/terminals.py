@@ -12,15 +12,15 @@ from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.surroundings import Surroundings
+from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
 from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel, Deadline, Pty
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.streams.streams import Streams
 from connmgr.terminals.output import Output
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.starting import Program
@@ -56,7 +56,7 @@ class Wanted:
     pty: Pty
     command: str | tuple[str, ...] | None = None
     session: str | None = None
-    surroundings: Surroundings | None = None
+    surroundings: ShellSnapshot | None = None
     record: bool = False
     sent: Mapping[str, str] = field(default_factory=dict)
     """Variables of the client's environment."""

@@ -23,6 +23,8 @@ RUNNING: Final = "running"
 UNDER_WAY = (STARTING, RUNNING)
 ENDED = ("exited", "killed", "timed_out", "lost")
 
+# Built once, because building a statement costs more than running it.
+_INSERT = table.insert()
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
 _COUNTS = sa.select(
     sa.func.count(sa.case((table.c.connection == sa.bindparam("connection"), 1))), sa.func.count()
@@ -81,13 +83,18 @@ class StoredJobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
-        """Raise :class:`JobLimit` if that many jobs are under way, on a connection or in the vault."""
+    def require_room(self, connection: str, *, most_of_connection: int, most: int) -> int:
+        """Return how many more jobs may be started on a connection; raise :class:`JobLimit` if none may.
+
+        ``most`` limits those under way in the whole vault.
+        """
         of_base = {"connection": base_of(connection)}
         counted = self._database.read(lambda tx: tx.execute(_COUNTS, of_base).one())
-        for under_way, limit, of in zip(counted, (most_of_connection, most), ("connection", "vault"), strict=True):
+        limits = (most_of_connection, most)
+        for under_way, limit, of in zip(counted, limits, ("connection", "vault"), strict=True):
             if under_way >= limit:
                 raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
+        return min(limit - under_way for under_way, limit in zip(counted, limits, strict=True))
 
     def add(self, job: StoredJob) -> StoredJob:
         """Store ``job``, or return the job of its connection that has the same key.
@@ -103,7 +110,7 @@ class StoredJobs:
                 found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
                 if found is not None:
                     return _stored(found)
-            tx.execute(table.insert().values(row))
+            tx.execute(_INSERT, row)
             return job
 
         return self._database.write(work)

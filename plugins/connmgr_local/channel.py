@@ -7,16 +7,17 @@ import fcntl
 import os
 import pty
 import select
+import selectors
 import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Channel, Deadline, Pty
-from connmgr_local.news import News
 
 READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 16
@@ -58,7 +59,7 @@ class LocalChannel(Channel):
                 else _start_on_pipes(argv, environment, directory)
             )
             on_failure.pop_all()
-        self._news: News | None = None
+        self._events: ProcessEvents | None = None
         self._open_streams = {self._stdout, self._stderr} - {-1}
         self._reader = select.poll()
         for descriptor in (*self._open_streams, self._wake):
@@ -69,9 +70,9 @@ class LocalChannel(Channel):
         with self._reading:
             if self._closing.is_set():
                 raise BrokenPipeError
-            if self._news is None:
-                self._news = News(self._process.pid, self._open_streams)
-            return self._news.fileno()
+            if self._events is None:
+                self._events = ProcessEvents(self._process.pid, self._open_streams)
+            return self._events.fileno()
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         with self._reading:
@@ -128,9 +129,9 @@ class LocalChannel(Channel):
             status = self._process.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
-        if self._news is not None:
+        if self._events is not None:
             with self._reading:
-                self._news.has_ended()
+                self._events.has_ended()
         return status if status >= 0 else 128 - status
 
     def close(self) -> None:
@@ -139,8 +140,8 @@ class LocalChannel(Channel):
         self._closing.set()
         os.write(self._waker, b"x")
         with self._reading, self._writing:
-            if self._news is not None:
-                self._news.close()
+            if self._events is not None:
+                self._events.close()
             for descriptor in {self._stdin, self._stdout, self._stderr, self._wake, self._waker} - {-1}:
                 os.close(descriptor)
         # We may not kill a process of another user (sudo); its closed streams end it.
@@ -180,8 +181,8 @@ class LocalChannel(Channel):
     def _is_over(self, descriptor: int) -> None:
         self._reader.unregister(descriptor)
         self._open_streams.discard(descriptor)
-        if self._news is not None:
-            self._news.forget(descriptor)
+        if self._events is not None:
+            self._events.forget(descriptor)
 
     def _widen(self, descriptor: int) -> None:
         """Enlarge the pipe of a busy stream, so that the processes switch less often."""
@@ -254,3 +255,41 @@ def _start_on_terminal(
         )
         ours.pop_all()
     return process, master, master, -1
+
+
+class ProcessEvents:
+    """Readable while one of ``streams`` is, or when the child process ``pid`` has ended and was not waited for yet.
+
+    Where the system lacks pidfd_open(2), only the streams count.
+    """
+
+    def __init__(self, pid: int, streams: Iterable[int]) -> None:
+        self._selector = selectors.DefaultSelector()
+        for descriptor in streams:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._process = -1
+        if hasattr(os, "pidfd_open"):
+            # The process may have been waited for already.
+            with suppress(ProcessLookupError):
+                self._process = os.pidfd_open(pid)
+                self._selector.register(self._process, selectors.EVENT_READ)
+
+    def fileno(self) -> int:
+        """Return the descriptor (epoll(7), kqueue(2))."""
+        return self._selector.fileno()
+
+    def forget(self, stream: int) -> None:
+        """Stop watching a stream that is at its end."""
+        self._selector.unregister(stream)
+
+    def has_ended(self) -> None:
+        """Stop watching the process."""
+        if self._process >= 0:
+            self._selector.unregister(self._process)
+            os.close(self._process)
+            self._process = -1
+
+    def close(self) -> None:
+        """Free all descriptors but the streams' own."""
+        self.has_ended()
+        self._selector.close()

@@ -17,6 +17,7 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from tests.api.wire import LOCAL, address, bearer, client_of
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import eventually
 
@@ -353,3 +354,32 @@ def test_a_command_that_goes_on_keeps_its_timeout(client: Client) -> None:
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", **options)
     assert (caught.value.code, caught.value.details["stdout"]) == ("command_timeout", "begun")
+
+
+@pytest.mark.needs("dash")
+def test_limits_hold_for_jobs_that_are_started_in_a_burst(start_daemon: StartDaemon) -> None:
+    client = start_daemon("--max-connection-jobs", "5", "--max-jobs", "8").client
+    data = {"type": "local", "shell": "/bin/dash"}
+    other = client.post("/connection/add", name="other", data=data, validate=False)["connection"]
+    started: dict[str, list[str]] = {LOCAL: [], other: []}
+    for connection in started:
+        client.post("/shell/start", connection=connection)
+
+    def begin(connection: str) -> None:
+        job = client.post("/job/start", connection=connection, command="sleep 600")["job"]
+        started[connection].append(job)
+
+    def limited(connection: str) -> bool:
+        return refused(client, "/job/start", connection=connection, command="sleep 600") == "job_limit"
+
+    try:
+        for connection in [LOCAL] * 4 + [other] * 3 + [LOCAL]:
+            begin(connection)
+        assert limited(LOCAL), "more jobs than --max-connection-jobs"
+        assert limited(other), "more jobs than --max-jobs"
+        client.post("/job/remove", job=started[LOCAL].pop(), force=True)
+        begin(other)
+        assert limited(LOCAL), "a count of a moment ago counts for another connection's jobs"
+    finally:
+        for job in [*started[LOCAL], *started[other]]:
+            client.post("/job/remove", job=job, force=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.errors import CommandTimeout
 from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import connect, run

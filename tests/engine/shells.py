@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.running import Result
 from connmgr.engine.session import Session
 from connmgr.engine.start import start_supervisor

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.running import Result
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout

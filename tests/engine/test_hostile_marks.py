@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from connmgr.cancellation import NEVER
-from connmgr.engine.frame import Command
-from connmgr.engine.marks import STATE_BYTES, MarkedStream, UnknownMark
-from connmgr.engine.running import Limits, Running
+from connmgr.engine.envelope import STATE_BYTES, Command, MarkedStream, UnknownMark
+from connmgr.engine.running import Limits, RunningCommand
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ShellLost, ShellStartFailed
 from tests.engine.shells import local_session, run
@@ -171,6 +170,6 @@ def test_a_flood_on_both_streams_is_read_in_linear_time() -> None:
     # The end of the link is not under test here.
     session: Any = SimpleNamespace(guarded=nullcontext)
     limits = Limits(timeout=60, max_output=1 << 20, cancellation=NEVER)
-    running = Running(session, Prints(flood, flood), Command(b""), NONCE, "cookie", limits)
+    running = RunningCommand(session, Prints(flood, flood), Command(b""), NONCE, "cookie", limits)
     with quickly(), pytest.raises(EOFError):
         running.result()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from connmgr.engine.boot import OUTPUT_BYTES, Announcement, await_announcement
+from connmgr.engine.start import OUTPUT_BYTES, Announcement, await_announcement
 from connmgr.engine.stdin_pipe import Whole, fed
 from connmgr.errors import UnsupportedShell
 from connmgr.plugin import Channel, Deadline, Pty, Transport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.engine.marks import STATE_BYTES
+from connmgr.engine.envelope import STATE_BYTES
 from connmgr.engine.state import State, parse_exports
 from tests.hostile import fill, quickly
 

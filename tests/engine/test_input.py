@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.engine import stdin_pipe
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.session import Session
 from connmgr.errors import ChannelRefused, CommandCancelled, NoSuchDirectory
 from connmgr.plugin import Channel, Pty
@@ -168,7 +168,9 @@ def test_without_a_second_channel_input_is_refused_and_not_dropped(tmp_path: Pat
             run(session, f"touch {tmp_path}/ran", arriving=whole(b"x"))
         assert not (tmp_path / "ran").exists()
         large = b"x" * 100_000
-        assert bytes(run(session, "cat", stdin=large).stdout) == large, "input that is there has a place in the frame"
+        assert bytes(run(session, "cat", stdin=large).stdout) == large, (
+            "input that is there has a place in the envelope"
+        )
         assert_usable(session)
 
 

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from connmgr.engine import joined
-from connmgr.engine.joined import JOIN_SECONDS, JOINED_BYTES, PIECE_BYTES, Joined
+from connmgr.engine import running
+from connmgr.engine.running import JOIN_SECONDS, JOINED_BYTES, PIECE_BYTES, Joined
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock whose time is its last element."""
     now = [1000.0]
-    monkeypatch.setattr(joined.time, "monotonic", lambda: now[-1])
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[-1])
     return now
 
 

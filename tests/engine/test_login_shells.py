@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine import boot
+from connmgr.engine import start
 from connmgr.errors import CommandTimeout, UnsupportedShell
 from connmgr.plugin import Transport
 from tests.engine.shells import assert_usable, out, run
@@ -45,7 +45,7 @@ SCRIPTS = {
     "greeting": "#!/bin/sh\necho 'Only scp here.'\nexit 1\n",
 }
 LINKS = {"ash": "busybox", "rbash": "bash"}
-NUDGE_SECONDS = tuple(seconds / 5 for seconds in boot.NUDGE_SECONDS)
+NUDGE_SECONDS = tuple(seconds / 5 for seconds in start.NUDGE_SECONDS)
 NUDGED_SECONDS = max(NUDGE_SECONDS) + 1
 
 
@@ -123,7 +123,7 @@ def anybody(request: pytest.FixtureRequest) -> LoginOf:
 @pytest.fixture(autouse=True)
 def soon_nudged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nudge silent shells sooner than a user's."""
-    monkeypatch.setattr(boot, "NUDGE_SECONDS", NUDGE_SECONDS)
+    monkeypatch.setattr(start, "NUDGE_SECONDS", NUDGE_SECONDS)
 
 
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.plain import HARMLESS, INSTANT, MAX_COMMAND_BYTES, SHELLS_OWN, is_plain, is_single
+from connmgr.engine.envelope import HARMLESS, INSTANT, MAX_COMMAND_BYTES, SHELLS_OWN, is_plain, is_single
 from connmgr.engine.session import Session
 from connmgr.errors import CommandTimeout
 from tests.engine.shells import POSIX, assert_usable, local_session, out, run

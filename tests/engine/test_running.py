@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from connmgr.cancellation import Cancellation
-from connmgr.engine.frame import Command
-from connmgr.engine.joined import PIECE_BYTES
+from connmgr.engine.envelope import Command
+from connmgr.engine.running import PIECE_BYTES
 from connmgr.engine.session import Session
 from connmgr.errors import CommandCancelled, CommandTimeout, NoSuchDirectory
 from tests.engine.shells import out

@@ -12,7 +12,7 @@ import pytest
 
 from connmgr.cancellation import Cancellation
 from connmgr.engine import running, session
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.session import Session
 from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connmgr import errors
-from connmgr.engine.exchange import Exchange
-from connmgr.engine.helper import Helper, Helpers
+from connmgr.engine.rpc import Exchange, Helper, Helpers
 from connmgr.fs import files, scripts
 from connmgr.fs.files import Place, Reading
 from connmgr.plugin import Channel, Pty

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr import errors
-from connmgr.engine.helper import Helper, Helpers
+from connmgr.engine.rpc import Helper, Helpers
 from connmgr.fs import files, scripts
 from connmgr.fs.files import Place
 from connmgr.fs.gate import Gate

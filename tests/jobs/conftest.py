@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.errors import ConnmgrError
 from connmgr.jobs.launch import Launch
-from connmgr.jobs.spool import Seen, Spool
+from connmgr.jobs.remote import RemoteJob, RemoteJobs
 from connmgr.plugin import Transport
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import DEADLINE_SECONDS
@@ -27,7 +27,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True)
 class Read:
-    seen: Seen
+    seen: RemoteJob
     stdout: bytes
     stderr: bytes
     directory: bytes
@@ -39,19 +39,19 @@ class Jobs:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.helpers = Helpers()
-        self.spool = Spool(transport, self.helpers)
+        self.remote = RemoteJobs(transport, self.helpers)
         self._started: list[str] = []
 
     def start(self, launch: Launch) -> str:
         self._started.append(launch.id)
-        self.spool.start(launch, DEADLINE_SECONDS)
+        self.remote.start(launch, DEADLINE_SECONDS)
         return launch.id
 
-    def look(self, id: str) -> Seen:
-        return self.spool.look([id], DEADLINE_SECONDS)[id]
+    def look(self, id: str) -> RemoteJob:
+        return self.remote.look([id], DEADLINE_SECONDS)[id]
 
     def read(self, id: str, max_bytes: int = 4 << 20) -> Read:
-        return Read(*self.spool.read(id, 0, 0, max_bytes, DEADLINE_SECONDS))
+        return Read(*self.remote.read(id, 0, 0, max_bytes, DEADLINE_SECONDS))
 
     def await_that(self, id: str, holds: Callable[[Read], bool]) -> Read:
         """Wait until ``holds`` returns true for a job, and return the job."""
@@ -73,11 +73,11 @@ class Jobs:
 
     def close(self) -> None:
         """Kill and remove the jobs that the test has started."""
-        for id, seen in self.spool.look(self._started, DEADLINE_SECONDS).items():
+        for id, seen in self.remote.look(self._started, DEADLINE_SECONDS).items():
             if seen.state in ("running", "lost"):
                 with suppress(ConnmgrError):
-                    self.spool.kill(id, "KILL", None, DEADLINE_SECONDS)
-        self.spool.remove(self._started, DEADLINE_SECONDS)
+                    self.remote.kill(id, "KILL", None, DEADLINE_SECONDS)
+        self.remote.remove(self._started, DEADLINE_SECONDS)
         self.helpers.close()
         self.transport.close()
 

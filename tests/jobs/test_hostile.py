@@ -94,7 +94,7 @@ def test_a_job_is_killed_whatever_has_taken_a_file_s_place(
     id = ready(jobs, RUNNING)
     (home / id / name).unlink()
     replace(home / id / name)
-    jobs.spool.kill(id, "KILL", None, 20)
+    jobs.remote.kill(id, "KILL", None, 20)
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
     if replace is link:
         assert target(home / id / name).read_text() == SECRET, "it was written through the link"
@@ -108,7 +108,7 @@ def test_a_job_without_its_directory_is_gone_and_can_be_killed(jobs: Jobs, home:
     if link:
         (home / id).symlink_to(home / other)
     assert jobs.look(id).state == "gone"
-    assert jobs.spool.kill(id, "KILL", None, 20).state == "gone"
+    assert jobs.remote.kill(id, "KILL", None, 20).state == "gone"
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
     assert jobs.look(other).state == "running"
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(inside: Callable[..., Jobs]) ->
     jobs = inside('mount -t tmpfs -o size=16k tmpfs "$HOME"; head -c 60000 /dev/zero >"$HOME/fill"')
     with pytest.raises(errors.NoSpace):
         jobs.start(Launch(new_id(), b"echo ran"))
-    assert jobs.spool.list(20) == {}
+    assert jobs.remote.list(20) == {}
 
 
 @pytest.mark.needs("mounts")
@@ -148,7 +148,7 @@ def test_without_proc_and_ps_a_job_ends_and_a_kill_says_that_it_cannot(inside: C
     assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 3, b"x\n")
     id = jobs.start(Launch(new_id(), b"read -r word; echo $word", stdin=None))
     with pytest.raises(errors.FileOperationFailed, match="neither /proc nor ps"):
-        jobs.spool.kill(id, "KILL", None, 20)
+        jobs.remote.kill(id, "KILL", None, 20)
     assert jobs.look(id).state == "running"
-    jobs.spool.input(id, b"over\n", True, 20)
+    jobs.remote.input(id, b"over\n", True, 20)
     assert jobs.ended(id).stdout == b"over\n"

@@ -11,7 +11,7 @@ import pytest
 
 from connmgr import errors
 from connmgr.jobs.launch import OPEN, Launch
-from connmgr.jobs.spool import QUEUE_BYTES, Spool
+from connmgr.jobs.remote import QUEUE_BYTES, RemoteJobs
 from tests.fs.far_sides import eventually
 from tests.jobs.conftest import Jobs, new_id
 
@@ -21,18 +21,18 @@ def test_pieces_of_any_size_arrive_in_order(jobs: Jobs) -> None:
     pieces = [chance.randbytes(size) for size in (1, 65_536, 3, 200_001, 4096, 0, 17)]
     id = jobs.start(Launch(new_id(), b"cat; echo over", stdin=OPEN))
     for piece in pieces:
-        jobs.spool.input(id, piece, False, 20)
+        jobs.remote.input(id, piece, False, 20)
     jobs.await_that(id, lambda read: read.seen.stdout.size == sum(map(len, pieces)))
-    jobs.spool.input(id, b"last", True, 20)
+    jobs.remote.input(id, b"last", True, 20)
     assert jobs.ended(id).stdout == b"".join(pieces) + b"lastover\n"
 
 
 def test_input_after_its_end_is_refused(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), b"sleep 1000", stdin=OPEN))
-    jobs.spool.input(id, b"x", True, 20)
+    jobs.remote.input(id, b"x", True, 20)
     for data, eof in ((b"y", False), (b"", True)):
         with pytest.raises(errors.StdinClosed):
-            jobs.spool.input(id, data, eof, 20)
+            jobs.remote.input(id, data, eof, 20)
 
 
 def test_input_of_a_job_that_reads_none_is_refused(jobs: Jobs) -> None:
@@ -43,11 +43,11 @@ def test_input_of_a_job_that_reads_none_is_refused(jobs: Jobs) -> None:
     jobs.await_that(closed, lambda read: read.stdout == b"closed\n")
     for id in (without, ended, new_id()):
         with pytest.raises(errors.StdinClosed):
-            jobs.spool.input(id, b"x", False, 20)
+            jobs.remote.input(id, b"x", False, 20)
 
     def refused() -> bool:
         try:
-            jobs.spool.input(closed, b"x", False, 20)
+            jobs.remote.input(closed, b"x", False, 20)
         except errors.StdinClosed:
             return True
         return False
@@ -60,15 +60,15 @@ def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs, tmp_path: P
     os.mkfifo(gate)
     id = jobs.start(Launch(new_id(), f"cat {gate}; wc -c".encode(), stdin=OPEN))
     piece = b"x" * (QUEUE_BYTES // 2)
-    jobs.spool.input(id, piece, False, 20)
-    jobs.spool.input(id, piece, False, 20)
+    jobs.remote.input(id, piece, False, 20)
+    jobs.remote.input(id, piece, False, 20)
     with pytest.raises(errors.NoSpace):
-        jobs.spool.input(id, b"one more", False, 20)
+        jobs.remote.input(id, b"one more", False, 20)
     gate.write_bytes(b"")
 
     def taken() -> bool:
         try:
-            jobs.spool.input(id, b"", True, 20)
+            jobs.remote.input(id, b"", True, 20)
         except errors.NoSpace:
             return False
         return True
@@ -79,7 +79,7 @@ def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs, tmp_path: P
 
 def test_several_daemons_may_send(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), b"cat", stdin=OPEN))
-    spools = [Spool(jobs.transport, jobs.helpers) for _ in range(4)]
+    spools = [RemoteJobs(jobs.transport, jobs.helpers) for _ in range(4)]
 
     def send(number: int) -> None:
         for count in range(8):
@@ -87,7 +87,7 @@ def test_several_daemons_may_send(jobs: Jobs) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(send, range(4)))
-    jobs.spool.input(id, b"", True, 20)
+    jobs.remote.input(id, b"", True, 20)
     lines = [line.split() for line in jobs.ended(id).stdout.splitlines()]
     for number in range(4):
         assert [int(count) for own, count in lines if int(own) == number] == list(range(8))
@@ -95,7 +95,7 @@ def test_several_daemons_may_send(jobs: Jobs) -> None:
 
 def test_what_was_sent_lies_in_no_file_afterwards(jobs: Jobs, home: Path) -> None:
     id = jobs.start(Launch(new_id(), b"cat >/dev/null; echo read; sleep 1000", stdin=OPEN))
-    jobs.spool.input(id, b"hidden-" * 10, True, 20)
+    jobs.remote.input(id, b"hidden-" * 10, True, 20)
     jobs.await_that(id, lambda read: read.stdout == b"read\n")
     files = [path for path in home.rglob("*") if path.is_file()]
     assert not [path for path in files if b"hidden-" in path.read_bytes()]

@@ -52,7 +52,7 @@ def ready(jobs: Jobs, text: bytes) -> str:
 def test_no_process_is_left_and_no_other_is_met(jobs: Jobs, signal: str) -> None:
     id, other = ready(jobs, FAMILY), ready(jobs, FAMILY)
     with sleeping() as stranger:
-        jobs.spool.kill(id, signal, None, 20)
+        jobs.remote.kill(id, signal, None, 20)
         done = jobs.ended(id)
         assert done.seen.state == "killed"
         assert done.seen.exit_code == {"TERM": 143, "KILL": 137}[signal]
@@ -64,14 +64,14 @@ def test_no_process_is_left_and_no_other_is_met(jobs: Jobs, signal: str) -> None
 def test_at_once_after_the_start(jobs: Jobs) -> None:
     for _ in range(5):
         id = jobs.start(Launch(new_id(), b"sleep 1000"))
-        jobs.spool.kill(id, "TERM", None, 20)
+        jobs.remote.kill(id, "TERM", None, 20)
         assert jobs.ended(id).seen.state == "killed"
 
 
 def test_what_ignores_the_signal_is_killed_after_the_grace(jobs: Jobs) -> None:
     id = ready(jobs, STUBBORN)
-    assert jobs.spool.kill(id, "TERM", None, 20).state == "running"
-    assert jobs.spool.kill(id, "TERM", 0.3, 20).state == "running"
+    assert jobs.remote.kill(id, "TERM", None, 20).state == "running"
+    assert jobs.remote.kill(id, "TERM", 0.3, 20).state == "running"
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code) == ("killed", 137)
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
@@ -79,10 +79,10 @@ def test_what_ignores_the_signal_is_killed_after_the_grace(jobs: Jobs) -> None:
 
 def test_other_signals_are_the_command_s_to_handle(jobs: Jobs) -> None:
     id = ready(jobs, b"trap 'echo used' USR1; trap 'echo bye; exit 9' INT; echo ready; while :; do sleep 0.1; done")
-    jobs.spool.kill(id, "HUP", None, 20)
-    jobs.spool.kill(id, "WINCH", None, 20)
+    jobs.remote.kill(id, "HUP", None, 20)
+    jobs.remote.kill(id, "WINCH", None, 20)
     assert jobs.look(id).state == "running"
-    jobs.spool.kill(id, "INT", None, 20)
+    jobs.remote.kill(id, "INT", None, 20)
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 9, b"ready\nbye\n")
 
@@ -90,15 +90,15 @@ def test_other_signals_are_the_command_s_to_handle(jobs: Jobs) -> None:
 def test_a_job_that_has_ended_stays_as_it_was(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), b"exit 3"))
     jobs.ended(id)
-    seen = jobs.spool.kill(id, "KILL", None, 20)
+    seen = jobs.remote.kill(id, "KILL", None, 20)
     assert (seen.state, seen.exit_code) == ("exited", 3)
-    assert jobs.spool.kill(new_id(), "KILL", None, 20).state == "gone"
+    assert jobs.remote.kill(new_id(), "KILL", None, 20).state == "gone"
 
 
 def test_a_signal_that_is_none_is_refused(jobs: Jobs) -> None:
     for name in ("SIGTERM", "9", "", "TERM; touch x"):
         with pytest.raises(errors.InvalidRequest):
-            jobs.spool.kill(new_id(), name, None, 20)
+            jobs.remote.kill(new_id(), name, None, 20)
 
 
 def test_a_command_that_kills_its_group_does_not_meet_its_runner(jobs: Jobs) -> None:
@@ -123,7 +123,7 @@ def test_what_ignores_the_end_of_its_time_is_killed(jobs: Jobs) -> None:
 
 def test_nothing_is_left_of_a_job_that_ended_in_time(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), b"cat; echo done", stdin=None, timeout=1000))
-    jobs.spool.input(id, b"x", True, 20)
+    jobs.remote.input(id, b"x", True, 20)
     jobs.ended(id)
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
 
@@ -137,5 +137,5 @@ def test_a_number_that_another_process_has_got_is_not_met(jobs: Jobs, home: Path
         _, _, boot, *rest = (home / id / "runner").read_text().split("\n")[0].split()
         (home / id / "runner").write_text(" ".join([str(stranger.pid), stat[19], boot, *rest]) + "\n")
         assert jobs.look(id).state == "lost"
-        jobs.spool.kill(id, "KILL", None, 20)
+        jobs.remote.kill(id, "KILL", None, 20)
         assert stranger.poll() is None

@@ -47,11 +47,11 @@ def aged(jobs: Jobs, home: Path, seconds: int) -> str:
 def test_only_jobs_of_an_age_are_listed(with_tools: WithTools, home: Path, shell: str) -> None:
     jobs = with_tools(shell, ["stat"])
     young, old, future = (aged(jobs, home, seconds) for seconds in (0, 100, -100))
-    assert set(jobs.spool.list(20)) == {young, old, future}
-    ages = jobs.spool.list(20, 60)
+    assert set(jobs.remote.list(20)) == {young, old, future}
+    ages = jobs.remote.list(20, 60)
     assert set(ages) == {old}
     assert ages[old] in range(100, 160)
-    assert jobs.spool.list(20, 1000) == {}
+    assert jobs.remote.list(20, 1000) == {}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -60,16 +60,16 @@ def test_without_stat_only_jobs_are_listed_that_find_knows_to_be_old_enough(
 ) -> None:
     jobs = with_tools(shell, ["find"])
     hour, day, three = (aged(jobs, home, seconds) for seconds in (3600, DAY + 60, 3 * DAY + 60))
-    assert jobs.spool.list(20) == dict.fromkeys([hour, day, three])
-    assert jobs.spool.list(20, 60) == dict.fromkeys([day, three])
-    assert jobs.spool.list(20, DAY) == dict.fromkeys([day, three])
-    assert jobs.spool.list(20, DAY + 1) == {three: None}, "find cannot tell that the other is older than a day"
-    assert jobs.spool.list(20, 4 * DAY) == {}
+    assert jobs.remote.list(20) == dict.fromkeys([hour, day, three])
+    assert jobs.remote.list(20, 60) == dict.fromkeys([day, three])
+    assert jobs.remote.list(20, DAY) == dict.fromkeys([day, three])
+    assert jobs.remote.list(20, DAY + 1) == {three: None}, "find cannot tell that the other is older than a day"
+    assert jobs.remote.list(20, 4 * DAY) == {}
 
 
 @pytest.mark.needs("dash")
 def test_without_stat_and_find_no_age_is_certain(with_tools: WithTools, home: Path) -> None:
     jobs = with_tools("dash", [])
     id = aged(jobs, home, 400 * DAY)
-    assert jobs.spool.list(20) == {id: None}
-    assert jobs.spool.list(20, 60) == {}
+    assert jobs.remote.list(20) == {id: None}
+    assert jobs.remote.list(20, 60) == {}

@@ -35,10 +35,10 @@ def test_output_is_read_from_any_place_on(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), ODD_PIECES))
     jobs.ended(id)
     for offset in (0, 1, 4095, 4096, 4097, 300_299, 300_300, 300_301, 1 << 40):
-        _, stdout, stderr, _ = jobs.spool.read(id, offset, 5, 5000, 20)
+        _, stdout, stderr, _ = jobs.remote.read(id, offset, 5, 5000, 20)
         assert stdout == whole[offset : offset + 5000]
         assert len(stderr) == 5000
-    assert jobs.spool.read(id, 0, 0, 0, 20)[1:] == (b"", b"", b"")
+    assert jobs.remote.read(id, 0, 0, 0, 20)[1:] == (b"", b"", b"")
 
 
 def test_output_is_visible_while_the_command_runs(jobs: Jobs) -> None:
@@ -72,7 +72,7 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed_and_removed_alone(
     shutil.rmtree(home / other)
     (home / other).symlink_to(home / one)
     assert jobs.look(other).state == "gone"
-    jobs.spool.remove([other], 20)
+    jobs.remote.remove([other], 20)
     assert [path.name for path in home.iterdir()] == [one]
 
 
@@ -80,9 +80,9 @@ def test_what_is_removed_is_gone_and_listed_no_more(jobs: Jobs) -> None:
     ids = [jobs.start(Launch(new_id(), b"echo x")) for _ in range(3)]
     for id in ids:
         jobs.ended(id)
-    ages = jobs.spool.list(20)
+    ages = jobs.remote.list(20)
     assert set(ages) == set(ids)
     assert all(age is not None and 0 <= age < 60 for age in ages.values())
-    jobs.spool.remove([*ids[:2], new_id()], 20)
-    assert set(jobs.spool.list(20)) == set(ids[2:])
+    jobs.remote.remove([*ids[:2], new_id()], 20)
+    assert set(jobs.remote.list(20)) == set(ids[2:])
     assert [jobs.look(id).state for id in ids] == ["gone", "gone", "exited"]

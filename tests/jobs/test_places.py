@@ -40,17 +40,17 @@ class Mounted(Transport):
 def all_of_it(jobs: Jobs) -> None:
     """Run a job with input to its end, and kill another one."""
     id = jobs.start(Launch(new_id(), b"cat; echo told >&2; exit 3", stdin=OPEN, cap=6, timeout=100))
-    jobs.spool.input(id, b"some ", False, 20)
+    jobs.remote.input(id, b"some ", False, 20)
     jobs.await_that(id, lambda read: read.stdout == b"some ")
-    jobs.spool.input(id, b"input", True, 20)
+    jobs.remote.input(id, b"input", True, 20)
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code) == ("exited", 3)
     assert (done.stdout, done.seen.stdout.truncated, done.stderr) == (b"some i", True, b"told\n")
     id = jobs.start(Launch(new_id(), b"sleep 1000 & echo ready; sleep 1001"))
     jobs.await_that(id, lambda read: read.stdout == b"ready\n")
-    jobs.spool.kill(id, "TERM", 1, 20)
+    jobs.remote.kill(id, "TERM", 1, 20)
     assert (jobs.ended(id).seen.state, jobs.ended(id).seen.exit_code) == ("killed", 143)
-    assert set(jobs.spool.list(20)) >= {id}
+    assert set(jobs.remote.list(20)) >= {id}
 
 
 @pytest.mark.needs("mounts")
@@ -74,7 +74,7 @@ def test_a_system_without_proc(tmp_path: Path) -> None:
     jobs = Jobs(Mounted("mount -t tmpfs tmpfs /proc", os.environ["PATH"], tmp_path))
     id = jobs.start(Launch(new_id(), b"cat; exit 3", stdin=OPEN))
     assert jobs.look(id).state == "running"
-    jobs.spool.input(id, b"input", True, 20)
+    jobs.remote.input(id, b"input", True, 20)
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 3, b"input")
     jobs.close()
@@ -87,8 +87,8 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     full = f"mount -t tmpfs -o size=1m tmpfs {state}; mkdir -p -m 700 {state}/state/connmgr/jobs; "
     jobs = Jobs(Mounted(full + f"head -c 2000000 /dev/zero >{state}/filling 2>/dev/null", os.environ["PATH"], tmp_path))
     with pytest.raises(errors.NoSpace):
-        jobs.spool.start(Launch(new_id(), b"true"), 20)
-    assert jobs.spool.list(20) == {}
+        jobs.remote.start(Launch(new_id(), b"true"), 20)
+    assert jobs.remote.list(20) == {}
     jobs.close()
 
 
@@ -101,7 +101,7 @@ def test_a_disk_that_gets_full_keeps_the_status(tmp_path: Path) -> None:
     done = jobs.done(Launch(new_id(), b"head -c 3000000 /dev/zero; echo x >&2; exit 42"))
     assert (done.seen.state, done.seen.exit_code, done.seen.stdout.truncated) == ("exited", 42, True)
     assert 0 < done.seen.stdout.size < 1 << 20
-    jobs.spool.remove(jobs.spool.list(20), 20)
+    jobs.remote.remove(jobs.remote.list(20), 20)
     jobs.close()
 
 
@@ -145,7 +145,7 @@ def test_a_place_that_somebody_else_prepared_is_refused(homeless: Jobs, tmp_path
     else:
         place.touch()
     with pytest.raises(errors.OperationError):
-        homeless.spool.start(replace_directory(launch()), 20)
+        homeless.remote.start(replace_directory(launch()), 20)
     if kind == "link":
         assert not list((tmp_path / "elsewhere").iterdir()), "something was made through a stranger's link"
 
@@ -156,7 +156,7 @@ def test_nothing_is_read_or_removed_through_a_link_that_somebody_else_prepared(h
     place, elsewhere = tmp_path / f"tmp/connmgr-{os.getuid()}", tmp_path / "elsewhere"
     place.rename(elsewhere)
     place.symlink_to(elsewhere)
-    homeless.spool.remove([id], 20)
+    homeless.remote.remove([id], 20)
     assert (elsewhere / "jobs" / id).is_dir()
     later = Jobs(LocalTransport())
     assert later.look(id).state == "gone"

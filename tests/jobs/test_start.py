@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.engine.helper import Helpers
+from connmgr.engine.rpc import Helpers
 from connmgr.engine.session import Session
 from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
-from connmgr.jobs.spool import Spool
+from connmgr.jobs.remote import RemoteJobs
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import DEADLINE_SECONDS
@@ -103,13 +103,13 @@ def test_a_job_whose_input_does_not_arrive_whole_never_begins(jobs: Jobs, tmp_pa
     breaking = Breaking()
     launch = Launch(id, f"echo begun >{tmp_path}/begun; cat".encode(), stdin=data)
     with pytest.raises(errors.TransferFailed):
-        Spool(breaking, Helpers()).start(launch, DEADLINE_SECONDS)
+        RemoteJobs(breaking, Helpers()).start(launch, DEADLINE_SECONDS)
     spool = tmp_path / ".local/state/connmgr/jobs"
     eventually(lambda: not list(spool.iterdir()), "a part of the input stays on the disk")
     assert jobs.look(id).state == "gone"
     held = spool / f".{id}.1"
     held.touch()
-    jobs.spool.remove([id], DEADLINE_SECONDS)
+    jobs.remote.remove([id], DEADLINE_SECONDS)
     assert not held.exists(), "input that came before its job outlives the job's removal"
     # The same start, repeated, finds nothing in its way.
     assert jobs.done(launch).stdout == data
@@ -151,8 +151,8 @@ def test_a_job_without_a_session_runs_in_the_user_s_home(jobs: Jobs) -> None:
 def test_a_directory_that_is_not_there_is_refused_and_nothing_is_left(posix: Session, jobs: Jobs) -> None:
     launch = Launch(new_id(), b"echo ran", surroundings=posix.surroundings, cwd=b"/no/such")
     with pytest.raises(errors.NoSuchDirectory):
-        jobs.spool.start(launch, 20)
-    assert jobs.spool.look([launch.id], 20)[launch.id].state == "gone"
+        jobs.remote.start(launch, 20)
+    assert jobs.remote.look([launch.id], 20)[launch.id].state == "gone"
 
 
 class Deaf(LocalTransport):
@@ -166,10 +166,10 @@ def test_a_start_whose_answer_nobody_reads_begins_all_the_same(posix: Session, j
     for _ in range(3):
         launch = Launch(new_id(), b"echo begun; exit 3", surroundings=posix.surroundings)
         with pytest.raises(errors.TransferFailed):
-            Spool(Deaf(), Helpers()).start(launch, 20)
+            RemoteJobs(Deaf(), Helpers()).start(launch, 20)
         done = jobs.ended(launch.id)
         assert (done.seen.state, done.seen.exit_code, done.stdout) == ("exited", 3, b"begun\n")
-        jobs.spool.remove([launch.id], 20)
+        jobs.remote.remove([launch.id], 20)
 
 
 def test_a_job_that_has_not_begun_is_not_lost(jobs: Jobs, home: Path) -> None:
@@ -179,12 +179,12 @@ def test_a_job_that_has_not_begun_is_not_lost(jobs: Jobs, home: Path) -> None:
     for name, content in {"runner": " " * 63 + "\n", "end": " " * 63 + "\n", "out": "", "err": ""}.items():
         (home / id / name).write_text(content)
     assert jobs.look(id).state == "starting"
-    jobs.spool.remove([id], 20)
+    jobs.remote.remove([id], 20)
 
 
 def test_an_id_starts_once(jobs: Jobs) -> None:
     launch = Launch(new_id(), b"echo once")
     jobs.done(launch)
     with pytest.raises(errors.FileExists):
-        jobs.spool.start(launch, 20)
+        jobs.remote.start(launch, 20)
     assert jobs.read(launch.id).stdout == b"once\n"

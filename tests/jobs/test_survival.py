@@ -50,7 +50,7 @@ def test_the_end_of_the_link_and_of_its_server(tmp_path: Path, shell: str) -> No
                 launch = Launch(new_id(), text, surroundings=session.surroundings, stdin=OPEN)
                 id = jobs.start(launch)
                 jobs.await_that(id, lambda read: read.stdout == b"ready\n")
-                jobs.spool.input(id, b"sent\n", True, 20)
+                jobs.remote.input(id, b"sent\n", True, 20)
                 for process in psutil.Process(server.pid).children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
                         if process.name().startswith("sshd"):
@@ -58,8 +58,8 @@ def test_the_end_of_the_link_and_of_its_server(tmp_path: Path, shell: str) -> No
         with ssh_link(server) as link:
             again = Jobs(link)
             assert again.ended(id).stdout == b"ready\nsent\nlater\n"
-            again.spool.remove([id], 20)
-            assert again.spool.list(20) == {}
+            again.remote.remove([id], 20)
+            assert again.remote.list(20) == {}
             again.close()
 
 
@@ -141,7 +141,7 @@ def test_the_runner_s_death_is_a_loss(jobs: Jobs, home: Path) -> None:
     psutil.Process(runner).kill()
     eventually(lambda: jobs.look(id).state == "lost", "a job without a runner seems to run")
     assert jobs.read(id).stdout == b"ready\n"
-    jobs.spool.kill(id, "KILL", None, 20)
+    jobs.remote.kill(id, "KILL", None, 20)
     eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
 
 
@@ -158,7 +158,7 @@ def test_another_boot_is_a_loss(jobs: Jobs, home: Path) -> None:
 def test_many_jobs_over_one_link(jobs: Jobs) -> None:
     ids = [jobs.start(Launch(new_id(), b"echo $CONNMGR_JOB; exit 3")) for _ in range(MANY)]
     eventually(
-        lambda: all(seen.stdout.ended and seen.exit_code == 3 for seen in jobs.spool.look(ids, 20).values()),
+        lambda: all(seen.stdout.ended and seen.exit_code == 3 for seen in jobs.remote.look(ids, 20).values()),
         f"some of {MANY} jobs do not end",
     )
     for id in ids[::20]:

@@ -17,7 +17,7 @@ def test_scripts_for_the_far_side_are_those_of_the_daemon_s_start(start_daemon: 
     shutil.copytree(Path(connmgr.__file__).parent, copy / "connmgr")
     client = start_daemon(environment={"PYTHONPATH": str(copy)}).client
     client.shell.start(LOCAL_MACHINE)
-    programs = list(copy.glob("connmgr/*/far/*"))
+    programs = [*copy.glob("connmgr/*/far/*"), *copy.glob("connmgr/*/scripts/*")]
     assert programs
     for path in programs:
         path.unlink()

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connmgr.engine.plain import HARMLESS
-from connmgr.engine.plain import SHELLS_OWN as ENGINES
+from connmgr.engine.envelope import HARMLESS
+from connmgr.engine.envelope import SHELLS_OWN as ENGINES
 from connmgr.rights.argv import SHELLS_OWN, as_argv
 from tests.components import program
 from tests.hostile import quickly

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from connmgr.cancellation import NEVER
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
-from connmgr.shell import opener
+from connmgr.shell import opening
 from connmgr.shell import shells as module
 from connmgr.shell.broadcast import Broadcast, Order
-from connmgr.shell.commands import Place, begun
-from connmgr.shell.shells import Shells
+from connmgr.shell.commands import begin_command
+from connmgr.shell.shells import ShellRef, ShellTable
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
 from connmgr_ssh import SshSchema, wire
@@ -47,16 +47,16 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 
 
 @pytest.fixture
-def shells(vault: Vault, tmp_path: Path) -> Iterator[Shells]:
+def shells(vault: Vault, tmp_path: Path) -> Iterator[ShellTable]:
     registry = Registry.load()
     limits = {"max_output": 1 << 20, "idle_timeout": 0, "start_timeout": DEADLINE_SECONDS}
-    made = Shells(vault, registry, LinkTable(vault, registry), orphans=tmp_path / "shells.json", **limits)  # type: ignore[arg-type]
+    made = ShellTable(vault, registry, LinkTable(vault, registry), orphans=tmp_path / "shells.json", **limits)  # type: ignore[arg-type]
     yield made
     made.close(DEADLINE_SECONDS)
 
 
 @pytest.fixture
-def far(vault: Vault, shells: Shells, server: Sshd) -> str:
+def far(vault: Vault, shells: ShellTable, server: Sshd) -> str:
     """A connection whose shell runs and is in /usr."""
     data = SshSchema().load(ssh_fields(server, server.user))
     id = vault.connections.add("far", "ssh", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
@@ -64,10 +64,11 @@ def far(vault: Vault, shells: Shells, server: Sshd) -> str:
     return id
 
 
-def run(shells: Shells, connection: str, command: str) -> tuple[str, bool]:
+def run(shells: ShellTable, connection: str, command: str) -> tuple[str, bool]:
     """Return a command's output, and whether its shell was started again."""
-    place = Place(connection, Access(), start=True)
-    with begun(shells, place, Command(command.encode()), DEADLINE_SECONDS, NEVER) as (running, restarted):
+    sent = Command(command.encode())
+    begun = begin_command(shells, ShellRef(connection), Access(), sent, DEADLINE_SECONDS, NEVER, start=True)
+    with begun as (running, restarted):
         return bytes(running.result().stdout).decode().strip(), restarted
 
 
@@ -78,20 +79,22 @@ def sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the processes of the server's connections, and move the sleep clock; the server accepts new ones."""
-    for name in (module, opener):
+    for name in (module, opening):
         monkeypatch.setattr(name, "PROBE_SECONDS", PROBE_SECONDS)
     for process in server.sessions():
         process.send_signal(signal.SIGSTOP)
     sleep_for_an_hour(monkeypatch)
 
 
-def test_a_far_side_that_is_there_keeps_its_shell(shells: Shells, far: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_far_side_that_is_there_keeps_its_shell(
+    shells: ShellTable, far: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sleep_for_an_hour(monkeypatch)
     assert run(shells, far, "pwd") == ("/usr", False)
 
 
 def test_a_silent_one_is_left_before_the_command_is_sent(
-    shells: Shells, far: str, server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shells: ShellTable, far: str, server: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = server.sessions()
     fall_silent(server, monkeypatch)
@@ -103,14 +106,14 @@ def test_a_silent_one_is_left_before_the_command_is_sent(
     assert run(shells, far, f"cat {counter}")[0] == "once", "the command was sent to the silent far side too"
 
 
-def test_a_start_leaves_it_too(shells: Shells, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_leaves_it_too(shells: ShellTable, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     fall_silent(server, monkeypatch)
     assert shells.start(far, Access()).restarted
     assert run(shells, far, "pwd")[0] != "/usr"
 
 
 def test_a_broadcast_leaves_it_too(
-    vault: Vault, shells: Shells, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch
+    vault: Vault, shells: ShellTable, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = [vault.connections.get(far)]
     assert shells.admitted(stored, Access()) == stored

@@ -10,17 +10,16 @@ from typing import Any
 import psutil
 import pytest
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
-from connmgr.shell import opener
+from connmgr.shell import opening
 from connmgr.shell import shells as module
-from connmgr.shell.shell import Shell
-from connmgr.shell.shells import Shells
-from connmgr.shell.table import ShellTable
+from connmgr.shell.opening import Shell
+from connmgr.shell.shells import ShellEntries, ShellTable
 from connmgr.vault import Vault, open_database
 from connmgr.vault.record import fingerprint
 from tests.daemon import Daemon
@@ -39,8 +38,8 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[int] = []
         self.waits, self.go_on = threading.Event(), threading.Event()
-        self._open: Callable[..., Shell] = opener.open_shell
-        monkeypatch.setattr(opener, "open_shell", self)
+        self._open: Callable[..., Shell] = opening.open_shell
+        monkeypatch.setattr(opening, "open_shell", self)
 
     def __call__(self, *arguments: Any, **limits: Any) -> Shell:
         shell = self._open(*arguments, **limits)
@@ -58,10 +57,10 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 
 
 @pytest.fixture
-def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shells]:
-    monkeypatch.setattr(module, "ShellTable", lambda **_: ShellTable(LOCK_SECONDS))
+def shells(vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShellTable]:
+    monkeypatch.setattr(module, "ShellEntries", lambda **_: ShellEntries(LOCK_SECONDS))
     registry = Registry.load()
-    made = Shells(
+    made = ShellTable(
         vault,
         registry,
         LinkTable(vault, registry),
@@ -80,16 +79,18 @@ def connection(vault: Vault) -> str:
     return vault.connections.add("one", "local", data, fingerprint=fingerprint(data), same=lambda _: False)[0]
 
 
-def run(shells: Shells, connection: str, command: bytes) -> bytes:
+def run(shells: ShellTable, connection: str, command: bytes) -> bytes:
     with shells.using(connection, Access()) as session:
         return bytes(session.exec(Command(command), DEADLINE_SECONDS).stdout)
 
 
-def bash(shells: Shells, connection: str) -> bool:
+def bash(shells: ShellTable, connection: str) -> bool:
     return bool(run(shells, connection, b"echo $BASH_VERSION").strip())
 
 
-def changed_while_started(shells: Shells, connection: str, held: Held, change: Callable[[], object]) -> list[object]:
+def changed_while_started(
+    shells: ShellTable, connection: str, held: Held, change: Callable[[], object]
+) -> list[object]:
     """Change a connection during a start of its shell that lasts longer than the change waits; return its outcome."""
     ends: list[object] = []
 
@@ -111,7 +112,7 @@ def changed_while_started(shells: Shells, connection: str, held: Held, change: C
 
 
 def test_a_shell_that_is_started_on_what_a_connection_was_is_started_again(
-    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+    vault: Vault, shells: ShellTable, connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
     data = {"shell": "/bin/bash"}
@@ -127,7 +128,7 @@ def test_a_shell_that_is_started_on_what_a_connection_was_is_started_again(
 
 
 def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
-    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+    vault: Vault, shells: ShellTable, connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
     (refusal,) = changed_while_started(
@@ -141,12 +142,12 @@ def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
 
 
 def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
-    vault: Vault, shells: Shells, connection: str, monkeypatch: pytest.MonkeyPatch
+    vault: Vault, shells: ShellTable, connection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shells.start(connection, Access())
     (pid,) = [int(one.pid) for one in psutil.Process().children() if one.name() == "dash"]
     asked, go_on = threading.Event(), threading.Event()
-    (shell,) = [shell for _, _, shell in shells._table.taken()]
+    (shell,) = [shell for _, _, shell in shells._entries.taken()]
     probe = shell.session.probe
 
     def slowly(timeout: float) -> bool:

@@ -15,10 +15,9 @@ from wsproto.events import BytesMessage, CloseConnection
 
 from connmgr.api import stream_endpoint
 from connmgr.api.stream_endpoint import HAND_OVER, UPGRADE_REST
+from connmgr.pipes.clients import FRAMES_AT_ONCE, SMALL_FRAME_BYTES, Opening, WebSocket
 from connmgr.shares import REST, Rests
 from connmgr.streams.loop import Loop
-from connmgr.streams.opening import Opening
-from connmgr.streams.websocket import FRAMES_AT_ONCE, SMALL_FRAME_BYTES, WebSocket
 from tests.api.wire import LOCAL, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
@@ -49,12 +48,12 @@ class Handled(list[bytes]):
         super().__init__()
         self.rested: list[str | None] = []
         self._loop = loop
-        loop.rests.after = self._rest  # type: ignore[method-assign]
         over = threading.Event()
         ours, theirs = socket.socketpair()
         with closing(ours):
             opening = Opening(HEADERS.get)
             opening.holder = holder
+            opening.rests.after = self._rest  # type: ignore[method-assign]
             opening.accept(theirs)
             assert ours.recv(65536).startswith(b"HTTP/1.1 101 ")
             client = Connection(ConnectionType.CLIENT)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from connmgr.engine.frame import Command
+from connmgr.engine.envelope import Command
 from connmgr.engine.session import Session
 from connmgr.errors import AuthFailed, CommandTimeout, ElevationFailed
 from connmgr.plugin import Transport

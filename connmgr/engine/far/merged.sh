@@ -1,6 +1,0 @@
-# For channels with one stream of output, which both descriptors use. A command may change the terminal's modes; in its
-# usual modes the terminal would echo and cut frames.
-exec 9>&8;eval "_cm_raw(){ $(command -v stty||echo :) raw -echo||:;}"
-_cm_renew(){ :;}
-_cm_end(){ _cm_raw <&8;_cm_say "$2 $1" >&8;hash -r;}
-_cm_done(){ _cm_raw <&1;_cm_say "$2 $1";}

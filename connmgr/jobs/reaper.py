@@ -1,0 +1,154 @@
+"""Removes what is over: jobs whose time has come, and jobs on a remote host that the vault does not know.
+
+A restored backup, a removed connection and an unreachable machine leave such orphans. They are of a lost or another
+vault, or younger than the backup.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from connmgr.contract.job import LEAST_AGE_SECONDS
+from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, remote_name
+from connmgr.jobs.remote import RemoteHosts, RemoteJobs
+from connmgr.links.kept import KeptLinks
+from connmgr.plugin import Deadline
+from connmgr.secrets.principals import Access
+from connmgr.vault import Vault
+from connmgr.vault.jobs import ENDED, RUNNING, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.tables import now
+
+logger = logging.getLogger("connmgr.jobs")
+
+INTERVAL_SECONDS = 30.0
+
+IDLE_SECONDS = 60.0
+"""Time for which a link stays open, and a job's state is cached, after the last request."""
+
+UNREACHED = timedelta(days=30)
+"""Time after which a job is removed from the vault even if its files on the remote host could not be."""
+
+
+"""Least age of an orphan: another daemon of the vault may have begun a younger job and not stored it yet."""
+
+CLEAR_SECONDS = 5.0
+"""Time to clear the remote hosts of removed connections, for all together."""
+
+
+class Reaper:
+    """A thread that looks at the vault's jobs with an open link, and removes expired ones.
+
+    It also releases ``kept`` links.
+    """
+
+    def __init__(self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: KeptLinks) -> None:
+        self._vault = vault
+        self._jobs = jobs
+        self._hosts = hosts
+        self._kept = kept
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """End the thread, within about ``timeout`` seconds."""
+        self._closing.set()
+        self._thread.join(timeout)
+
+    def tidy(self) -> None:
+        """Record the ends of jobs, and remove expired ones."""
+        self._kept.let_go(IDLE_SECONDS)
+        self._jobs.let_go(IDLE_SECONDS)
+        self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+        for job in self._vault.jobs.find(JobFilter(states=ENDED)):
+            if kept_until(job) < now() and (self._cleared(job) or kept_until(job) + UNREACHED < now()):
+                self._jobs.forget(job)
+
+    def _cleared(self, job: StoredJob) -> bool:
+        def remove(remote: RemoteJobs) -> bool:
+            remote.remove([remote_name(job.id)], CALL_SECONDS)
+            return True
+
+        return bool(self._hosts.ask_at_once(job.connection, remove))
+
+    def _run(self) -> None:
+        while not self._closing.wait(INTERVAL_SECONDS):
+            try:
+                self.tidy()
+            except BaseException:
+                # The vault may be unavailable now, and a plugin may raise any exception; the next round tries again.
+                logger.exception("The jobs could not be tidied.")
+
+
+def kept_until(job: StoredJob) -> datetime:
+    """Return the time after which an ended job is removed."""
+    return (job.ended or job.created) + timedelta(seconds=job.keep)
+
+
+@dataclass(frozen=True)
+class OrphanJob:
+    """A job that the vault does not know: its state, and its age in seconds if the remote host can tell."""
+
+    job: str
+    state: str
+    age: int | None
+    removed: bool = False
+
+
+class OrphanJobs:
+    """Finds orphans, and removes them when asked. Safe to use from several threads."""
+
+    def __init__(self, vault: Vault, hosts: RemoteHosts, jobs: Jobs) -> None:
+        self._vault = vault
+        self._hosts = hosts
+        self._jobs = jobs
+
+    def find(self, connection: str, access: Access, least_age: float, *, remove: bool) -> list[OrphanJob]:
+        """Return the orphans that began at least ``least_age`` seconds ago, and at least a minute ago.
+
+        With ``remove``, ended ones are removed. Running ones stay, because another vault's daemon may cache them.
+        :raises connmgr.errors.ConnmgrError: what opening a link raises, or the remote host cannot remove one.
+        """
+        age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
+        orphans = self._hosts.ask(connection, access, partial(self._found, age), shared=False)
+        over = [remote_name(one.job) for one in orphans if remove and one.state != RUNNING]
+        if over:
+            self._hosts.ask(connection, access, lambda remote: remote.remove(over, CALL_SECONDS), shared=False)
+        return [replace(one, removed=remove and one.state != RUNNING) for one in orphans]
+
+    def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
+        """Remove the files of ``jobs``, given by removed connections; return how many stay.
+
+        Jobs stay if they run, are just starting, or their machine has no open link.
+        """
+        deadline, left = Deadline(CLEAR_SECONDS), 0
+        for connection, ids in jobs.items():
+            left_there = self._hosts.ask_at_once(connection, partial(self._clear, ids, deadline))
+            left += len(ids) if left_there is None else left_there
+            for id in ids:
+                self._jobs.drop(id)
+        return left
+
+    def _found(self, least_age: int, remote: RemoteJobs) -> list[OrphanJob]:
+        # In this order: a job has its row before its start is over, and leaves the remote host before its row is
+        # removed. So a job that is started or removed meanwhile does not count as an orphan.
+        ages = {str(uuid.UUID(name)): age for name, age in remote.list(CALL_SECONDS, least_age).items()}
+        strange = ages.keys() - self._jobs.starting
+        strange -= self._vault.jobs.known(strange)
+        by_name = {remote_name(id): id for id in sorted(strange)}
+        seen = remote.look(by_name, CALL_SECONDS)
+        return [OrphanJob(id, seen[name].state, ages[id]) for name, id in by_name.items() if seen[name].state != GONE]
+
+    def _clear(self, ids: Sequence[str], deadline: Deadline, remote: RemoteJobs) -> int:
+        starting = self._jobs.starting
+        seen = remote.look(map(remote_name, ids), deadline.left())
+        over = [remote_name(id) for id in ids if seen[remote_name(id)].state != RUNNING and id not in starting]
+        remote.remove(over, deadline.left())
+        return len(ids) - len(over)
