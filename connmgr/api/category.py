@@ -15,7 +15,7 @@ from connmgr.api.schemas import Filter, Id, Ids, UtcTime
 from connmgr.api.services import services
 from connmgr.fields import Boolean, Schema, Text
 from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_categories
+from connmgr.rights.limits import changes_categories, draws_default_sudo_password
 from connmgr.vault import Category
 
 ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
@@ -161,7 +161,7 @@ def add(request: dict[str, Any]) -> dict[str, str]:
     CategoryRemoveRequest,
     has_content=True,
     most_values=LISTED_VALUES,
-    action=Action("category.remove", limits=[changes_categories]),
+    action=Action("category.remove", limits=[changes_categories, draws_default_sudo_password]),
     about=("categories",),
     raises=[
         errors.UnknownCategory,

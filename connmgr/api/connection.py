@@ -247,10 +247,6 @@ def update(request: dict[str, Any]) -> None:
         _validate(data, None if "data" in request else stored.way)
     changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
     if data is not None and "data" in request:
-        password = connections.sudo_passwords.stored(id, stored.category)
-        if password is not None:
-            # It may go to another host from now on.
-            services().vault.principals.permit([password.sealed], caller().access)
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))

@@ -18,7 +18,7 @@ from connmgr.rights.action import Action
 from connmgr.rights.limits import (
     changes_what_others_need,
     chooses_data,
-    draws_sudo_password,
+    draws_secrets,
     escapes_rules,
     moves_out_of_sight,
     puts_out_of_sight,
@@ -28,10 +28,10 @@ from connmgr.vault import Connection, record
 from connmgr.vault.placing import placing
 from connmgr.vault.sealed import within
 
-ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_sudo_password])
+ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets])
 UPDATE = Action(
     "connection.update",
-    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_sudo_password],
+    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
 )
 
 _BLANK = "secret"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -19,6 +19,10 @@ from connmgr.vault.tree import chunks, closure
 
 Permission = Callable[[Sequence[Mapping[str, Any]]], None]
 """Raises :class:`connmgr.errors.SecretLocked` unless the author of a change may open these sealed secrets."""
+
+
+Passwords = Callable[[sa.Connection, Mapping[str, str]], Mapping[str, Mapping[str, Any]]]
+"""Returns the sealed passwords for sudo of connections, which are given with their categories, by their ids."""
 
 
 def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
@@ -42,6 +46,7 @@ def change(
     changes: dict[str, Any],
     targets: set[str] | None,
     permits: Permission,
+    passwords: Passwords,
     token: str | Literal[False] | None = False,
 ) -> list[str]:
     """Change columns of a row, its targets unless ``targets`` is None, and the rows above and below accordingly.
@@ -68,8 +73,11 @@ def change(
     above = []
     if (after["data"], after["way"]) != (before["data"], before["way"]):
         above = way.retied_dependents(tx, key, before, after)
-        _require_permission(above, permits, "Secrets of {} go over this connection")
-        _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
+        typed = passwords(tx, {row["id"]: row["category"] for row in (before, *above)})
+        sudo = [(row, [typed[row["id"]]]) for row in (before, *above) if row["id"] in typed]
+        _require_permission(_secrets_of(above), permits, "Secrets of {} go over this connection")
+        _require_permission(sudo, permits, "The password for sudo on {} goes over this connection")
+        _require_permission(_secrets_of(over.values()), permits, "This connection runs over {} with its secrets")
     _store(tx, key, [after, *above])
     return _follow(tx, key, before, after, token)
 
@@ -118,10 +126,16 @@ def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row, token: st
     return moved
 
 
-def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
-    for row in hops:
+def _secrets_of(some: Iterable[Row]) -> Iterator[tuple[Row, list[Mapping[str, Any]]]]:
+    return ((row, list(sealed.within(json.loads(row["data"])))) for row in some)
+
+
+def _require_permission(
+    some: Iterable[tuple[Row, Sequence[Mapping[str, Any]]]], permits: Permission, reason: str
+) -> None:
+    for row, secrets in some:
         try:
-            permits(list(sealed.within(json.loads(row["data"]))))
+            permits(secrets)
         except SecretLocked as error:
             raise SecretLocked(
                 f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",

@@ -210,9 +210,10 @@ class Connections:
         A new ``category`` also becomes that of the connections below it which shared the old one; return their ids.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
-        of each connection above it whose way changes, because they are tied to the new way, and of each connection that
-        it newly runs over, because its users can then use them. ``token`` is the id of the token that changes it, None
-        for the owner: connections that a token has set are marked, until the owner gives them data.
+        of each connection above it whose way changes, because they are tied to the new way; with the passwords for sudo
+        on it and on these; and with the secrets of each connection that it newly runs over, because its users can then
+        use them. ``token`` is the id of the token that changes it, None for the owner: connections that a token has set
+        are marked, until the owner gives them data.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -228,7 +229,7 @@ class Connections:
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
         columns["last_modified"] = now()
-        return changes.change(tx, self._key, id, columns, targets, permits, token)
+        return changes.change(tx, self._key, id, columns, targets, permits, self.sudo_passwords.over_each_within, token)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -269,6 +270,16 @@ class Connections:
         if elevation_of(id) is not None:
             self.sudo_passwords.leave(id)
         self.temporary.leave(base_of(id), id)
+
+    def give_sudo_password(
+        self, elevation: Elevation, sealed: Mapping[str, Any], *, same: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """Keep a password for an elevated connection in memory, while its way is what it is now.
+
+        A password of the same holder for which ``same`` returns True stays as it is.
+        """
+        base = self.get(elevation.base)
+        self.sudo_passwords.give(elevation.id, sealed, way.digest([_as_row(base)]), same=same)
 
     def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
@@ -355,12 +366,13 @@ class Connections:
     def _elevated(self, elevation: Elevation) -> Connection:
         """Return an elevated connection as it is now, or raise as :meth:`get`."""
         base = self.get(elevation.base)
-        password = self.sudo_passwords.given(elevation.id)
+        bound = way.digest([_as_row(base)])
+        password = self.sudo_passwords.given(elevation.id, bound)
         # A temporary one may lead anywhere: no stored password goes there.
         if password is None and self.temporary.get(base.id) is None:
             stored = self.sudo_passwords.stored(base.id, base.category)
             password = None if stored is None else stored.sealed
-        return derived(elevation, base, way.digest([_as_row(base)]), password)
+        return derived(elevation, base, bound, password)
 
     def _each_elevated(self, ids: Iterable[str]) -> Iterator[tuple[str, Connection | IntegrityError]]:
         for id in ids:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -82,9 +83,13 @@ class SudoPassword(NamedTuple):
 
 @dataclass
 class _Given:
-    """A sealed password, and the time until which it is kept; None while a link that uses it is open."""
+    """A sealed password, and the time until which it is kept; None while a link that uses it is open.
+
+    It serves only while the connection that it was given for leads where it led then: ``way``.
+    """
 
     sealed: Mapping[str, Any]
+    way: str
     until: float | None
 
     @property
@@ -125,23 +130,43 @@ class SudoPasswords:
                 return SudoPassword(of, found.body["sealed"])
         return None
 
-    def give(self, id: str, sealed: Mapping[str, Any], *, same: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Keep a password for the elevated connection ``id`` in memory; the :func:`same` one stays as it is."""
+    def over_each(self, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Return the sealed passwords of ``connections``, which are given with the ids of their categories.
+
+        Each is the one that :meth:`stored` returns; connections without one are left out.
+        """
+        return self._database.read(lambda tx: self.over_each_within(tx, connections))
+
+    def over_each_within(self, tx: sa.Connection, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Like :meth:`over_each`, within a transaction."""
+        stored = {one.key: one.body["sealed"] for one in self._documents.all_within(tx)}
+        if not stored:
+            return {}
+        above = {category: self._upwards_within(tx, category) for category in set(connections.values())}
+        places = {id: [of for of in (id, *above[category]) if of in stored] for id, category in connections.items()}
+        return {id: stored[found[0]] for id, found in places.items() if found}
+
+    def give(self, id: str, sealed: Mapping[str, Any], way: str, *, same: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Keep a password for the elevated connection ``id`` in memory; the :func:`same` one stays as it is.
+
+        ``way`` is the digest of what it runs over. If there are too many, one of the holder with the most is forgotten.
+        """
         with self._lock:
             self._given = {one: kept for one, kept in self._given.items() if not kept.is_over}
             kept = self._given.get(id)
-            if kept is not None and same(kept.sealed):
+            if kept is not None and kept.way == way and same(kept.sealed):
                 return
             unused = [one for one, each in self._given.items() if each.until is not None]
             if kept is None and len(self._given) >= MAX_GIVEN and unused:
-                del self._given[unused[0]]
-            self._given[id] = _Given(sealed, None if id in self._used else time.monotonic() + UNUSED_SECONDS)
+                holders = Counter(map(_holder_of, unused))
+                del self._given[next(one for one in unused if holders[_holder_of(one)] == max(holders.values()))]
+            self._given[id] = _Given(sealed, way, None if id in self._used else time.monotonic() + UNUSED_SECONDS)
 
-    def given(self, id: str) -> Mapping[str, Any] | None:
-        """Return the password that was given for the elevated connection ``id``, if it is still kept."""
+    def given(self, id: str, way: str) -> Mapping[str, Any] | None:
+        """Return the password that was given for the elevated connection ``id`` on this ``way``, if it is kept."""
         with self._lock:
             kept = self._given.get(id)
-            return None if kept is None or kept.is_over else kept.sealed
+            return None if kept is None or kept.is_over or kept.way != way else kept.sealed
 
     def hold(self, id: str) -> None:
         """Keep what was given for ``id`` until :meth:`leave`, because a link is being opened."""
@@ -168,15 +193,20 @@ class SudoPasswords:
             return [id for id in self._used if base_of(id) in connections]
 
     def _upwards(self, category: str) -> list[str]:
-        def work(tx: sa.Connection) -> list[str]:
-            found: list[str] = []
-            at: str | None = category
-            while at is not None and at not in found:
-                found.append(at)
-                at = category_rows.load(tx, [at], self._key)[at].parent
-            return found
+        return self._database.read(lambda tx: self._upwards_within(tx, category))
 
-        return self._database.read(work)
+    def _upwards_within(self, tx: sa.Connection, category: str) -> list[str]:
+        found: list[str] = []
+        at: str | None = category
+        while at is not None and at not in found:
+            found.append(at)
+            at = category_rows.load(tx, [at], self._key)[at].parent
+        return found
+
+
+def _holder_of(id: str) -> str:
+    elevation = elevation_of(id)
+    return OWNER if elevation is None else elevation.holder
 
 
 def derived(elevation: Elevation, base: Connection, way: str, password: Mapping[str, Any] | None) -> Connection:

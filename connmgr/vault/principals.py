@@ -347,7 +347,7 @@ class Principals:
         except SecretLocked:
             return False
         # Whoever uses the connections above it gets no other secret than before.
-        changes.change(tx, self._key, id, {"data": record.canonical(data)}, None, lambda _: None)
+        changes.change(tx, self._key, id, {"data": record.canonical(data)}, None, lambda _: None, lambda _tx, _: {})
         return True
 
     def _reseal_password(self, tx: sa.Connection, of: str, anew: Anew) -> bool:
