@@ -12,6 +12,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
+from connmgr.rights.programs import LOCALE
 from connmgr.rights.rules import Decision, Wanted, combined, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
@@ -29,11 +30,6 @@ GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
 
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
 """The fields of a request to which an approval is bound, besides its connections."""
-
-
-_CATEGORIES = "ADDRESS ALL COLLATE CTYPE IDENTIFICATION MEASUREMENT MESSAGES MONETARY NAME NUMERIC PAPER TELEPHONE TIME"
-_LOCALE = frozenset({"LANG", *(f"LC_{category}" for category in _CATEGORIES.split())})
-"""The variables of a client to which no approval is bound: they choose the language of messages."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class CommandRules:
             asked.pop("encoding", None)
         if "input" in asked:
             asked["input"] = "unknown: the client sends it while the command runs"
-        if sent := {name: value for name, value in (decided.get("sendEnv") or {}).items() if name not in _LOCALE}:
+        if sent := {name: value for name, value in (decided.get("sendEnv") or {}).items() if name not in LOCALE}:
             asked["sendEnv"] = sent
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen, "terminal": self._action.on_terminal(self._request)}
