@@ -441,6 +441,7 @@ def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
         fingerprint=data.fingerprint,
         same=data.equals,
         is_visible=lambda id: id in visible,
+        share=caller().holder,
     )
 
 

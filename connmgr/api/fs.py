@@ -91,10 +91,10 @@ def blob() -> dict[str, str]:
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
         # An empty body has no spool; one beyond the limit was already refused.
-        empty, body = body, services().blobs.spool()
+        empty, body = body, services().blobs.spool(caller().holder)
         body.append(empty.read())
     detail(bytes=len(body))
-    return {"blob": services().blobs.store(caller(), body)}
+    return {"blob": services().blobs.store(caller(), body, caller().holder)}
 
 
 @group.endpoint(

@@ -8,10 +8,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from connmgr.errors import BlobQuotaExceeded, StartupError, UnknownBlob
 from connmgr.fs.spool import Content, Room, Spool
+from connmgr.shares import Shares, of_tokens
 
 PIECE_BYTES = 192 << 10
 """Bytes of a blob read at once, just below the size that the C library returns to the system."""
@@ -25,6 +27,7 @@ class Blob:
     """
 
     owner: object
+    holder: str | None
     size: int
     sha256: str
     stored: float
@@ -48,7 +51,8 @@ class Blob:
 class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
-    ``quota`` limits the bytes of all blobs, incoming ones included; ``ttl`` is in seconds. ``directory`` is for blobs
+    ``quota`` limits the bytes of all blobs, incoming ones included; tokens have shares of it (:mod:`connmgr.shares`),
+    and of the files. ``ttl`` is in seconds. ``directory`` is for blobs
     that do not fit into memory; it is created, mode 0700, if missing.
     """
 
@@ -70,14 +74,17 @@ class Blobs:
         self._lock = threading.Lock()
         self._blobs: dict[str, Blob] = {}
         self._used = 0
+        self._shares = Shares(*of_tokens(quota))
         self._timer: threading.Timer | None = None
 
-    def spool(self) -> Spool:
-        """Return a new spool, whose bytes count towards the quota."""
-        return Spool(Content(self._directory, self._room), self._claim)
+    def spool(self, holder: str | None = None) -> Spool:
+        """Return a new spool, whose bytes count towards the quota, and the share of the token ``holder``."""
+        return Spool(Content(self._directory, self._room, holder), partial(self._claim, holder))
 
-    def store(self, owner: object, spool: Spool) -> str:
+    def store(self, owner: object, spool: Spool, holder: str | None = None) -> str:
         """Store the content of ``spool`` for the client session ``owner``, and return the blob's uuid.
+
+        ``holder`` is that of the spool.
 
         :raises BlobQuotaExceeded: the quota is exhausted.
         :raises NoSpace: the daemon's disk is full.
@@ -85,7 +92,7 @@ class Blobs:
         content, digest = spool.release()
         identifier = str(uuid.uuid4())
         with self._lock:
-            self._blobs[identifier] = Blob(owner, len(spool), digest, time.monotonic(), content)
+            self._blobs[identifier] = Blob(owner, holder, len(spool), digest, time.monotonic(), content)
             self._schedule()
         return identifier
 
@@ -151,11 +158,19 @@ class Blobs:
         if blob.dropped and not blob.readers:
             blob.close()
             self._used -= blob.size
+            self._shares.give_back(blob.holder, blob.size)
 
-    def _claim(self, size: int) -> None:
+    def _claim(self, holder: str | None, size: int) -> None:
         with self._lock:
+            if size < 0:
+                self._shares.give_back(holder, -size)
             if size > 0 and self._used + size > self._quota:
                 raise BlobQuotaExceeded(
                     f"All blobs together may have {self._quota} bytes; each is kept for {self._ttl:g} s."
+                )
+            if size > 0 and not self._shares.take(holder, size):
+                raise BlobQuotaExceeded(
+                    f"The blobs of a token may have {self._shares.one} of {self._quota} bytes, those of all tokens "
+                    f"{self._shares.together}; each is kept for {self._ttl:g} s."
                 )
             self._used += size

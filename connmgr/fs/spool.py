@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from connmgr.errors import BlobQuotaExceeded, ConnmgrError, NoSpace
+from connmgr.shares import Shares, of_tokens
 
 IN_MEMORY_BYTES = 1 << 20
 """Most bytes of a blob in memory; a larger one goes to a file without a name, which no other program can read."""
@@ -75,6 +76,7 @@ class Room:
         self._lock = threading.Lock()
         self._bytes = 0
         self._files = 0
+        self._shares = Shares(*of_tokens(self._most_files))
 
     def take_memory(self, size: int) -> bool:
         """Reserve ``size`` bytes of memory if available; a negative size returns them."""
@@ -84,10 +86,10 @@ class Room:
             self._bytes += size
             return True
 
-    def take_file(self) -> None:
-        """Reserve one file.
+    def take_file(self, holder: str | None) -> None:
+        """Reserve one file for ``holder``, a token, or None for the owner.
 
-        :raises BlobQuotaExceeded: too many are in use.
+        :raises BlobQuotaExceeded: too many are in use, or tokens have their share.
         """
         with self._lock:
             if self._files >= self._most_files:
@@ -95,19 +97,25 @@ class Room:
                     f"{self._most_files} blobs lie in files already, and memory has no room: repeat it when some of "
                     "them have expired."
                 )
+            if not self._shares.take(holder):
+                raise BlobQuotaExceeded(
+                    f"Of {self._most_files} files for blobs the token has its share, and memory has no room: repeat it "
+                    "when some of its blobs have expired."
+                )
             self._files += 1
 
-    def give_file_back(self) -> None:
+    def give_file_back(self, holder: str | None) -> None:
         with self._lock:
+            self._shares.give_back(holder)
             self._files -= 1
 
 
 class Content:
     """Bytes written once, then read; in memory while there is :class:`Room`, else in a file."""
 
-    def __init__(self, directory: Path, room: Room) -> None:
+    def __init__(self, directory: Path, room: Room, holder: str | None = None) -> None:
         self._directory = directory
-        self._room = room
+        self._room, self._holder = room, holder
         self._file: IO[bytes] = io.BytesIO()
         self._held = 0
         self._in_file = False
@@ -126,7 +134,7 @@ class Content:
         return True
 
     def _move_to_file(self) -> None:
-        self._room.take_file()
+        self._room.take_file(self._holder)
         self._in_file = True
         memory = self._file
         self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by close()
@@ -156,7 +164,7 @@ class Content:
             self._file.close()
         self._let_go()
         if self._in_file:
-            self._room.give_file_back()
+            self._room.give_file_back(self._holder)
 
 
 class Spool:

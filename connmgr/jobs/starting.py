@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from connmgr import errors
 from connmgr.cancellation import NEVER, Cancellation
@@ -35,6 +36,7 @@ class Starts:
         self._limits = limits
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
+        self._of_tokens = 0
 
     @property
     def under_way(self) -> frozenset[str]:
@@ -56,7 +58,12 @@ class Starts:
         """
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
-        self._require_room(job.connection)
+        with self._room(job):
+            return self._start(job, launch, spool, cancellation)
+
+    def _start(
+        self, job: StoredJob, launch: Launch, spool: Spool, cancellation: Cancellation
+    ) -> tuple[StoredJob, str | None]:
         cancellation.require()
         if job.key is None:
             # Simultaneously, because the commit waits for a disk and the far side for its processes.
@@ -108,11 +115,29 @@ class Starts:
     def _is_there(self, spool: Spool, job: StoredJob) -> bool:
         return self._jobs.seen(spool, job.id).state != GONE
 
-    def _require_room(self, connection: str) -> None:
-        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
+    @contextmanager
+    def _room(self, job: StoredJob) -> Iterator[None]:
+        """Require room for ``job``; among tokens, those count too that are being started at the same time."""
+        with self._lock:
+            self._of_tokens += job.token is not None
         try:
-            self._vault.jobs.require_room(connection, **most)
+            self._require_room(job)
+            yield
+        finally:
+            with self._lock:
+                self._of_tokens -= job.token is not None
+
+    def _require_room(self, job: StoredJob) -> None:
+        require = partial(
+            self._vault.jobs.require_room,
+            job.connection,
+            most_of_connection=self._limits.of_connection,
+            most=self._limits.in_all,
+            token=job.token,
+        )
+        try:
+            require(starting=self._of_tokens - 1)
         except errors.JobLimit:
             # Some may have ended unnoticed.
             self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
-            self._vault.jobs.require_room(connection, **most)
+            require(starting=self._of_tokens - 1)

@@ -78,7 +78,7 @@ class Shells:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._made(ShellName(connection, session), cancellation) as entry:
+        with self._made(ShellName(connection, session), cancellation, access.holder) as entry:
             running = entry.shell
             info = self._started(connection, entry, access, cancellation).session.info
             started, entry.lost = Started(info, entry.lost), False
@@ -228,31 +228,37 @@ class Shells:
         self._idle_closer.close(timeout)
 
     @contextlib.contextmanager
-    def _holding(self, name: ShellName, cancellation: Cancellation = NEVER, *, make: bool = False) -> Iterator[Entry]:
+    def _holding(
+        self, name: ShellName, cancellation: Cancellation = NEVER, *, make: bool = False, holder: str | None = None
+    ) -> Iterator[Entry]:
         """Hold the entry of a shell; afterwards end the shell if its connection was changed meanwhile."""
-        with self._table.holding(name, cancellation=cancellation, make=make) as entry:
+        with self._table.holding(name, cancellation=cancellation, make=make, holder=holder) as entry:
             try:
                 yield entry
             finally:
                 self._renew(entry)
 
     @contextlib.contextmanager
-    def _made(self, name: ShellName, cancellation: Cancellation) -> Iterator[Entry]:
+    def _made(self, name: ShellName, cancellation: Cancellation, holder: str | None) -> Iterator[Entry]:
         """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
         with contextlib.ExitStack() as held:
             while True:
                 try:
-                    entry = held.enter_context(self._holding(name, cancellation, make=True))
+                    entry = held.enter_context(self._holding(name, cancellation, make=True, holder=holder))
                 except SessionLimit:
-                    if not self._makes_room(name.connection):
+                    if not self._makes_room(name.connection, holder):
                         raise
                 else:
                     break
             yield entry
 
-    def _makes_room(self, connection: str) -> bool:
-        """End the least needed shell of the command line; return False if there is none to end."""
-        for name in dispensable([(one, shell) for one, _, shell in self._table.taken(connection)]):
+    def _makes_room(self, connection: str, holder: str | None) -> bool:
+        """End the least needed shell of the command line; return False if there is none to end.
+
+        For a token that is one of its own.
+        """
+        taken = self._table.taken(connection)
+        for name in dispensable([(one, shell) for one, entry, shell in taken if holder in (None, entry.holder)]):
             with contextlib.suppress(ShellBusy), self._table.holding(name, timeout=0.0) as entry:
                 # Another request may have begun to use it.
                 if entry.shell is not None and entry.shell.session.idle_seconds:

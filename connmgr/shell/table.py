@@ -12,6 +12,7 @@ from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.fair_lock import FairLock
 from connmgr.errors import SessionLimit, ShellBusy
 from connmgr.plugin import Deadline
+from connmgr.shares import refused
 from connmgr.shell.shell import Shell
 
 MAX_SHELLS = 16
@@ -42,6 +43,8 @@ class Entry:
     shell: Shell | None = None
     stale: bool = False
     lost: bool = False
+    holder: str | None = None
+    """Whose share of the connection's shells it counts for: a token's id, or None for the owner's."""
 
 
 class ShellTable:
@@ -58,18 +61,25 @@ class ShellTable:
 
     @contextlib.contextmanager
     def holding(
-        self, name: ShellName, timeout: float | None = None, cancellation: Cancellation = NEVER, *, make: bool = False
+        self,
+        name: ShellName,
+        timeout: float | None = None,
+        cancellation: Cancellation = NEVER,
+        *,
+        make: bool = False,
+        holder: str | None = None,
     ) -> Iterator[Entry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
-        If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
+        If there is no entry, ``make`` adds one, which counts for ``holder``; otherwise an empty entry outside the table
+        is held.
         :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
         :raises connmgr.errors.CommandCancelled: it was cancelled while another thread held the entry.
-        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
+        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`, or the holder its share.
         """
         deadline = Deadline(self._timeout if timeout is None else timeout)
         while True:
-            entry = self._made(name) if make else self._entry(name)
+            entry = self._made(name, holder) if make else self._entry(name)
             if entry is None:
                 yield Entry()
                 return
@@ -92,7 +102,7 @@ class ShellTable:
         with self._lock:
             return self._entries.get(name.connection, {}).get(name.session)
 
-    def _made(self, name: ShellName) -> Entry:
+    def _made(self, name: ShellName, holder: str | None) -> Entry:
         with self._lock:
             entries = self._entries.setdefault(name.connection, {})
             if name.session not in entries and len(entries) >= MAX_SHELLS:
@@ -101,7 +111,10 @@ class ShellTable:
                     raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
                 del entries[left[0]]
             if name.session not in entries:
-                entries[name.session] = Entry(lost=name in self._gave_way)
+                held = [one.holder for one in entries.values() if not one.lost or one.lock.taken]
+                if (why := refused(MAX_SHELLS, holder, held)) is not None:
+                    raise SessionLimit(f"Of the connection's {MAX_SHELLS} shells {why}; stop one of them first.")
+                entries[name.session] = Entry(lost=name in self._gave_way, holder=holder)
                 self._gave_way.pop(name, None)
             return entries[name.session]
 

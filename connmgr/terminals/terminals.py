@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from connmgr.links.table import LinkTable
 from connmgr.plugin import Channel, Deadline, Pty
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
+from connmgr.shares import refused
 from connmgr.streams.streams import Streams
 from connmgr.terminals.output import Output
 from connmgr.terminals.recording import Recordings
@@ -93,7 +93,7 @@ class Terminals:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._terminals: dict[str, Terminal] = {}
-        self._opening: Counter[str] = Counter()
+        self._opening: list[tuple[str, str | None]] = []
         self._closed = self._tidying = False
 
     def open(self, wanted: Wanted, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
@@ -108,7 +108,7 @@ class Terminals:
         connection, pty = wanted.connection, wanted.pty
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
-        with self._place(connection), contextlib.ExitStack() as cleanup:
+        with self._place(connection, access.holder), contextlib.ExitStack() as cleanup:
             recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if wanted.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
@@ -131,7 +131,9 @@ class Terminals:
                     wanted.when_ended(id, status)
 
             opened = datetime.now(timezone.utc)
-            origin = Origin(id, connection, wanted.session, wanted.command, pty.term, opened, wanted.token)
+            origin = Origin(
+                id, connection, wanted.session, wanted.command, pty.term, opened, wanted.token, access.holder
+            )
             terminal = Terminal(
                 self._streams,
                 origin,
@@ -210,28 +212,30 @@ class Terminals:
         self._close(terminals, timeout)
 
     @contextlib.contextmanager
-    def _place(self, connection: str) -> Iterator[None]:
-        """Count a terminal that is being opened."""
+    def _place(self, connection: str, holder: str | None) -> Iterator[None]:
+        """Count a terminal that is being opened, for the share of ``holder`` too."""
         self._tidy()
         with self._lock:
             if self._closed:
                 raise Stopping("The daemon is shutting down.")
-            running = Counter(one.origin.connection for one in self._terminals.values() if one.state == RUNNING)
-            running += self._opening
-            if running[connection] >= self._limits.of_connection:
-                raise TerminalLimit(
-                    f"The connection has {self._limits.of_connection} terminals; close one of them first."
-                )
-            if running.total() >= self._limits.in_all:
-                raise TerminalLimit(f"{self._limits.in_all} terminals are open; close one of them first.")
-            self._opening[connection] += 1
+            running = [one.origin for one in self._terminals.values() if one.state == RUNNING]
+            held = [*((one.connection, one.holder) for one in running), *self._opening]
+            of_connection, in_all = self._limits.of_connection, self._limits.in_all
+            there = [one for where, one in held if where == connection]
+            if len(there) >= of_connection:
+                raise TerminalLimit(f"The connection has {of_connection} terminals; close one of them first.")
+            if (why := refused(of_connection, holder, there)) is not None:
+                raise TerminalLimit(f"Of the connection's {of_connection} terminals {why}; close one of them first.")
+            if len(held) >= in_all:
+                raise TerminalLimit(f"{in_all} terminals are open; close one of them first.")
+            if (why := refused(in_all, holder, [one for _, one in held])) is not None:
+                raise TerminalLimit(f"Of {in_all} terminals {why}; close one of them first.")
+            self._opening.append((connection, holder))
         try:
             yield
         finally:
             with self._lock:
-                self._opening[connection] -= 1
-                # Otherwise an empty entry would stay for ever.
-                self._opening += Counter()
+                self._opening.remove((connection, holder))
 
     def _keep(self, terminal: Terminal) -> None:
         with self._lock:

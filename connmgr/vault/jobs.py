@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from connmgr.errors import JobLimit, UnknownJob
+from connmgr.shares import of_tokens
 from connmgr.vault import rows
 from connmgr.vault.database import Database
 from connmgr.vault.elevated import SEPARATOR, base_of, with_elevation
@@ -24,8 +25,13 @@ UNDER_WAY = (STARTING, RUNNING)
 ENDED = ("exited", "killed", "timed_out", "lost")
 
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
+_THERE = table.c.connection == sa.bindparam("connection")
+_OF_TOKENS = table.c.token.is_not(None)
+_OWN = table.c.token == sa.bindparam("token")
 _COUNTS = sa.select(
-    sa.func.count(sa.case((table.c.connection == sa.bindparam("connection"), 1))), sa.func.count()
+    sa.func.count(sa.case((_THERE, 1))),
+    sa.func.count(),
+    *(sa.func.count(sa.case((which, 1))) for which in (_OF_TOKENS & _THERE, _OF_TOKENS, _OWN & _THERE, _OWN)),
 ).where(table.c.state.in_(UNDER_WAY))
 _SET_STATE = (
     table.update()
@@ -81,13 +87,30 @@ class StoredJobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def require_room(self, connection: str, *, most_of_connection: int, most: int) -> None:
-        """Raise :class:`JobLimit` if that many jobs are under way, on a connection or in the vault."""
-        of_base = {"connection": base_of(connection)}
-        counted = self._database.read(lambda tx: tx.execute(_COUNTS, of_base).one())
-        for under_way, limit, of in zip(counted, (most_of_connection, most), ("connection", "vault"), strict=True):
+    def require_room(
+        self, connection: str, *, most_of_connection: int, most: int, token: str | None = None, starting: int = 0
+    ) -> None:
+        """Raise :class:`JobLimit` if that many jobs are under way, on a connection or in the vault.
+
+        For a ``token`` also if it or all tokens have their share (:mod:`connmgr.shares`), with ``starting`` more that
+        may not be stored yet.
+        """
+        bound = {"connection": base_of(connection), "token": token}
+        counted: tuple[int, ...] = tuple(self._database.read(lambda tx: tx.execute(_COUNTS, bound).one()))
+        there, all, of_tokens_there, of_all_tokens, own_there, own = counted
+        for under_way, limit, of in ((there, most_of_connection, "connection"), (all, most, "vault")):
             if under_way >= limit:
                 raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
+        if token is None:
+            return
+        shares = ((own_there, of_tokens_there, most_of_connection, "connection"), (own, of_all_tokens, most, "vault"))
+        for mine, theirs, limit, of in shares:
+            one, together = of_tokens(limit)
+            if mine + starting >= one or theirs + starting >= together:
+                raise JobLimit(
+                    f"A token may have {one} of the {limit} jobs under way on a {of}, and all tokens {together}: wait "
+                    "for one to end, or kill one."
+                )
 
     def add(self, job: StoredJob) -> StoredJob:
         """Store ``job``, or return the job of its connection that has the same key.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connmgr.errors import TemporaryLimit
+from connmgr.shares import refused
 from connmgr.vault import way
 from connmgr.vault.path import segment
 from connmgr.vault.record import Connection
@@ -33,6 +34,9 @@ class _Kept:
     connection: Connection
     fingerprint: bytes
     until: float | None
+    share: str | None
+    """Whose share it counts for: a token's id, or None for the owner's."""
+
     holders: set[str] = field(default_factory=set)
 
 
@@ -55,11 +59,13 @@ class TemporaryConnections:
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
         is_visible: Callable[[str], bool] = lambda _: True,
+        share: str | None = None,
     ) -> tuple[str, bool]:
         """Keep a connection; arguments and answer are those of :meth:`Connections.add`.
 
-        One for whose id ``is_visible`` returns False counts as equivalent to none.
-        :raises TemporaryLimit: there are too many.
+        One for whose id ``is_visible`` returns False counts as equivalent to none. ``share`` is the token for whose
+        share it counts (:mod:`connmgr.shares`), or None for the owner's.
+        :raises TemporaryLimit: there are too many, or the token has its share.
         """
         with self._lock:
             alive = self._alive()
@@ -70,8 +76,10 @@ class TemporaryConnections:
                     return id, False
             if len(alive) >= MAX_TEMPORARY:
                 raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
+            if (why := refused(MAX_TEMPORARY, share, [one.share for one in alive.values()])) is not None:
+                raise TemporaryLimit(f"Of {MAX_TEMPORARY:,} temporary connections {why}: stop shells of some first.")
             made = _made(name, type, data)
-            self._kept = {**alive, made.id: _Kept(made, fingerprint, _soon())}
+            self._kept = {**alive, made.id: _Kept(made, fingerprint, _soon(), share)}
             return made.id, True
 
     @property
