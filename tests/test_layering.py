@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = [
     "errors",
+    "contract",
     "cancellation",
     "shares",
     "printable",
@@ -24,8 +25,7 @@ ORDER = [
     "peers",
     "posix_session",
     "whereabouts",
-    "frames",
-    "socks",
+    "streams",
     "settings",
     "fields",
     "plugin",
@@ -41,7 +41,7 @@ ORDER = [
     "shell",
     "fs",
     "jobs",
-    "streams",
+    "pipes",
     "terminals",
     "tunnels",
     "api",
@@ -51,17 +51,17 @@ ORDER = [
 
 SIDES = {
     "__main__": {"cli"},
-    "client": {"errors", "frames", "paths", "peers", "printable", "whereabouts"},
+    "client": {"contract", "errors", "paths", "peers", "printable", "streams", "whereabouts"},
     "cli": {
         "client",
+        "contract",
         "durations",
         "errors",
-        "frames",
         "paths",
         "posix_session",
         "printable",
         "settings",
-        "socks",
+        "streams",
         "whereabouts",
         "__init__",
     },
@@ -77,7 +77,6 @@ HOMES = {
     "markupsafe": "connmgr.api",
     "prometheus_client": "connmgr.api.metrics",
     "waitress": "connmgr.daemon",
-    "wsproto": "connmgr.terminals.viewer connmgr.streams connmgr.client",
     "sqlalchemy": "connmgr.vault",
     "alembic": "connmgr.vault",
     "psycopg": "connmgr.vault",
@@ -88,7 +87,7 @@ HOMES = {
     "re2": "connmgr.rights.elements",
     "click": "connmgr.cli connmgr_pyinfra",
     # Only for type checkers, which bring it themselves.
-    "typing_extensions": "connmgr.client",
+    "typing_extensions": "connmgr.client connmgr.contract",
     "rich": "connmgr.cli",
     "yaml": "connmgr.cli",
     "platformdirs": "connmgr.paths",
@@ -247,9 +246,9 @@ def test_bridges_import_the_client_and_their_own_tool() -> None:
         for i in _imports()
         if i.importer.split(".")[0] in BRIDGES
         and _inside(i.imported, "connmgr")
-        and not _inside(i.imported, "connmgr.client connmgr.frames")
+        and not _inside(i.imported, "connmgr.client connmgr.streams.frames")
     ]
-    _none(offenders, "A bridge imports connmgr.client, connmgr.frames and its own tool.")
+    _none(offenders, "A bridge imports connmgr.client, connmgr.streams.frames and its own tool.")
 
 
 def test_each_library_has_one_home() -> None:

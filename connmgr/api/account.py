@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from connmgr.api.auth import Caller
 from connmgr.api.parking import TURNS, Turns
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.plugin import Transport
+from connmgr.rights.ground import Ground
 from connmgr.secrets.loans import Loan, loan_over
 
 Piece = TypeVar("Piece")
@@ -48,6 +49,18 @@ class Account:
     details: dict[str, Any] = field(default_factory=dict)
     authority: dict[str, Any] = field(default_factory=dict)
     """What allowed or refused it: ``token`` and ``tokenName``, ``rule``, ``approval``; empty for the owner."""
+
+    grounds: Mapping[str, Ground] = field(default_factory=dict)
+    """On what the request was approved, by connections; empty where it needed no approval."""
+
+    requested: Any = None
+    """The approved request as it was, before a rule put another command in its place."""
+
+    elevation: Any = None
+    """The elevation that a request about several connections asks for, until they are found."""
+
+    selection: Any = None
+    """What a view's ``selects`` has found beside the request."""
 
     parts: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
     """Its effects on single connections and categories, with details; each gets its own entry in the audit log."""
@@ -106,6 +119,11 @@ def note_forwarding(transport: Transport) -> None:
     """Add to the details of this request that what it runs may use a forwarded ssh-agent, if so."""
     if transport.forwards_agent:
         detail(agentForwarded=True)
+
+
+def ground_of(connection: str) -> Ground | None:
+    """Return the ground on which this request was approved for ``connection``; None if it needed no approval."""
+    return account().grounds.get(connection)
 
 
 def part(what: dict[str, str], **details: Any) -> None:

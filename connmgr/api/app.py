@@ -24,7 +24,6 @@ from connmgr.api import (
     hostkey,
     job,
     metrics,
-    orphans,
     pipe,
     record,
     second_vocabulary,
@@ -43,32 +42,29 @@ from connmgr.api.services import EXTENSION, Services
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.errors import Stopping
 
-GROUPS = tuple(
-    part.group
-    for part in (
-        handshake,
-        category,
-        connection,
-        apply,
-        shell,
-        broadcast,
-        pipe,
-        terminal,
-        tunnel,
-        job,
-        orphans,
-        command,
-        fs,
-        archive,
-        secret,
-        hostkey,
-        token,
-        approval,
-        vault,
-        audit,
-        daemon,
-        metrics,
-    )
+GROUPS = (
+    handshake.group,
+    category.group,
+    connection.group,
+    apply.group,
+    shell.group,
+    broadcast.group,
+    pipe.group,
+    terminal.group,
+    tunnel.group,
+    job.group,
+    job.orphans_group,
+    command.group,
+    fs.group,
+    archive.group,
+    secret.group,
+    hostkey.group,
+    token.group,
+    approval.group,
+    vault.group,
+    audit.group,
+    daemon.group,
+    metrics.group,
 )
 
 

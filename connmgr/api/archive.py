@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import flask
 
@@ -12,18 +11,19 @@ from connmgr.api.account import Account, account, detail, while_valid
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
-from connmgr.api.fs_schemas import (
+from connmgr.api.group import Group
+from connmgr.api.listing import written
+from connmgr.api.running import EXAMPLE
+from connmgr.contract.fs import (
     ChecksumResponse,
     ChecksumsResponse,
     ExtractRequest,
     ExtractResponse,
+    FailedResponse,
     MembersRequest,
     UploadRequest,
     UploadResponse,
 )
-from connmgr.api.group import Group
-from connmgr.api.listing import written
-from connmgr.api.shell import EXAMPLE
 from connmgr.fs.archive import Archive, Tally, extract
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import Marks, receive
@@ -42,8 +42,6 @@ group = Group(
     prefix="/fs",
 )
 
-_CHECKSUM = ChecksumResponse()
-
 
 @group.endpoint(
     "/archive",
@@ -59,7 +57,7 @@ _CHECKSUM = ChecksumResponse()
     raw_type=TAR,
     example={"connection": EXAMPLE, "path": "/srv/site"},
 )
-def archive(request: dict[str, Any]) -> flask.Response:
+def archive(request: MembersRequest) -> flask.Response:
     """Return the content of a directory, or a single file, as a tar archive.
 
     Paths in the archive are relative to the directory and begin with `./`. Links stay links; devices, sockets and named
@@ -67,7 +65,7 @@ def archive(request: dict[str, Any]) -> flask.Response:
     one per line. If the machine is lost, the HTTP connection ends before the archive does.
     """
     known = account()
-    passing = Archive(known.held.enter_context(place_of(request)), request["path"], request["members"])
+    passing = Archive(known.held.enter_context(place_of(request)), request.path, request.members)
     known.held.callback(passing.close)
     return flask.Response(_counted(while_valid(passing), known, lambda: vars(passing.tally)), mimetype=TAR)
 
@@ -90,16 +88,16 @@ def archive(request: dict[str, Any]) -> flask.Response:
         ]
     },
 )
-def checksum(request: dict[str, Any]) -> flask.Response:
+def checksum(request: MembersRequest) -> flask.Response:
     """Return the SHA-256 of a single file or of each file in a directory, computed by its machine.
 
     Links are not followed; links and unreadable files have no entry. The answer comes in chunks, while the machine
     computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
     known = account()
-    found = Checksums(known.held.enter_context(place_of(request)), request["path"], request["members"])
+    found = Checksums(known.held.enter_context(place_of(request)), request.path, request.members)
     known.held.callback(found.close)
-    pieces = _counted(written(found, _CHECKSUM), known, lambda: {"files": found.count})
+    pieces = _counted(written(found, ChecksumResponse), known, lambda: {"files": found.count})
     return flask.Response(pieces, mimetype="application/json")
 
 
@@ -132,7 +130,7 @@ def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[
     example={"connection": EXAMPLE, "path": "/srv/site"},
     answer={"files": 12, "bytes": 34567, "failed": []},
 )
-def extract_(request: dict[str, Any]) -> dict[str, Any]:
+def extract_(request: ExtractRequest) -> ExtractResponse:
     """Unpack an archive into a directory, which is created if missing. The query has the request's fields.
 
     Each file gets its name in one step once the whole archive has arrived; an error before that changes nothing.
@@ -145,9 +143,13 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
     """
     tally, content = Tally(), body()
     with place_of(request, streamed=True) as place:
-        failed = extract(place, request["path"], content, exact=request["exact"], tally=tally)
+        failed = extract(place, request.path, content, exact=request.exact, tally=tally)
     detail(files=tally.files, bytes=tally.bytes, failed=len(failed))
-    return {"files": tally.files, "bytes": tally.bytes, "failed": failed}
+    return ExtractResponse(
+        files=tally.files,
+        bytes=tally.bytes,
+        failed=[FailedResponse(path=failure.path, message=failure.message) for failure in failed],
+    )
 
 
 @group.endpoint(
@@ -161,18 +163,17 @@ def extract_(request: dict[str, Any]) -> dict[str, Any]:
     raw_body="The file's bytes, of any Content-Type and any length.",
     answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd"},
 )
-def upload(request: dict[str, Any]) -> dict[str, Any]:
+def upload(request: UploadRequest) -> UploadResponse:
     """Write the body of the request into a file while it arrives. The query has the request's fields.
 
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
-    marks, content = Marks(request.get("mode"), request.get("modified")), body()
+    marks, content = Marks(request.mode, request.modified), body()
     with place_of(request, streamed=True) as place:
-        size, digest = receive(place, request["path"], content, flask.request.content_length, marks)
-    facts = {"bytes": size, "sha256": digest}
-    detail(**facts)
-    return facts
+        size, digest = receive(place, request.path, content, flask.request.content_length, marks)
+    detail(bytes=size, sha256=digest)
+    return UploadResponse(bytes=size, sha256=digest)
 
 
 def body() -> Iterable[bytes]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
-
-from marshmallow import fields, validate
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
@@ -14,127 +11,15 @@ from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.audit.entry import TEXTS
 from connmgr.audit.query import Wanted, search
-from connmgr.audit.verify import KINDS, STATES, verify
-from connmgr.fields import Integer, Schema, Text
-
-MAX_ENTRIES = 1000
-# Arithmetic with times beyond these overflows.
-_TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000, 1, 1, tzinfo=timezone.utc))
+from connmgr.audit.verify import verify
+from connmgr.contract.audit import (
+    AuditForgetRequest,
+    AuditQueryRequest,
+    AuditQueryResponse,
+    AuditVerifyResponse,
+)
 
 group = Group("audit", "The audit log: who has done what, on which machine, and how it ended.")
-
-
-class AuditQueryRequest(Schema):
-    since = fields.AwareDateTime(
-        format="iso",
-        validate=_TIMES,
-        metadata={"description": "Only entries of this time or later; ISO 8601, with a time zone."},
-    )
-    until = fields.AwareDateTime(
-        format="iso", validate=_TIMES, metadata={"description": "Only entries of this time or earlier."}
-    )
-    token = Text(metadata={"description": "Only requests with this token: its id, or its name."})
-    connection = Text(
-        metadata={"description": "Only entries on this connection: its uuid, or its name in the entries."}
-    )
-    caller = Text(metadata={"description": "Only requests of this client: its name, or the id of its session."})
-    action = Text(metadata={"description": "Only this action, such as `shell.exec`."})
-    code = Text(metadata={"description": "Only requests that were answered with this error code."})
-    limit = Integer(
-        load_default=100,
-        validate=validate.Range(min=1, max=MAX_ENTRIES),
-        metadata={"description": f"Most entries of the answer; {MAX_ENTRIES:,} can be asked for. Without it: 100."},
-    )
-    before = Integer(
-        validate=validate.Range(min=1),
-        metadata={"description": "Only entries with lower numbers: `next` of the answer before."},
-    )
-
-
-class AuditQueryResponse(Schema):
-    entries = fields.List(
-        fields.Dict(),
-        required=True,
-        metadata={"description": "The entries, the newest first, with the members that OPERATIONS.md lists."},
-    )
-    next = fields.Integer(
-        required=True,
-        allow_none=True,
-        metadata={
-            "description": "`before` of the request for the next page; null: there are no more entries. An answer that "
-            "would take longer than two seconds has fewer entries than asked for, even none, and a `next`."
-        },
-    )
-
-
-class AuditFault(Schema):
-    kind = fields.String(
-        required=True,
-        validate=validate.OneOf(tuple(KINDS)),
-        metadata={
-            "description": "The kind of fault. `lost`: the daemon could not write an entry. All others: tampering."
-        },
-    )
-    message = fields.String(required=True, metadata={"description": "The same in a sentence."})
-    file = fields.String(allow_none=True, metadata={"description": "The file; null: no single file."})
-    seq = fields.Integer(allow_none=True, metadata={"description": "The number of the first entry concerned, or null."})
-    last = fields.Integer(allow_none=True, metadata={"description": "The number of the last entry concerned."})
-    line = fields.Integer(
-        allow_none=True, metadata={"description": "The line in the file, for a line that is not an entry."}
-    )
-
-
-class KnownAuditLog(Schema):
-    trail = fields.String(required=True, metadata={"description": "The log's id."})
-    host = fields.String(required=True, metadata={"description": "The name of the host where it was last."})
-    directory = fields.String(required=True, metadata={"description": "The directory of its files there."})
-    seq = fields.Integer(required=True, metadata={"description": "The number of its last entry, as far as known."})
-    time = fields.String(
-        required=True, metadata={"description": "When the vault was told of that; empty if it does not know the log."}
-    )
-    state = fields.String(
-        required=True,
-        validate=validate.OneOf(STATES),
-        metadata={
-            "description": "`verified`: its files were read. `copy`: a copy of the verified one. `forked`: a copy that "
-            "went another way. `elsewhere`: kept on another machine, and not read. `unreadable`: kept on this machine "
-            "where the daemon may not read it. `gone`: its files are missing."
-        },
-    )
-
-
-class AuditVerifyResponse(Schema):
-    sound = fields.Boolean(
-        required=True,
-        metadata={"description": "Whether there are no faults in the logs that were read, and none is missing."},
-    )
-    trail = fields.String(
-        required=True, allow_none=True, metadata={"description": "The log's id; null if there are no entries."}
-    )
-    entries = fields.Integer(required=True, metadata={"description": "How many chained entries there are."})
-    first = fields.Integer(required=True, allow_none=True, metadata={"description": "The number of the oldest one."})
-    last = fields.Integer(required=True, allow_none=True, metadata={"description": "The number of the newest one."})
-    anchored = fields.Integer(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The newest entry that the vault knows of. Entries cut off after it go unnoticed."},
-    )
-    faults = fields.List(fields.Nested(AuditFault), required=True, metadata={"description": "The first 100 faults."})
-    number = fields.Integer(required=True, metadata={"description": "How many faults there are."})
-    remarks = fields.List(
-        fields.String(),
-        required=True,
-        metadata={"description": "Remarks that are not faults, such as half a line after a crash."},
-    )
-    logs = fields.List(
-        fields.Nested(KnownAuditLog),
-        required=True,
-        metadata={"description": "All audit logs that the vault knows, the daemon's own first."},
-    )
-
-
-class AuditForgetRequest(Schema):
-    trail = Text(required=True, metadata={"description": "The id of a missing log."})
 
 
 @group.endpoint(
@@ -144,7 +29,6 @@ class AuditForgetRequest(Schema):
     action="audit.query",
     reads=True,
     audited=False,
-    dumped=True,
     example={"connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "action": "shell.exec", "limit": 1},
     answer={
         "entries": [
@@ -168,20 +52,27 @@ class AuditForgetRequest(Schema):
     },
     raises=[errors.AuditUnavailable],
 )
-def query(request: dict[str, Any]) -> dict[str, Any]:
+def query(request: AuditQueryRequest) -> AuditQueryResponse:
     """Return entries of the audit log, the newest first.
 
     A client with a token sees the entries of its own token and of connections that it may see; the text of commands
     only in those of its own.
     """
-    asked = {name: value for name, value in request.items() if name not in ("limit", "before")}
-    found = services()
-    sees = partial(found.authorisation.sees, caller())
+    authorisation, path = services().authorisation, services().audit.path
+    wanted = Wanted(
+        request.since,
+        request.until,
+        request.token,
+        request.connection,
+        request.caller,
+        request.action,
+        request.code,
+    )
     try:
-        entries, following = search(found.audit.path, Wanted(**asked), sees, request["limit"], request.get("before"))
+        entries, following = search(path, wanted, partial(authorisation.sees, caller()), request.limit, request.before)
     except OSError as error:
         raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
-    return {"entries": [_shown(entry) for entry in entries], "next": following}
+    return AuditQueryResponse(entries=[_shown(entry) for entry in entries], next=following)
 
 
 def _shown(entry: dict[str, Any]) -> dict[str, Any]:
@@ -233,7 +124,7 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
     },
     raises=[errors.AuditUnavailable],
 )
-def verify_() -> dict[str, Any]:
+def verify_() -> AuditVerifyResponse:
     """Verify that the audit log is as the daemon wrote it: no entry changed, removed, inserted, moved or cut off.
 
     The vault knows a log for each data directory of its daemons. A log in another directory of this machine is verified
@@ -242,7 +133,7 @@ def verify_() -> dict[str, Any]:
     log = services().audit
     log.anchor()
     try:
-        return verify(log.path, log.chain, log.anchors).members
+        return AuditVerifyResponse.read(verify(log.path, log.chain, log.anchors).members)
     except OSError as error:
         raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
 
@@ -254,15 +145,15 @@ def verify_() -> dict[str, Any]:
     raises=[errors.UnknownAuditLog],
     example={"trail": "0f3a9c5be1d24786"},
 )
-def forget(request: dict[str, Any]) -> None:
+def forget(request: AuditForgetRequest) -> None:
     """Forget a log that is missing, for example because its machine is gone for good.
 
     `/audit/verify` then no longer calls it missing. The entry of this request has what was known of it.
     """
     log, anchors = services().audit, services().audit.anchors
-    known = anchors.all().get(request["trail"])
+    known = anchors.all().get(request.trail)
     if known is None:
-        raise errors.UnknownAuditLog(request["trail"])
+        raise errors.UnknownAuditLog(request.trail)
     if known.log == log.id:
         raise errors.InvalidRequest("trail: This daemon's own log; it cannot be forgotten.")
     detail(forgotten=known.log, forgottenPlace=known.place, forgottenSeq=known.seq, forgottenTime=known.time)

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import flask
-from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
 from connmgr.api import output
 from connmgr.api.account import Account, account, caller, cancellation
 from connmgr.api.answer import as_lines
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.command import with_words
-from connmgr.api.command_fields import CommandFields, command_of, printed_until
-from connmgr.api.elevate import MEMBER, each_elevated
+from connmgr.api.elevate import each_elevated
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.group import Group
-from connmgr.api.schemas import ELEVATE, AwaitsApproval, Elevate, Filter, Id, Ids
+from connmgr.api.running import command_of, printed_until, with_words
 from connmgr.api.services import EXTENSION, services
-from connmgr.api.shell_schemas import OwnShell, Restarted, ShellName
+from connmgr.contract.message import replace
+from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequest
 from connmgr.engine.running import Result
-from connmgr.fields import Boolean, Integer, Schema
 from connmgr.rights.action import Action, always
-from connmgr.rights.command_rules import ASKED, GROUNDS
 from connmgr.rights.ground import SEND_AGAIN
 from connmgr.shell.broadcast import Broadcast, Order, Outcome
 from connmgr.vault import Connection
 from connmgr.vault.elevated import base_of
-
-MAX_CONNECTIONS = 1000
-MAX_PARALLEL = 128
-FILTERS = ("categoryFilter", "connectionFilter", "typeFilter")
 
 BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
@@ -42,100 +35,42 @@ group = Group("broadcast", "Commands on many connections at once.", prefix="/she
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
-class BroadcastRequest(CommandFields, OwnShell, AwaitsApproval):
-    session = ShellName(
-        metadata={"description": "The name of a further shell of each connection. Without it: the connection's own."}
-    )
-    connections = Ids(metadata={"description": f"The connections that run it, at most {MAX_CONNECTIONS:,}, each once."})
-    connectionFilter = Filter(
-        metadata={
-            "description": "In place of `connections`: a filter for the path, as in `/connection/query`. An omitted "
-            "filter means `*`. Connections whose type has no shells are skipped."
-        }
-    )
-    categoryFilter = Filter(metadata={"description": "A filter for the path of the category."})
-    typeFilter = Filter(metadata={"description": "A filter for the type."})
-    elevate = Elevate(metadata={"description": ELEVATE})
-    parallel = Integer(
-        load_default=32,
-        validate=validate.Range(min=1, max=MAX_PARALLEL),
-        metadata={"description": "How many connections run the command at a time. Without it: 32."},
-    )
-    start = Boolean(
-        load_default=True,
-        metadata={
-            "description": "True starts shells that do not run or are lost. Otherwise their connections get `no_shell` "
-            "or `shell_lost`."
-        },
-    )
+@dataclass(frozen=True)
+class Selection:
+    """The connections of a request as they are stored; ``named`` has the ids that it used for elevated ones."""
 
-    @validates_schema
-    def check_selection(self, data: dict[str, Any], **_: Any) -> None:
-        given = [name for name in FILTERS if name in data]
-        if "connections" not in data and not given:
-            raise ValidationError("Missing, and so is any filter.", "connections")
-        if "connections" in data and given:
-            raise ValidationError("Given beside connections; use one of them.", given[0])
+    stored: Stored
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
-class BroadcastLine(Schema):
-    connection = Id(metadata={"description": "The connection's uuid. Not in the last line."})
-    name = fields.List(
-        fields.String(),
-        allow_none=True,
-        metadata={
-            "description": "The connection's path, as in `/connection/info`; null if there is no such connection."
-        },
-    )
-    exitCode = fields.Integer(metadata={"description": "The command's exit code, as in `/shell/exec`."})
-    stdout = fields.String(metadata={"description": "Its standard output."})
-    stderr = fields.String(metadata={"description": "Its standard error."})
-    truncated = fields.Boolean(
-        metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
-    )
-    restarted = Restarted()
-    error = fields.Dict(
-        metadata={
-            "description": "In place of `exitCode`: why the command did not run to its end, with `code`, `message` and "
-            "further members, like an error of `/shell/start` or `/shell/exec`."
-        }
-    )
-    ms = fields.Float(metadata={"description": "Milliseconds from the command's turn to its end."})
-    connections = fields.Integer(metadata={"description": "In the last line: how many connections there were."})
-    succeeded = fields.Integer(metadata={"description": "In the last line: how many commands exited with 0."})
-    failed = fields.Integer(metadata={"description": "In the last line: how many commands exited with another code."})
-    errors = fields.Integer(metadata={"description": "In the last line: how many connections have an `error`."})
-
-
-def select(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``request`` with its ``connections`` resolved, each once, and their rows as ``stored``."""
-    vault = services().vault.connections
-    if "connections" in request:
-        ids = list(dict.fromkeys(request["connections"]))
+def select(request: BroadcastRequest) -> BroadcastRequest:
+    """Return ``request`` with its ``connections`` resolved, each once; their rows are the account's selection."""
+    vault, named = services().vault.connections, None
+    if request.connections is not None:
+        ids = list(dict.fromkeys(request.connections))
     else:
-        ids = services().authorisation.visible(caller(), vault.query(*(request.get(name, "*") for name in FILTERS)))
+        filters = (request.category_filter, request.connection_filter, request.type_filter)
+        ids = services().authorisation.visible(caller(), vault.query(*(filter or "*" for filter in filters)))
     if len(ids) > MAX_CONNECTIONS:
         raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
     bases = ids
-    if MEMBER in request:
-        named = each_elevated(ids, request[MEMBER])
-        request, ids = (
-            {name: value for name, value in request.items() if name != MEMBER} | {"named": named},
-            list(named),
-        )
+    if account().elevation is not None:
+        named = each_elevated(ids, account().elevation)
+        ids = list(named)
     stored = vault.each(ids)
-    if "connections" not in request:
+    if request.connections is None:
         # An elevated connection has the type of a shell, whatever it runs over.
-        kinds = vault.each(bases) if "named" in request else stored
+        kinds = stored if named is None else vault.each(bases)
         with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
         ids = [id for id in ids if not isinstance(one := kinds.get(base_of(id)), Connection) or one.type in with_shells]
-    return {**with_words(request), "connections": ids, "stored": stored}
+    account().selection = Selection(stored, named or {})
+    return with_words(replace(request, connections=ids, elevate=None))
 
 
 @group.endpoint(
     "/broadcast",
     BroadcastRequest,
-    lines=BroadcastLine(),
+    lines=BroadcastLine,
     has_content=True,
     most_values=LISTED_VALUES,
     action=BROADCAST,
@@ -145,7 +80,7 @@ def select(request: dict[str, Any]) -> dict[str, Any]:
     waits=True,
     example={"connectionFilter": "web*", "command": "uptime", "timeout": 10},
 )
-def broadcast(request: dict[str, Any]) -> flask.Response:
+def broadcast(request: BroadcastRequest) -> flask.Response:
     """Run a command in the shells of many connections.
 
     The answer is `application/x-ndjson`: one line for each connection as soon as its command has ended, and a last line
@@ -153,36 +88,37 @@ def broadcast(request: dict[str, Any]) -> flask.Response:
     must be started. The request is authorised once for all its connections, and takes one slot. A client that closes
     its connection kills the commands that still run.
     """
-    found, ids, stored = services(), request["connections"], request["stored"]
+    ids, selection, timeout = request.connections or [], account().selection, request.timeout
+    shells, access = services().shells, caller().access
     order = Order(
         command_of(request),
-        request.get("timeout", found.settings.command_timeout),
-        request["parallel"],
-        request["start"],
-        request.get("session"),
-        request["fresh"],
-        request.get(GROUNDS, {}),
+        services().settings.command_timeout if timeout is None else timeout,
+        request.parallel,
+        request.start,
+        request.session,
+        request.fresh,
+        account().grounds,
     )
     if (grant := caller().grant) is not None:
         # Its shells are started in other threads, which know no request.
-        account().loan = found.loans.of([one.id for one in grant.lineage])
-    sound = [one for one in stored.values() if isinstance(one, Connection)]
-    running = [] if order.fresh else found.shells.admitted(sound, caller().access, order.session)
-    ready = dict.fromkeys(one.id for one in running)
+        account().loan = services().loans.of([token.id for token in grant.lineage])
+    sound = [row for row in selection.stored.values() if isinstance(row, Connection)]
+    running = [] if order.fresh else shells.admitted(sound, access, order.session)
+    ready = dict.fromkeys(connection.id for connection in running)
     # All in one transaction, because each transaction costs an fsync.
-    found.vault.connections.touch(*ready)
-    others = [one.id for one in sound if one.id not in ready]
-    work = Broadcast(found.shells, caller().access, order, ready, others)
-    forwards = partial(found.shells.forward_agent, ids, order.session)
-    ask_again = partial(_asked_again, flask.current_app.app_context(), account(), request.get(ASKED, {}))
-    lines = _Lines(account(), stored, request["encoding"], request.get("named", {}), forwards, ask_again)
+    services().vault.connections.touch(*ready)
+    others = [connection.id for connection in sound if connection.id not in ready]
+    work = Broadcast(shells, access, order, ready, others)
+    forwards = partial(shells.forward_agent, ids, order.session)
+    ask_again = partial(_asked_again, flask.current_app.app_context(), account(), account().requested)
+    lines = _Lines(account(), selection, request.encoding, forwards, ask_again)
     return as_lines(lines.all(ids, work.outcomes(cancellation())))
 
 
 def _asked_again(
     context: flask.ctx.AppContext,
     known: Account,
-    asked: Mapping[str, Any],
+    asked: BroadcastRequest,
     connection: str,
     moved: errors.ApprovalRequired,
 ) -> Exception:
@@ -195,7 +131,7 @@ def _asked_again(
         flask.g.account = known
         try:
             # A person is asked, and not waited for: the other lines are on their way.
-            again = {**asked, "connections": [connection], "wait": 0}
+            again = replace(asked, connections=[connection], wait=0)
             permitted = found.authorisation.check(caller(), BROADCAST, again, ["connections"])
             # It was approved for this connection already, and is not begun here.
             found.approvals.give_back()
@@ -213,19 +149,17 @@ class _Lines:
     def __init__(
         self,
         known: Account,
-        stored: Stored,
+        selection: Selection,
         encoding: str,
-        named: Mapping[str, str],
         forwards: Callable[[], bool],
         ask_again: Callable[[str, errors.ApprovalRequired], Exception],
     ) -> None:
         self._forwards = forwards
         self._ask_again = ask_again
         self._known = known
-        self._stored = stored
+        self._stored = selection.stored
         self._encoding = encoding
-        # The ids by which the request named its connections, where they are others.
-        self._named = named
+        self._named = selection.named
         self._counts = dict.fromkeys(("connections", "succeeded", "failed", "errors"), 0)
         self._exit_codes: dict[str, int] = {}
 

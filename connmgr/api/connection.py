@@ -11,11 +11,28 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.account import caller, cancellation, detail, note_forwarding
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields
-from connmgr.api.connection_info import described, dialled_hosts, in_categories, log_command, usage_categories
-from connmgr.api.connection_schemas import (
+from connmgr.api.connection_data import (
+    ADD,
+    UPDATE,
+    ConnectionData,
+    changed_fields,
+    described,
+    dialled_hosts,
+    end_what_runs,
+    in_categories,
+    log_command,
+    see_off,
+    usage_categories,
+)
+from connmgr.api.elevate import Wanted, each_elevated
+from connmgr.api.group import Group
+from connmgr.api.inside import NOTHING_INSIDE, look_inside
+from connmgr.api.running import EXAMPLE, OPENING
+from connmgr.api.services import services
+from connmgr.contract.connection import (
     ConnectionAddRequest,
     ConnectionAddResponse,
+    ConnectionBrowseRequest,
     ConnectionElevateRequest,
     ConnectionElevateResponse,
     ConnectionEnvironmentRequest,
@@ -29,24 +46,24 @@ from connmgr.api.connection_schemas import (
     ConnectionRefreshRequest,
     ConnectionRefreshResponse,
     ConnectionRemoveRequest,
+    ConnectionTerminalRequest,
+    ConnectionToggleRequest,
     ConnectionUpdateRequest,
+    FoundName,
+    ProblemInfo,
+    ShownResponse,
+    TypeInfo,
     TypesResponse,
 )
-from connmgr.api.elevate import Wanted, each_elevated
-from connmgr.api.group import Group
-from connmgr.api.inside import Inside, look_inside
-from connmgr.api.removal import end_what_runs, see_off
-from connmgr.api.schemas import UtcTime
-from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target, environment_of
 from connmgr.links.process import answering
+from connmgr.links.toggle import toggle as toggle_remote
 from connmgr.peers import connected_to_own
 from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_what_others_need, lends_agent
+from connmgr.rights.limits import changes_what_others_need, lends_agent, toggles
 from connmgr.secrets.principals import Lending
 from connmgr.vault import Connection
 from connmgr.vault.batch import held
@@ -55,6 +72,7 @@ group = Group("connection", "Stored connections, and the types of connections th
 
 REMOVE = Action("connection.remove", limits=[changes_what_others_need])
 
+TUNNEL = "5c1f1a86-1d8e-4d1c-93a4-3a1f6d0c2b77"
 SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "correct horse"}
 
 
@@ -64,38 +82,36 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     ConnectionQueryResponse,
     action="connection.query",
     reads=True,
-    dumped=True,
     audited=False,
     raises=[errors.IntegrityError],
     example={"categoryFilter": "*", "connectionFilter": "build*", "typeFilter": "ssh"},
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
-def query(request: dict[str, Any]) -> dict[str, Any]:
+def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
     """Find connections by category, path, type and name: all filters must match.
 
     Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
     `{a,b}`. `*` alone means everything, and `x/**` matches `x` too. A filter has at most 1,000 characters.
     """
-    connections = services().vault.connections
-    filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter", "nameFilter")]
-    authorisation = services().authorisation
-    if not request["names"]:
-        return {"found": authorisation.visible(caller(), connections.query(*filters))}
+    connections, authorisation = services().vault.connections, services().authorisation
+    filters = (request.category_filter, request.connection_filter, request.type_filter, request.name_filter)
+    if not request.names:
+        return ConnectionQueryResponse(found=authorisation.visible(caller(), connections.query(*filters)))
     listed, categories = in_categories(lambda: connections.listed(*filters))
     if caller().grant is not None:
-        seen = set(authorisation.visible(caller(), [one.id for one in listed]))
-        listed = [one for one in listed if one.id in seen]
+        visible = set(authorisation.visible(caller(), [connection.id for connection in listed]))
+        listed = [connection for connection in listed if connection.id in visible]
     usage = usage_categories()
     names = [
-        {
-            "category": categories[one.category],
-            "name": list(one.path),
-            "type": one.type,
-            "usageCategory": usage.get(one.type),
-        }
-        for one in listed
+        FoundName(
+            category=categories[connection.category],
+            name=list(connection.path),
+            type=connection.type,
+            usage_category=usage.get(connection.type),
+        )
+        for connection in listed
     ]
-    return {"found": [one.id for one in listed], "names": names}
+    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=names)
 
 
 @group.endpoint(
@@ -106,7 +122,6 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     most_values=LISTED_VALUES,
     action="connection.info",
     reads=True,
-    dumped=True,
     about=("connections",),
     audited=False,
     raises=[errors.UnknownConnection, errors.IntegrityError],
@@ -128,25 +143,26 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
         ]
     },
 )
-def info(request: dict[str, Any]) -> dict[str, Any]:
+def info(request: ConnectionInfoRequest) -> ConnectionInfoResponse:
     """Describe connections. An unknown uuid fails the whole request."""
-    ids = request["connections"]
     # Each once, because reading one costs more than naming it.
-    distinct = list(dict.fromkeys(ids))
+    distinct = list(dict.fromkeys(request.connections))
     connections, categories = in_categories(lambda: services().vault.connections.infos(distinct))
     usage = usage_categories()
-    # Not dumped by the schema, which would take most of the time for thousands of connections.
-    infos = {one.id: described(one, categories[one.category], usage.get(one.type)) for one in connections}
-    if request["dialled"]:
-        for one in connections:
-            infos[one.id]["dialled"] = dialled_hosts(one)
-    if (wanted := request.get("log")) is not None:
-        for one in connections:
-            infos[one.id]["log"] = log_command(one, **wanted)
-    if request["created"]:
-        for one in connections:
-            infos[one.id]["created"] = UtcTime.text(one.created)
-    return {"infos": [infos[id] for id in ids]}
+    infos = {
+        connection.id: described(
+            connection, categories[connection.category], usage.get(connection.type), **_more(connection, request)
+        )
+        for connection in connections
+    }
+    return ConnectionInfoResponse(infos=[infos[id] for id in request.connections])
+
+
+def _more(connection: Connection, request: ConnectionInfoRequest) -> dict[str, Any]:
+    more: dict[str, Any] = {"dialled": dialled_hosts(connection)} if request.dialled else {}
+    if request.log is not None:
+        more["log"] = log_command(connection, follow=request.log.follow, lines=request.log.lines)
+    return more | ({"created": connection.created} if request.created else {})
 
 
 @group.endpoint(
@@ -161,37 +177,37 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     example={"name": "build server", "data": SSH, "validate": False},
     answer={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "added": True},
 )
-def add(request: dict[str, Any]) -> dict[str, Any]:
+def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
     """Store a connection and return its uuid.
 
     If an equivalent connection is stored (same type, same data after defaults, secrets compared in plain text), nothing
     is added and the answer has its uuid; its name and category stay. Secrets sent as plain strings are encrypted before
     they are stored. With `validate` a connection that cannot be opened is answered 400 with the `code` of the cause.
     """
-    data = ConnectionData.load(request["data"], caller().access)
-    if request["validate_first"]:
-        _check_category(request)
+    data = ConnectionData.load(request.data, caller().access)
+    if request.validates:
+        _check_category(request.category)
         _validate(data, None)
-    if request["temporary"]:
-        id, is_new = _kept(request["name"], data)
+    if request.temporary:
+        id, is_new = _kept(request.name, data)
         detail(connection=id, temporary=True)
-        return {"connection": id, "added": is_new}
+        return ConnectionAddResponse(connection=id, added=is_new)
     id, is_new = services().vault.connections.add(
-        request["name"],
+        request.name,
         data.kind.name,
         data.sealed,
         fingerprint=data.fingerprint,
         same=data.equals,
         # The answer must not reveal an equivalent connection out of sight.
         is_visible=lambda id: bool(services().authorisation.visible(caller(), [id])),
-        category=request.get("category"),
+        category=request.category,
         references=data.references,
         parent=data.parent,
         folder=data.folder,
         token=caller().token,
     )
     detail(connection=id, **({} if is_new else {"added": False}))
-    return {"connection": id, "added": is_new}
+    return ConnectionAddResponse(connection=id, added=is_new)
 
 
 @group.endpoint(
@@ -204,21 +220,21 @@ def add(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE, "user": "root"},
     answer={"connection": f"{EXAMPLE}+owner+root"},
 )
-def elevate(request: dict[str, Any]) -> dict[str, str]:
+def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     """Return the id of a connection that runs as another user, by sudo over a connection.
 
     Nothing is stored and no machine is asked. The elevated connection has shells, jobs and files of its own. It belongs
     to its caller: the owner's are not those of a token. Other requests take `elevate` in place of its id.
     """
     grant = caller().grant
-    wanted = Wanted(request["user"], caller().token, gives=True, password=request.get("password"))
-    [id] = each_elevated([request["connection"]], replace(wanted, password=None))
+    wanted = Wanted(request.user, caller().token, gives=True, password=request.password)
+    [id] = each_elevated([request.connection], replace(wanted, password=None))
     if grant is not None:
         services().authorisation.sight.require(grant, [id])
     # It exists, and the connection below it can be elevated.
     services().vault.connections.get(id)
-    each_elevated([request["connection"]], wanted)
-    return {"connection": id}
+    each_elevated([request.connection], wanted)
+    return ConnectionElevateResponse(connection=id)
 
 
 @group.endpoint(
@@ -231,26 +247,29 @@ def elevate(request: dict[str, Any]) -> dict[str, str]:
     waits=True,
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
-def update(request: dict[str, Any]) -> None:
+def update(request: ConnectionUpdateRequest) -> None:
     """Change a connection's name, data or category. Fields that are left out stay.
 
     Connections in it that share its category move with it. New data stops the shell of the connection, and the shells
     of connections over it.
     """
-    id = request["connection"]
+    id = request.connection
     connections = services().vault.connections
     stored = connections.get(id)
-    raw = request.get("data", {"type": stored.type, **stored.data} if request["validate_first"] else None)
+    raw = request.data
+    if raw is None and request.validates:
+        raw = {"type": stored.type, **stored.data}
     data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
-    if data is not None and request["validate_first"]:
-        _check_category(request)
-        _validate(data, None if "data" in request else stored.way)
-    changes: dict[str, Any] = {key: request[key] for key in ("name", "category") if key in request}
-    if data is not None and "data" in request:
+    if data is not None and request.validates:
+        _check_category(request.category)
+        _validate(data, stored.way if request.data is None else None)
+    given = {"name": request.name, "category": request.category}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if data is not None and request.data is not None:
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
-    if "data" in request:
+    if request.data is not None:
         end_what_runs(connections.with_dependents([id]))
 
 
@@ -265,13 +284,12 @@ def update(request: dict[str, Any]) -> None:
     waits=True,
     example={"connections": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
-def remove(request: dict[str, Any]) -> None:
+def remove(request: ConnectionRemoveRequest) -> None:
     """Remove connections and all connections over them, and stop their shells. The local machine stays.
 
     Their jobs are forgotten too. Running jobs go on. The far side's files of other jobs are removed if a link is open.
     """
-    named = request["connections"]
-    see_off(services().vault.connections.remove(named), named)
+    see_off(services().vault.connections.remove(request.connections), request.connections)
 
 
 @group.endpoint(
@@ -285,23 +303,23 @@ def remove(request: dict[str, Any]) -> None:
     example={"connection": EXAMPLE},
     answer={"added": [], "gone": [], "skipped": []},
 )
-def refresh(request: dict[str, Any]) -> dict[str, Any]:
+def refresh(request: ConnectionRefreshRequest) -> ConnectionRefreshResponse:
     """Open a connection, store what it finds as the `state`, and close it again.
 
     For a tunnel, the connection that it goes through is opened. For a host of containers, each container gets a
     connection below the host's, in its category, and its `state` says whether it is `running`. The connection of a
     container that has disappeared stays, with `gone` in its `state`.
     """
-    id, connections = request["connection"], services().vault.connections
+    id, connections = request.connection, services().vault.connections
     stored = connections.get(id)
     if isinstance(kind := services().registry.get(stored.type), Tunnel):
         services().tunnels.probe(stored.data[kind.via or ""], caller().access)
         connections.set_state(id, {})
-        return Inside([], [], [])._asdict()
+        return NOTHING_INSIDE
     services().shells.refresh(id, caller().access)
     inside = look_inside(id)
     detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
-    return inside._asdict()
+    return inside
 
 
 @group.endpoint(
@@ -322,23 +340,23 @@ def refresh(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE},
     answer={"send": ["LANG", "LC_*"], "set": {}},
 )
-def environment(request: dict[str, Any]) -> dict[str, Any]:
+def environment(request: ConnectionEnvironmentRequest) -> ConnectionEnvironmentResponse:
     """Tell which variables of its environment a client sends, as `ssh` does by SendEnv, and which are set by SetEnv.
 
     They come from the setting `send-env`, from `~/.ssh/config`, and from `sendEnv` and `setEnv` of the connection.
     """
-    found = services()
-    rule = partial(environment_of, found.vault, found.registry, send_env=found.settings.send_env)
-    if "connection" in request:
-        one = rule(Target.stored(found.vault.connections.get(request["connection"])))
-        return {"send": one.patterns, "set": one.values}
+    vault, registry = services().vault, services().registry
+    rule = partial(environment_of, vault, registry, send_env=services().settings.send_env)
+    if request.connection is not None:
+        one = rule(Target.stored(vault.connections.get(request.connection)))
+        return ConnectionEnvironmentResponse(send=list(one.patterns), set=one.values)
     names: dict[str, None] = {}
-    for stored in found.vault.connections.each(request["connections"]).values():
+    for stored in vault.connections.each(request.connections or ()).values():
         # What is wrong with one of them, the request to it reports.
         with suppress(errors.ConnmgrError):
             if isinstance(stored, Connection):
                 names |= dict.fromkeys(rule(Target.stored(stored)).patterns)
-    return {"send": list(names), "set": {}}
+    return ConnectionEnvironmentResponse(send=list(names), set={})
 
 
 @group.endpoint(
@@ -352,14 +370,14 @@ def environment(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE, "agent": "/tmp/ssh-4gkVLnZ0/agent.4711"},  # noqa: S108 - an example
     answer={"opened": True},
 )
-def login(request: dict[str, Any]) -> dict[str, Any]:
+def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
     """Log in to a connection with what the client lends, and keep the link open for at least a minute.
 
     After `auth_failed` a client can lend what the error names: passphrases for its `key`, and an ssh-agent if it has
     `agent`. Then it repeats its request. The daemon uses both for this login alone, and keeps neither; an agent that
     the connection forwards (`forwardAgent`) is used until the link closes. The link is shared as any other.
     """
-    found, path = services(), request.get("agent")
+    found, path = services(), request.agent
     if path is not None and not path.startswith("/"):
         raise errors.InvalidRequest("agent: Not an absolute path.")
     if path is not None and path == os.environ.get("SSH_AUTH_SOCK"):
@@ -368,19 +386,19 @@ def login(request: dict[str, Any]) -> dict[str, Any]:
     asker = replace(
         caller().access.asker,
         agent=None if path is None else partial(connected_to_own, path),
-        passphrases={one["key"]: one["passphrase"] for one in request["passphrases"]},
+        passphrases={lent.key: lent.passphrase for lent in request.passphrases},
     )
     detail(**({"agent": "lent"} if path is not None else {}), passphrases=len(asker.passphrases))
     access = Lending(caller().access, asker)
     deadline = Deadline(found.settings.start_timeout)
-    lease = answering(found.links, request["connection"], access, deadline, cancellation())
+    lease = answering(found.links, request.connection, access, deadline, cancellation())
     try:
-        found.kept.keep(request["connection"], lease)
+        found.kept.keep(request.connection, lease)
     finally:
         lease.release()
     detail(opened=lease.opener)
     note_forwarding(lease.link.first)
-    return {"opened": lease.opener}
+    return ConnectionLoginResponse(opened=lease.opener)
 
 
 @group.endpoint(
@@ -410,23 +428,108 @@ def login(request: dict[str, Any]) -> dict[str, Any]:
         "problems": [],
     },
 )
-def types() -> dict[str, Any]:
+def types() -> TypesResponse:
     """Describe the installed connection types, and the plugins that cannot be used."""
-    return {
-        "types": [
-            {
-                "type": entry.type.name,
-                "usageCategory": entry.type.usage_category,
-                "description": entry.type.description,
-                "distribution": entry.distribution,
-                "version": entry.version,
-                "toggled": isinstance(entry.type, Toggled),
-                "schema": json_schema(entry.type),
-            }
+    return TypesResponse(
+        types=[
+            TypeInfo(
+                name=entry.type.name,
+                usage=entry.type.usage_category,
+                description=entry.type.description,
+                distribution=entry.distribution,
+                version=entry.version,
+                toggled=isinstance(entry.type, Toggled),
+                schema=json_schema(entry.type),
+            )
             for entry in services().registry
         ],
-        "problems": services().registry.problems,
-    }
+        problems=[
+            ProblemInfo(plugin=problem.plugin, distribution=problem.distribution, reason=problem.reason)
+            for problem in services().registry.problems
+        ],
+    )
+
+
+@group.endpoint(
+    "/toggle",
+    ConnectionToggleRequest,
+    action=Action("connection.toggle", limits=[toggles]),
+    about=("connection", "state"),
+    raises=[
+        *OPENING,
+        errors.NotToggleable,
+        errors.PortInUse,
+        errors.PermissionDenied,
+        errors.ConnectionCycle,
+        errors.StreamLimit,
+    ],
+    waits=True,
+    example={"connection": TUNNEL, "state": True},
+)
+def toggle(request: ConnectionToggleRequest) -> None:
+    """Open or close a tunnel, or start or stop the system that a connection leads to.
+
+    The answer comes after the first attempt to open a tunnel. A machine that cannot be reached now is not an error: the
+    tunnel is tried again until it is toggled off, and `/tunnel/query` shows its state. `sessionEnabled` in the
+    connection's `cache` stores the wanted state, which the daemon restores when it starts again. A tunnel that a token
+    has toggled on ends with the token.
+    """
+    found, id, state = services(), request.connection, request.state
+    record = found.vault.connections.get(id)
+    if isinstance(found.registry.get(record.type), Toggled):
+        timeout = found.settings.start_timeout
+        toggle_remote(found.vault, found.registry, found.links, record, state, caller().access, timeout)
+        found.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
+        found.vault.connections.set_states({id: {**record.state, "running": state}})
+    elif state:
+        asking = caller()
+        found.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)
+    else:
+        found.tunnels.stop(id)
+
+
+@group.endpoint(
+    "/browse",
+    ConnectionBrowseRequest,
+    ShownResponse,
+    action="connection.browse",
+    reads=True,
+    about=("connection",),
+    raises=[errors.UnknownConnection, errors.UnknownType, errors.IntegrityError],
+    example={"connection": EXAMPLE, "directory": "/etc"},
+    answer={},
+)
+def browse(request: ConnectionBrowseRequest) -> ShownResponse:
+    """Ask for a page with a connection's files. There is none in this version, and the answer is empty."""
+    _require_shell(request.connection, "file system")
+    return ShownResponse()
+
+
+@group.endpoint(
+    "/terminal",
+    ConnectionTerminalRequest,
+    ShownResponse,
+    action="connection.terminal",
+    reads=True,
+    about=("connection",),
+    raises=[errors.UnknownConnection, errors.UnknownType, errors.IntegrityError],
+    example={"connection": EXAMPLE},
+    answer={},
+)
+def terminal(request: ConnectionTerminalRequest) -> ShownResponse:
+    """Ask for a page with a terminal on a connection. There is none in this version, and the answer is empty.
+
+    `/terminal/open` opens a terminal for programs.
+    """
+    _require_shell(request.connection, "shell")
+    return ShownResponse()
+
+
+def _require_shell(connection: str, what: str) -> None:
+    found = services()
+    kind = found.registry.get(found.vault.connections.get(connection).type)
+    if isinstance(kind, Tunnel) or kind.usage_category == "group":
+        raise errors.InvalidRequest(f"connection: Type {kind.name} is not a {what} connection.")
 
 
 def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
@@ -445,10 +548,10 @@ def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
     )
 
 
-def _check_category(request: dict[str, Any]) -> None:
+def _check_category(category: str | None) -> None:
     """Refuse an unknown category before a machine is contacted."""
-    if "category" in request:
-        services().vault.categories.infos([request["category"]])
+    if category is not None:
+        services().vault.categories.infos([category])
 
 
 def _validate(data: ConnectionData, way: str | None) -> None:

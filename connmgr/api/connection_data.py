@@ -1,19 +1,24 @@
-"""A connection's data in requests: validated by its type, with secrets sealed, and comparable with stored data."""
+"""Connections in requests and answers: their data, validated by its type and with secrets sealed; their descriptions;
+and what their removal ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from marshmallow import ValidationError
 
-from connmgr.api.account import caller
+from connmgr import errors
+from connmgr.api.account import caller, detail, part
 from connmgr.api.body import describe
 from connmgr.api.services import services
+from connmgr.contract.connection import ConnectionInfo, DialledHost, DialledHosts, LogCommand
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
-from connmgr.plugin import AnyConnectionType
+from connmgr.links.chain import locked
+from connmgr.links.route import dialled
+from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.action import Action
 from connmgr.rights.limits import (
     changes_what_others_need,
@@ -25,7 +30,10 @@ from connmgr.rights.limits import (
 )
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, record
+from connmgr.vault.connections import Removed
+from connmgr.vault.elevated import elevation_of
 from connmgr.vault.placing import placing
+from connmgr.vault.query import Listed
 from connmgr.vault.sealed import within
 
 ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets])
@@ -33,6 +41,8 @@ UPDATE = Action(
     "connection.update",
     limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
 )
+
+Placed = TypeVar("Placed", Connection, Listed)
 
 _BLANK = "secret"
 
@@ -150,3 +160,113 @@ def _type(data: Mapping[str, Any], settled: str | None, at: str) -> AnyConnectio
     if settled is not None and name != settled:
         raise InvalidRequest(f"{at}.type: The type of a connection cannot be changed: {settled}.")
     return services().registry.get(name)
+
+
+def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[str, tuple[str, ...]]]:
+    """Return the connections that ``read`` returns, and the paths of their categories without the root."""
+    for last in (False, True):
+        connections = read()
+        try:
+            categories = services().vault.categories.infos(list({connection.category for connection in connections}))
+        except errors.UnknownCategory:
+            # The category was removed meanwhile, and its connections have moved.
+            if last:
+                raise
+        else:
+            break
+    return connections, {category.id: category.path[1:] for category in categories}
+
+
+def dialled_hosts(connection: Connection) -> DialledHosts:
+    """Return the hosts that would be dialled for a connection, or the error that prevents an answer."""
+    try:
+        hosts = dialled(services().vault, services().registry, connection)
+    except errors.ConnmgrError as error:
+        return DialledHosts(error={"code": error.code, "message": error.message})
+    # A token must not learn which files are on the daemon's machine.
+    shows_files = caller().grant is None
+    return DialledHosts(
+        hosts=[
+            DialledHost(
+                host=host.host,
+                port=host.port,
+                user=host.user,
+                identities=host.identities if shows_files else (),
+                agent=host.agent,
+            )
+            for host in hosts
+        ]
+    )
+
+
+def locked_ones(connections: Iterable[str]) -> set[str]:
+    """Return those of ``connections`` that the caller cannot open: it is not shown what others run there."""
+    distinct = set(connections)
+    return locked(services().vault, services().registry, distinct, caller().access) if distinct else distinct
+
+
+def log_command(connection: Connection, *, follow: bool, lines: int | None) -> LogCommand | None:
+    """Return the command that prints the log of the connection's system, None if there is none."""
+    try:
+        kind: Any = services().registry.get(connection.type)
+    except errors.UnknownType:
+        return None
+    argv = kind.log(connection.data, follow=follow, lines=lines) if isinstance(kind, Logged) else None
+    return None if argv is None else LogCommand(connection=connection.data[kind.via], argv=list(argv))
+
+
+def usage_categories() -> dict[str, str]:
+    """Return the usage category of each installed type."""
+    return {entry.type.name: entry.type.usage_category for entry in services().registry}
+
+
+def described(connection: Connection, category: tuple[str, ...], usage: str | None, **more: Any) -> ConnectionInfo:
+    """Return a connection as `/connection/info` shows it, with ``more`` of its fields."""
+    data = connection.data
+    if elevation_of(connection.id) is not None:
+        # The password is that of another entry, and nobody gets it by way of this one, not even sealed.
+        data = {name: value for name, value in data.items() if name != "password"}
+    return ConnectionInfo(
+        id=connection.id,
+        category=category,
+        name=connection.path,
+        type=connection.type,
+        raw_data={"type": connection.type, **data},
+        usage=usage,
+        last_used=connection.last_used,
+        last_modified=connection.last_modified,
+        state=connection.state,
+        cache=connection.cache,
+        **more,
+    )
+
+
+def see_off(removed: Removed, named: Collection[str] = ()) -> None:
+    """Record all removed connections besides ``named``, remove their jobs from the far sides, and end their shells.
+
+    :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
+    """
+    services().subject_names.remember(removed.paths)
+    for connection in removed.connections:
+        if connection not in named:
+            part({"connection": connection}, removed=True)
+    for category in removed.categories:
+        part({"category": category}, removed=True)
+    if removed.jobs:
+        # Before the shells, because the links end with them.
+        detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))
+    end_what_runs(removed.connections)
+
+
+def end_what_runs(connections: Iterable[str]) -> None:
+    """End the terminals, pipes, tunnels and shells of connections that were removed or changed.
+
+    :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
+    """
+    ended = list(connections)
+    # Nobody names the elevated ones over them.
+    ended += services().vault.connections.sudo_passwords.over(set(ended))
+    services().terminals.forget(ended)
+    services().streams.forget(ended)
+    services().tunnels.forget(ended, caller().token)
+    services().shells.forget(ended)

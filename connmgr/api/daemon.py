@@ -6,76 +6,19 @@ import os
 import platform
 import threading
 import time
-from typing import Any
-
-from marshmallow import fields
 
 from connmgr import __version__
 from connmgr.api.account import caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.api.shell import seen_shells
-from connmgr.api.shell_schemas import ShellStatus
-from connmgr.fields import Schema
+from connmgr.api.shell import visible_shells
+from connmgr.contract.daemon import BlobUse, Capacity, DaemonStatusResponse, Surroundings, VersionResponse
+from connmgr.contract.shell import ShellStatus
 
 API_LEVEL = "24.0"
 RUNTIME = f"{platform.python_implementation()} {platform.python_version()}"
 
 group = Group("daemon", "The daemon itself.")
-
-
-class VersionResponse(Schema):
-    version = fields.String(
-        required=True, metadata={"description": "The level of the API, `+`, and connmgr's version."}
-    )
-    canonicalVersion = fields.String(required=True, metadata={"description": "The level of the API."})
-    buildVersion = fields.String(required=True, metadata={"description": "connmgr's own version."})
-    jvmVersion = fields.String(required=True, metadata={"description": "The runtime, which is Python."})
-    pro = fields.Boolean(required=True, metadata={"description": "Always false."})
-
-
-class Capacity(Schema):
-    inUse = fields.Integer(required=True, metadata={"description": "How many requests wait for machines now."})
-    count = fields.Integer(required=True, metadata={"description": "How many may wait."})
-
-
-class BlobUse(Schema):
-    count = fields.Integer(required=True, metadata={"description": "How many are stored."})
-    bytes = fields.Integer(required=True, metadata={"description": "Their size together."})
-
-
-class Surroundings(Schema):
-    path = fields.String(
-        required=True, metadata={"description": "`PATH`, where the daemon and its local shells find programs."}
-    )
-    agentSocket = fields.String(
-        metadata={
-            "description": "`SSH_AUTH_SOCK`, the socket of the SSH agent that the daemon asks for keys. Absent: none."
-        }
-    )
-
-
-class DaemonStatusResponse(Schema):
-    version = fields.String(required=True, metadata={"description": "connmgr's own version."})
-    runtime = fields.String(required=True, metadata={"description": "The Python that runs it."})
-    pid = fields.Integer(required=True, metadata={"description": "The daemon's process."})
-    uptime = fields.Float(required=True, metadata={"description": "Seconds since the daemon started."})
-    threads = fields.Integer(required=True, metadata={"description": "Threads of the process."})
-    clients = fields.Integer(required=True, metadata={"description": "Client sessions that have shaken hands."})
-    slots = fields.Nested(
-        Capacity, required=True, metadata={"description": "Slots of requests that wait for machines."}
-    )
-    sessions = fields.List(fields.Nested(ShellStatus), required=True, metadata={"description": "The shells that run."})
-    blobs = fields.Nested(BlobUse, required=True, metadata={"description": "Blobs of all client sessions."})
-    auditLost = fields.Integer(
-        required=True, metadata={"description": "Entries of the audit log that could not be written."}
-    )
-    environment = fields.Nested(
-        Surroundings,
-        metadata={
-            "description": "Variables of the environment in which the daemon was started. Only the owner sees them."
-        },
-    )
 
 
 @group.endpoint(
@@ -93,15 +36,15 @@ class DaemonStatusResponse(Schema):
         "pro": False,
     },
 )
-def version() -> dict[str, Any]:
+def version() -> VersionResponse:
     """Return the versions of the API, the daemon and its runtime."""
-    return {
-        "version": f"{API_LEVEL}+connmgr.{__version__}",
-        "canonicalVersion": API_LEVEL,
-        "buildVersion": __version__,
-        "jvmVersion": RUNTIME,
-        "pro": False,
-    }
+    return VersionResponse(
+        api=f"{API_LEVEL}+connmgr.{__version__}",
+        canonical=API_LEVEL,
+        build=__version__,
+        runtime=RUNTIME,
+        pro=False,
+    )
 
 
 @group.endpoint(
@@ -132,27 +75,36 @@ def version() -> dict[str, Any]:
         "environment": {"path": "/usr/local/bin:/usr/bin:/bin", "agentSocket": "/run/user/1000/agent"},
     },
 )
-def status() -> dict[str, Any]:
+def status() -> DaemonStatusResponse:
     """Describe the running daemon: its shells and its use of resources. No machine is asked."""
-    found = services()
-    return {
-        "version": __version__,
-        "runtime": RUNTIME,
-        "pid": os.getpid(),
-        "uptime": time.monotonic() - found.counts.began,
-        "threads": threading.active_count(),
-        "clients": found.tokens.number,
-        "slots": {"inUse": found.slots.in_use, "count": found.slots.count},
-        "sessions": seen_shells(),
-        "blobs": {"count": found.blobs.number, "bytes": found.blobs.used},
-        "auditLost": found.audit.lost,
-        **({} if caller().grant else {"environment": _environment()}),
-    }
+    daemon = services()
+    return DaemonStatusResponse(
+        version=__version__,
+        runtime=RUNTIME,
+        pid=os.getpid(),
+        uptime=time.monotonic() - daemon.counts.began,
+        threads=threading.active_count(),
+        clients=daemon.tokens.number,
+        slots=Capacity(in_use=daemon.slots.in_use, count=daemon.slots.count),
+        sessions=[
+            ShellStatus(
+                connection=shell.connection,
+                session=shell.session,
+                state=shell.state,
+                uptime=shell.uptime,
+                idle=shell.idle,
+                waiting=shell.waiting,
+            )
+            for shell in visible_shells()
+        ],
+        blobs=BlobUse(count=daemon.blobs.number, bytes=daemon.blobs.used),
+        audit_lost=daemon.audit.lost,
+        environment=None if caller().grant else _environment(),
+    )
 
 
-def _environment() -> dict[str, str]:
-    agent = os.environ.get("SSH_AUTH_SOCK")
-    return {"path": os.environ.get("PATH", os.defpath)} | ({"agentSocket": agent} if agent else {})
+def _environment() -> Surroundings:
+    return Surroundings(path=os.environ.get("PATH", os.defpath), agent_socket=os.environ.get("SSH_AUTH_SOCK") or None)
 
 
 @group.endpoint(

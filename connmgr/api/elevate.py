@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from connmgr.api.account import caller
+from connmgr.api.account import account, caller
 from connmgr.api.services import services
+from connmgr.contract.message import Message, changed
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked, UnknownConnection
 from connmgr.vault.elevated import OWNER, Elevation, elevation_of
 
@@ -32,13 +33,15 @@ def elevated(request: Any, holder: str | None, *, gives: bool = True) -> Any:
     A request about several connections stays as it is, until they are found: see :func:`each_elevated`.
     :raises InvalidRequest: the connection is already an elevated one.
     """
-    if not isinstance(request, dict) or MEMBER not in request:
+    if not isinstance(request, Mapping | Message) or MEMBER not in request:
         return request
-    wanted = Wanted(holder=holder, gives=gives, **request[MEMBER])
+    asked = request[MEMBER]
+    wanted = Wanted(asked.user, holder, gives, asked.password)
     if "connection" not in request:
-        return {**request, MEMBER: wanted}
+        account().elevation = wanted
+        return request
     [found] = each_elevated([request["connection"]], wanted)
-    return {name: value for name, value in request.items() if name != MEMBER} | {"connection": found}
+    return changed(request, elevate=None, connection=found)
 
 
 def each_elevated(connections: Iterable[str], wanted: Wanted) -> dict[str, str]:

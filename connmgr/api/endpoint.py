@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,10 @@ from connmgr.api.body import MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
-from connmgr.api.schemas import Filter, Id
+from connmgr.api.schema import Filter, Id
 from connmgr.api.services import Services, services
 from connmgr.audit.entry import RECORDED
+from connmgr.contract.message import Message, to_json
 from connmgr.errors import ApprovalRequired, ConnmgrError
 from connmgr.rights.action import Action
 from connmgr.rights.scopes import ARGV
@@ -100,6 +101,9 @@ class Endpoint:
     answer: Mapping[str, Any] | None = None
     """A request and its response, for the description."""
 
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Other names of members of its answers."""
+
     def __call__(self) -> flask.Response:
         found, known = services(), self._account()
         if not self.public:
@@ -125,7 +129,11 @@ class Endpoint:
         request = elevated(request, known.caller.token if known.caller else None)
         if self.selects is not None:
             request = self.selects(request)
-        known.about = {name: request[name] for name in self.about if name in request}
+        known.about = {
+            name: to_json(value) if isinstance(value := request[name], Message) else value
+            for name in self.about
+            if name in request
+        }
         if known.recorded is not None:
             known.about[RECORDED] = known.recorded
         if known.audited and request:
@@ -198,6 +206,7 @@ class Endpoint:
         """Return the loaded request as its caller may carry it out."""
         permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
         known.authority |= permitted.reasons
+        known.grounds, known.requested = permitted.grounds, permitted.requested
         return permitted.request
 
     def _find_caller(self, found: Services, known: Account) -> Caller:
@@ -226,11 +235,27 @@ class Endpoint:
                 # Without such a scope no large body is taken.
                 grant.require_one(ARGV)
 
+    def answered(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Return the members of an answer by the names that this endpoint gives them, two levels deep."""
+        if not self.renames:
+            return members
+        return {self.renames.get(name, name): self._inside(value) for name, value in members.items()}
+
+    def _inside(self, value: Any) -> Any:
+        # Only the names of our own fields change; stored data stays as it is.
+        if isinstance(value, list):
+            return [self._inside(item) for item in value]
+        if isinstance(value, Mapping):
+            return {self.renames.get(name, name): item for name, item in value.items()}
+        return value
+
     def _respond(self, result: Any) -> flask.Response:
         if isinstance(result, flask.Response):
             return result
         if result is None:
             return flask.Response(mimetype="application/json")
+        if isinstance(result, Message):
+            return as_json(self.answered(to_json(result)))
         shown = self.response.dump(result) if self.response and not self.dumped else result
         return as_json(shown)
 

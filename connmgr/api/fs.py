@@ -11,7 +11,12 @@ import flask
 
 from connmgr import errors
 from connmgr.api.account import account, caller, cancellation, detail, while_valid
-from connmgr.api.fs_schemas import (
+from connmgr.api.group import Group
+from connmgr.api.listing import respond
+from connmgr.api.running import EXAMPLE
+from connmgr.api.services import services
+from connmgr.contract.common import AwaitsApproval, ShellNamed
+from connmgr.contract.fs import (
     BlobResponse,
     EntryResponse,
     GlobRequest,
@@ -26,14 +31,10 @@ from connmgr.api.fs_schemas import (
     StatRequest,
     WriteRequest,
 )
-from connmgr.api.group import Group
-from connmgr.api.listing import respond
-from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE
+from connmgr.contract.message import members
 from connmgr.engine.session import Session
 from connmgr.fs import allowed, files
 from connmgr.fs.blobs import Blob
-from connmgr.fs.entries import Entry
 from connmgr.fs.files import NOTHING, Place, Reading
 from connmgr.fs.spool import Spool
 from connmgr.rights.action import Action, always
@@ -52,8 +53,6 @@ group = Group(
     "shell). File operations do not wait for the shell's commands; they use its directory, but not its variables. "
     'A path that is not UTF-8 is written as `{"base64": "…"}`.',
 )
-
-_ENTRY = EntryResponse()
 
 REACHING = (
     errors.UnknownConnection,
@@ -86,7 +85,7 @@ def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
     raw_body="The bytes, of any Content-Type.",
     answer={"blob": BLOB},
 )
-def blob() -> dict[str, str]:
+def blob() -> BlobResponse:
     """Store bytes for a later write. Only this session can use them; they are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, Spool):
@@ -94,7 +93,7 @@ def blob() -> dict[str, str]:
         empty, body = body, services().blobs.spool(caller().holder)
         body.append(empty.read())
     detail(bytes=len(body))
-    return {"blob": services().blobs.store(caller(), body, caller().holder)}
+    return BlobResponse(blob=services().blobs.store(caller(), body, caller().holder))
 
 
 @group.endpoint(
@@ -114,7 +113,7 @@ def blob() -> dict[str, str]:
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
 )
-def write(request: dict[str, Any]) -> None:
+def write(request: WriteRequest) -> None:
     """Write a blob to a file. The file changes in one step, once the whole blob is on disk.
 
     After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
@@ -128,8 +127,8 @@ def write(request: dict[str, Any]) -> None:
     """
     with _stored(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
-        replaces = NOTHING if request.get("create") else request.get("replaces", "")
-        files.write(place, request["path"], blob, request.get("mode"), replaces)
+        replaces = NOTHING if request.create else request.replaces or ""
+        files.write(place, request.path, blob, request.mode, replaces)
 
 
 @group.endpoint(
@@ -143,7 +142,7 @@ def write(request: dict[str, Any]) -> None:
     raw_answer="The file's bytes, with their Content-Length.",
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
 )
-def read(request: dict[str, Any]) -> flask.Response:
+def read(request: PathRequest) -> flask.Response:
     """Return the content of a file, with its length when the reading began.
 
     The connection ends before `Content-Length` bytes if the file becomes shorter or its machine is lost. The content is
@@ -151,7 +150,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     have up to 16 MiB.
     """
     held = account().held
-    reading = Reading(held.enter_context(place_of(request)), request["path"])
+    reading = Reading(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
     response = flask.Response(while_valid(reading), mimetype="application/octet-stream")
     response.content_length = reading.size
@@ -170,7 +169,7 @@ def read(request: dict[str, Any]) -> flask.Response:
     example={"connection": EXAMPLE, "blob": BLOB},
     answer={"path": "/tmp/connmgr-5x2kQv8LmA/script"},  # noqa: S108 - of a far machine, and an example
 )
-def script(request: dict[str, Any]) -> dict[str, Any]:
+def script(request: ScriptRequest) -> ScriptResponse:
     """Write a blob to a new executable file, and return its path. The file is removed when the shell is stopped.
 
     It is in a new directory below `$TMPDIR` or `/tmp` that only the shell's user can enter. If programs may not be
@@ -183,7 +182,7 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
         session.remove_at_stop(directory)
         path = directory + b"/script"
         files.write(place, path, blob, 0o700)
-    return {"path": path}
+    return ScriptResponse(path=path)
 
 
 @group.endpoint(
@@ -198,15 +197,15 @@ def script(request: dict[str, Any]) -> dict[str, Any]:
     example={"connection": EXAMPLE, "path": "/srv"},
     answer={"entries": []},
 )
-def list_(request: dict[str, Any]) -> flask.Response:
+def list_(request: ListFilesRequest) -> flask.Response:
     """List a directory, sorted by name, without `.` and `..`. Links are not followed.
 
     The directory must be readable and searchable. A listing may have 64 MiB, some 500,000 entries. With `recursive`,
     the content of unreadable directories is left out.
     """
     with place_of(request) as place:
-        entries = files.list_directory(place, request["path"], recursive=request["recursive"])
-    return respond(entries, _ENTRY)
+        entries = files.list_directory(place, request.path, recursive=request.recursive)
+    return respond(entries, EntryResponse)
 
 
 @group.endpoint(
@@ -221,15 +220,15 @@ def list_(request: dict[str, Any]) -> flask.Response:
     example={"connection": EXAMPLE, "pattern": "/var/log/*.log"},
     answer={"entries": []},
 )
-def glob(request: dict[str, Any]) -> flask.Response:
+def glob(request: GlobRequest) -> flask.Response:
     """List the files whose paths a pattern matches, sorted by path. Links are not followed.
 
     The machine's shell expands the pattern, but no command or variable in it. A pattern that matches nothing has no
     entries; a pattern without wildcards has the file of that name.
     """
     with place_of(request) as place:
-        entries = files.matching(place, request["pattern"])
-    return respond(entries, _ENTRY)
+        entries = files.matching(place, request.pattern)
+    return respond(entries, EntryResponse)
 
 
 @group.endpoint(
@@ -255,10 +254,11 @@ def glob(request: dict[str, Any]) -> flask.Response:
         "target": None,
     },
 )
-def stat(request: dict[str, Any]) -> Entry:
+def stat(request: StatRequest) -> EntryResponse:
     """Describe a file of any type. It need not be readable."""
     with place_of(request) as place:
-        return files.stat_file(place, request["path"], follow=request["follow"])
+        entry = files.stat_file(place, request.path, follow=request.follow)
+    return EntryResponse(**vars(entry))
 
 
 @group.endpoint(
@@ -270,10 +270,10 @@ def stat(request: dict[str, Any]) -> Entry:
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
 )
-def remove(request: dict[str, Any]) -> None:
+def remove(request: RemovePathRequest) -> None:
     """Remove a file, a link (not its target) or a directory. The root directory stays."""
     with place_of(request) as place:
-        files.remove(place, request["path"], recursive=request["recursive"], timeout=_timeout())
+        files.remove(place, request.path, recursive=request.recursive, timeout=_timeout())
 
 
 @group.endpoint(
@@ -285,11 +285,10 @@ def remove(request: dict[str, Any]) -> None:
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
 )
-def mkdir(request: dict[str, Any]) -> None:
+def mkdir(request: MkdirRequest) -> None:
     """Make a directory."""
     with place_of(request) as place:
-        path, mode = request["path"], request.get("mode")
-        files.make_directory(place, path, mode, parents=request["parents"], timeout=_timeout())
+        files.make_directory(place, request.path, request.mode, parents=request.parents, timeout=_timeout())
 
 
 @group.endpoint(
@@ -301,40 +300,37 @@ def mkdir(request: dict[str, Any]) -> None:
     waits=True,
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
 )
-def move(request: dict[str, Any]) -> None:
+def move(request: MoveRequest) -> None:
     """Give a file or directory another path on the same machine.
 
     A directory at `target` is never replaced. Between two file systems the move is a copy and a removal, not one step.
     """
     with place_of(request) as place:
-        source, target, overwrite = request["source"], request["target"], request["overwrite"]
-        files.move(place, source, target, overwrite=overwrite, timeout=_timeout())
+        files.move(place, request.source, request.target, overwrite=request.overwrite, timeout=_timeout())
 
 
-def _stored(request: Mapping[str, Any]) -> AbstractContextManager[Blob]:
-    return services().blobs.borrowed(caller(), request["blob"])
+def _stored(request: ScriptRequest) -> AbstractContextManager[Blob]:
+    return services().blobs.borrowed(caller(), request.blob)
 
 
 @contextmanager
-def place_of(request: Mapping[str, Any], *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
+def place_of(request: ShellNamed, *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
     """Yield the place of the request's shell, under the caller's rules over paths; approvals cover the ``blob``."""
     # A `streamed` body cannot be approved.
     with _session(request) as session:
         yield _place_of(session, request, blob, streamed=streamed)
 
 
-def _session(request: Mapping[str, Any]) -> AbstractContextManager[Session]:
-    return services().shells.using(request["connection"], caller().access, request.get("session"))
+def _session(request: ShellNamed) -> AbstractContextManager[Session]:
+    return services().shells.using(request.connection, caller().access, request.session)
 
 
-def _place_of(
-    session: Session, request: Mapping[str, Any], blob: Blob | None = None, *, streamed: bool = False
-) -> Place:
+def _place_of(session: Session, request: ShellNamed, blob: Blob | None = None, *, streamed: bool = False) -> Place:
     asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
-    asked |= {name: _shown(value) for name, value in request.items() if name not in _NOT_ASKED}
-    wait = request.get("wait", 0)
+    asked |= {name: _shown(value) for name, value in members(request).items() if name not in _NOT_ASKED}
+    wait = request.wait if isinstance(request, AwaitsApproval) else 0
     rules = services().authorisation.path_rules(
-        caller(), request["connection"], None if streamed else asked, wait, session.way
+        caller(), request.connection, None if streamed else asked, wait, session.way
     )
     if rules is not None:
         # A streamed answer ends after Flask's request context.

@@ -8,6 +8,8 @@ from typing import Any
 import marshmallow
 
 from connmgr.api.endpoint import Endpoint, View
+from connmgr.api.schema import schema
+from connmgr.contract.message import Message
 from connmgr.rights.action import Action
 
 
@@ -23,9 +25,10 @@ class Group:
     def endpoint(
         self,
         path: str,
-        request: type[marshmallow.Schema] | None = None,
-        response: type[marshmallow.Schema] | None = None,
+        request: type[Message] | type[marshmallow.Schema] | None = None,
+        response: type[Message] | type[marshmallow.Schema] | None = None,
         *,
+        lines: type[Message] | type[marshmallow.Schema] | None = None,
         action: Action | str,
         kind: type[Endpoint] = Endpoint,
         **declared: Any,
@@ -38,7 +41,7 @@ class Group:
 
         def declare(view: View) -> View:
             # One schema instance for all requests: creating it costs more than loading with it.
-            schemas: dict[str, Any] = {"request": request and request(), "response": response and response()}
+            schemas: dict[str, Any] = {"request": schema(request), "response": schema(response), "lines": schema(lines)}
             self.endpoints.append(kind(path=self._prefix + path, view=view, action=done, **schemas, **declared))
             return view
 

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from marshmallow import fields, validate
-
 from connmgr import errors
 from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id
+from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE
-from connmgr.fields import Schema, Text
+from connmgr.contract.connection import (
+    ForgottenKey,
+    HostKeyForgetRequest,
+    HostKeyForgetResponse,
+    HostKeyTrustRequest,
+)
 from connmgr.links import host_keys
-
-LONGEST_HOST = 300
-LONGEST_KEY = 16384
 
 group = Group("hostkey", "The keys that identify SSH hosts.")
 
 _RAISES = (errors.UnknownConnection, errors.SecretLocked, errors.IntegrityError, errors.TransportUnsupported)
 _HOST = "[build.example.org]:2222"
-
-
-class HostKeyTrustRequest(Schema):
-    connection = Id(required=True, metadata={"description": "A connection whose links lead to the host."})
-    host = Text(
-        required=True,
-        validate=validate.Length(1, LONGEST_HOST),
-        metadata={"description": "The host's name in known_hosts: `host` of `host_key_unknown`."},
-    )
-    hostKey = Text(
-        required=True,
-        validate=validate.Length(1, LONGEST_KEY),
-        metadata={"description": "Its key, type and base64: `hostKey` of `host_key_unknown`."},
-    )
-
-
-class HostKeyForgetRequest(Schema):
-    connection = Id(required=True, metadata={"description": "A connection whose links lead to the host."})
-    host = Text(
-        validate=validate.Length(1, LONGEST_HOST),
-        metadata={"description": "The host's name in known_hosts; by default the host that the connection leads to."},
-    )
-
-
-class ForgottenKeySchema(Schema):
-    key = fields.String(required=True, metadata={"description": "Its type and fingerprint."})
-    place = fields.String(required=True, metadata={"description": "The file and line where it stood."})
-    kept = fields.String(
-        required=True, metadata={"description": "Why the key is still there; empty if it was removed."}
-    )
-
-
-class HostKeyForgetResponse(Schema):
-    keys = fields.List(fields.Nested(ForgottenKeySchema), required=True)
 
 
 @group.endpoint(
@@ -72,14 +35,14 @@ class HostKeyForgetResponse(Schema):
         "hostKey": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhWUlLMGpnt47wGQzkVVlkG0RKUhVwUhn9WSI6QLQ6u",
     },
 )
-def trust(request: dict[str, Any]) -> None:
+def trust(request: HostKeyTrustRequest) -> None:
     """Accept a host's key from now on, for all connections to that host.
 
     Compare its fingerprint with the host's administrator first: nothing else distinguishes the host from an impostor.
     """
     _require_own()
-    wanted = (request["connection"], request["host"], request["hostKey"])
-    host_keys.trust(services().vault, services().registry, *wanted, caller().access)
+    vault, registry = services().vault, services().registry
+    host_keys.trust(vault, registry, request.connection, request.host, request.host_key, caller().access)
 
 
 @group.endpoint(
@@ -101,16 +64,16 @@ def trust(request: dict[str, Any]) -> None:
         ]
     },
 )
-def forget(request: dict[str, Any]) -> dict[str, Any]:
+def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
     """Remove the known keys of a host that was reinstalled, from the daemon user's known_hosts files too.
 
     The host's next key is then unknown. Whole lines are removed, and `FILE.old` keeps the old content of a file.
     """
     _require_own()
-    wanted = (request["connection"], request.get("host"))
-    found = host_keys.forget(services().vault, services().registry, *wanted, caller().access)
-    detail(removed=[one.key for one in found if not one.kept])
-    return {"keys": found}
+    vault, registry = services().vault, services().registry
+    forgotten = host_keys.forget(vault, registry, request.connection, request.host, caller().access)
+    detail(removed=[key.key for key in forgotten if not key.kept])
+    return HostKeyForgetResponse(keys=[ForgottenKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten])
 
 
 def _require_own() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from connmgr.api.account import caller, part
-from connmgr.api.connection_data import ADD, ConnectionData
-from connmgr.api.connection_info import in_categories
+from connmgr.api.connection_data import ADD, ConnectionData, in_categories
 from connmgr.api.services import services
+from connmgr.contract.connection import ConnectionRefreshResponse
 from connmgr.errors import InvalidRequest, OperationError
 from connmgr.links.inside import children_of, holds_others
 from connmgr.plugin import Child
@@ -17,19 +17,10 @@ from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Batch
 from connmgr.vault.path import segment
 
-
-class Inside(NamedTuple):
-    """The result of a look inside: ids of connections added, and ids of those whose system has disappeared.
-
-    ``skipped`` has a sentence for each system that cannot be stored.
-    """
-
-    added: list[str]
-    gone: list[str]
-    skipped: list[str]
+NOTHING_INSIDE = ConnectionRefreshResponse(added=[], gone=[], skipped=[])
 
 
-def look_inside(id: str) -> Inside:
+def look_inside(id: str) -> ConnectionRefreshResponse:
     """Store a connection for each system inside ``id``, and mark the connections whose system has disappeared.
 
     :raises connmgr.errors.ConnmgrError: they could not be listed, or the caller may not add one.
@@ -37,7 +28,7 @@ def look_inside(id: str) -> Inside:
     found = services()
     record = found.vault.connections.get(id)
     if not holds_others(found.registry, record.type) or found.vault.connections.temporary.get(id) is not None:
-        return Inside([], [], [])
+        return NOTHING_INSIDE
     timeout = found.settings.start_timeout
     try:
         children = children_of(found.vault, found.registry, found.links, record, caller().access, timeout)
@@ -47,7 +38,7 @@ def look_inside(id: str) -> Inside:
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
     running, strangers = _met(record, below.values(), children)
-    additions, skipped = _additions(record, strangers, tuple(categories[record.category]))
+    additions, skipped = _additions(record, strangers, categories[record.category])
     running |= _stored(additions)
     new = [one for one in running if one not in below]
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]
@@ -56,7 +47,9 @@ def look_inside(id: str) -> Inside:
     found.vault.connections.set_states(states)
     visible = set(found.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
     newly = [one.id for one in gone if not one.state.get("gone")]
-    return Inside([one for one in new if one in visible], [one for one in newly if one in visible], skipped)
+    return ConnectionRefreshResponse(
+        added=[id for id in new if id in visible], gone=[id for id in newly if id in visible], skipped=skipped
+    )
 
 
 def _below(record: Connection) -> dict[str, Connection]:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Mapping
+import json
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from connmgr import errors
 from connmgr.api.account import caller, detail, turns
-from connmgr.api.command import with_words
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
-from connmgr.api.job_schemas import (
+from connmgr.api.running import EXAMPLE, OPENING, start_job, with_words
+from connmgr.api.services import services
+from connmgr.contract.common import bytes_of
+from connmgr.contract.job import (
+    ENDED,
+    OPEN,
+    UNDER_WAY,
     JobInfo,
     JobInputRequest,
     JobKillRequest,
+    JobOrphan,
+    JobOrphansRequest,
+    JobOrphansResponse,
     JobOutputRequest,
     JobOutputResponse,
     JobQueryRequest,
@@ -28,15 +35,13 @@ from connmgr.api.job_schemas import (
     JobStartRequest,
     JobStartResponse,
     JobWaitRequest,
+    StreamResponse,
 )
-from connmgr.api.launch import OPEN, begin
-from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.jobs.followed import Output
 from connmgr.jobs.spool import Stream
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
-from connmgr.vault.jobs import ENDED, UNDER_WAY, JobFilter, StoredJob
+from connmgr.vault.jobs import JobFilter, StoredJob
 from connmgr.vault.tables import now
 
 JOB = "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7"
@@ -50,6 +55,8 @@ group = Group(
     "shell. A job survives its client, its shell, its link and the daemon. Every daemon of the vault can find "
     "it again.",
 )
+
+orphans_group = Group("orphans", "Jobs on machines that the vault does not know.", prefix="/job")
 
 _INFO = {
     "job": JOB,
@@ -89,17 +96,16 @@ _INFO = {
     example={"connection": EXAMPLE, "command": "make -j4 all", "name": "nightly"},
     answer={"job": JOB},
 )
-def start(request: dict[str, Any]) -> dict[str, Any]:
+def start(request: JobStartRequest) -> JobStartResponse:
     """Start a job, and answer at once.
 
     The job runs in the directory and with the variables of the named shell. It changes neither, and does not wait for
     the shell's commands. In a container without a shell (`no_shell_inside`), a job with an `argv` runs in the image's
     directory and environment; its files are then kept on the container's host.
     """
-    stdin_open = request.get("stdin") == OPEN and request["encoding"] != "base64"
-    started, warning = begin(request, stdin_open=stdin_open)
+    started, warning = start_job(request, stdin_open=request.stdin == OPEN and request.encoding != "base64")
     detail(job=started.id)
-    return {"job": started.id} | ({"warning": warning} if warning else {})
+    return JobStartResponse(job=started.id, warning=warning)
 
 
 @group.endpoint(
@@ -119,23 +125,22 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         "truncated": False,
         "stale": False,
     },
-    dumped=True,
 )
-def output(request: dict[str, Any]) -> dict[str, Any]:
+def output(request: JobOutputRequest) -> JobOutputResponse:
     """Return the output of a job from two offsets on.
 
     The client keeps the offsets: asking again is safe, and many clients may read. With `wait` the answer comes with the
     next news, or empty when the time is over.
     """
-    jobs, access, id = services().jobs, caller().access, request["job"]
-    found = jobs.output(id, access, request["stdout"], request["stderr"], request["maxBytes"])
+    jobs, access, id = services().jobs, caller().access, request.job
+    read = jobs.output(id, access, request.stdout, request.stderr, request.max_bytes)
     stored = jobs.find(id).stored
-    answer = _shown(found, stored, request)
+    answer = _output(read, stored, request)
     # The end is news even for a client that has not yet read all output.
-    ended = found.seen is not None and found.seen.stdout.ended and found.seen.stderr.ended
-    news = ended or (request["until"] == "output" and (answer["stdout"]["data"] or answer["stderr"]["data"]))
+    ended = read.seen is not None and read.seen.stdout.ended and read.seen.stderr.ended
+    news = ended or (request.until == "output" and (answer.stdout.data or answer.stderr.data))
     if not news:
-        turns().wait(partial(jobs.subscribe, id, access, found.version), request["wait"])
+        turns().wait(partial(jobs.subscribe, id, access, read.version), request.wait)
     _note_end(stored)
     return answer
 
@@ -151,12 +156,12 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
     example={"job": JOB, "wait": 25},
     answer=_INFO,
 )
-def wait(request: dict[str, Any]) -> dict[str, Any]:
+def wait(request: JobWaitRequest) -> JobInfo:
     """Wait for the end of a job, at most `wait` seconds, and describe the job."""
-    jobs, access, id = services().jobs, caller().access, request["job"]
+    jobs, access, id = services().jobs, caller().access, request.job
     followed = jobs.look(id, access)
     if followed.stored.state not in ENDED:
-        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request["wait"])
+        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request.wait)
     stored = followed.stored
     _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
@@ -173,9 +178,9 @@ def wait(request: dict[str, Any]) -> dict[str, Any]:
     example={"job": JOB},
     answer=_INFO,
 )
-def info(request: dict[str, Any]) -> dict[str, Any]:
+def info(request: JobRequest) -> JobInfo:
     """Describe a job, as it is now."""
-    followed = services().jobs.look(request["job"], caller().access)
+    followed = services().jobs.look(request.job, caller().access)
     stored = followed.stored
     _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
@@ -192,28 +197,26 @@ def info(request: dict[str, Any]) -> dict[str, Any]:
     example={"connectionFilter": "*", "states": ["running"]},
     answer={"jobs": [_INFO | {"state": "running", "exitCode": None, "ended": None}]},
 )
-def query(request: dict[str, Any]) -> dict[str, Any]:
+def query(request: JobQueryRequest) -> JobQueryResponse:
     """List the jobs that match. A running job's state is current if a link to its machine is open."""
-    filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter")]
+    filters = [request.category_filter, request.connection_filter, request.type_filter]
     connections = None if filters == ["*"] * 3 else services().vault.connections.query(*filters)
     at = now()
     wanted = JobFilter(
         connections=connections,
-        name=request.get("name"),
-        created_after=at - timedelta(seconds=request["maxAge"]) if "maxAge" in request else None,
-        created_before=at - timedelta(seconds=request["minAge"]) if "minAge" in request else None,
+        name=request.name,
+        created_after=None if request.max_age is None else at - timedelta(seconds=request.max_age),
+        created_before=None if request.min_age is None else at - timedelta(seconds=request.min_age),
     )
     works = ((job, Work(job.connection, job.token)) for job in services().vault.jobs.find(wanted))
-    found = list(services().authorisation.visible_work(caller(), works))
-    asked = services().jobs.refresh(job for job in found if job.state not in ENDED)
-    shown = [(asked.get(job.id, job), job.state not in ENDED and job.id not in asked) for job in found]
-    states = request.get("states", (*UNDER_WAY, *ENDED))
-    hidden = locked_ones(job.connection for job, _ in shown)
-    return {
-        "jobs": [
-            _info(job, stale=stale, locked=job.connection in hidden) for job, stale in shown if job.state in states
-        ]
-    }
+    visible = list(services().authorisation.visible_work(caller(), works))
+    current = services().jobs.refresh(job for job in visible if job.state not in ENDED)
+    jobs = [(current.get(job.id, job), job.state not in ENDED and job.id not in current) for job in visible]
+    states = (*UNDER_WAY, *ENDED) if request.states is None else request.states
+    hidden = locked_ones(job.connection for job, _ in jobs)
+    return JobQueryResponse(
+        jobs=[_info(job, stale=stale, locked=job.connection in hidden) for job, stale in jobs if job.state in states]
+    )
 
 
 @group.endpoint(
@@ -225,11 +228,11 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     raises=[*REACHING, errors.JobFinished, errors.StdinClosed, errors.NoSpace],
     example={"job": JOB, "data": "yes\n", "eof": True},
 )
-def input(request: dict[str, Any]) -> None:
+def input(request: JobInputRequest) -> None:
     """Send more input to a job. The answer comes when the far side has stored the input, even if the command has not
     read it."""
-    data = base64.b64decode(request["data"]) if request["encoding"] == "base64" else request["data"].encode()
-    services().jobs.input(request["job"], caller().access, data, eof=request["eof"])
+    data = bytes_of(request.data, request.encoding)
+    services().jobs.input(request.job, caller().access, data, eof=request.eof)
     detail(stdinBytes=len(data))
 
 
@@ -241,9 +244,9 @@ def input(request: dict[str, Any]) -> None:
     raises=[*REACHING, errors.JobFinished, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB, "signal": "TERM", "grace": 5},
 )
-def kill(request: dict[str, Any]) -> None:
+def kill(request: JobKillRequest) -> None:
     """Send a signal to all processes of a job, and KILL to those that still run after `grace` seconds."""
-    services().jobs.kill(request["job"], caller().access, request["signal"], request["grace"])
+    services().jobs.kill(request.job, caller().access, request.signal, request.grace)
 
 
 @group.endpoint(
@@ -254,9 +257,42 @@ def kill(request: dict[str, Any]) -> None:
     raises=[*REACHING, errors.JobRunning, errors.PermissionDenied, errors.FileOperationFailed],
     example={"job": JOB},
 )
-def remove(request: dict[str, Any]) -> None:
+def remove(request: JobRemoveRequest) -> None:
     """Remove a job that has ended, and its files on the far side."""
-    services().jobs.remove(request["job"], caller().access, force=request["force"])
+    services().jobs.remove(request.job, caller().access, force=request.force)
+
+
+@orphans_group.endpoint(
+    "/orphans",
+    JobOrphansRequest,
+    JobOrphansResponse,
+    action="job.orphans",
+    about=("connection",),
+    raises=[
+        *OPENING,
+        errors.ShellLost,
+        errors.TransferFailed,
+        errors.PermissionDenied,
+        errors.FileOperationFailed,
+        errors.ShellBusy,
+    ],
+    waits=True,
+    example={"connection": EXAMPLE, "remove": True, "minAge": 86400},
+    answer={"orphans": [{"job": JOB, "state": "exited", "age": 172800, "removed": True}]},
+)
+def orphans(request: JobOrphansRequest) -> JobOrphansResponse:
+    """List the jobs on a machine that the vault does not know, and optionally remove those that do not run.
+
+    Such jobs stay after a restored backup or a removed connection. Jobs of other vaults that use the same account are
+    listed and removed too: nothing shows to which vault a job belongs.
+    """
+    found = services().orphans.find(request.connection, caller().access, request.min_age, remove=request.remove)
+    detail(orphans=len(found), orphansRemoved=sum(orphan.removed for orphan in found))
+    return JobOrphansResponse(
+        orphans=[
+            JobOrphan(job=orphan.job, state=orphan.state, age=orphan.age, removed=orphan.removed) for orphan in found
+        ]
+    )
 
 
 def _note_end(job: StoredJob) -> None:
@@ -265,34 +301,49 @@ def _note_end(job: StoredJob) -> None:
         detail(exitCode=job.exit_code)
 
 
-def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> dict[str, Any]:
-    return vars(job) | {"stale": stale} | ({"command": "null", "locked": True} if locked else {})
+def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> JobInfo:
+    return JobInfo(
+        id=job.id,
+        connection=job.connection,
+        session=job.session,
+        name=job.name,
+        key=job.key,
+        command=None if locked else json.loads(job.command),
+        locked=locked or None,
+        state=job.state,
+        exit_code=job.exit_code,
+        stdin_open=job.stdin_open,
+        created=job.created,
+        ended=job.ended,
+        keep=job.keep,
+        stale=stale,
+    )
 
 
-def _shown(found: Output, stored: StoredJob, request: Mapping[str, Any]) -> dict[str, Any]:
-    seen, told = found.seen, {}
-    if found.directory and stored.state == "exited":
+def _output(read: Output, stored: StoredJob, request: JobOutputRequest) -> JobOutputResponse:
+    seen, directory = read.seen, None
+    if read.directory and stored.state == "exited":
         # A client could not send back a directory name that is not UTF-8.
         with suppress(UnicodeDecodeError):
-            told["directory"] = found.directory.decode()
-    return {
-        "state": stored.state,
-        "exitCode": stored.exit_code,
-        "stdout": _piece(found.stdout, request["stdout"], seen.stdout if seen else None, request),
-        "stderr": _piece(found.stderr, request["stderr"], seen.stderr if seen else None, request),
-        "truncated": seen is not None and (seen.stdout.truncated or seen.stderr.truncated),
-        "stale": found.stale,
-        **told,
-    }
+            directory = read.directory.decode()
+    return JobOutputResponse(
+        state=stored.state,
+        exit_code=stored.exit_code,
+        stdout=_piece(read.stdout, request.stdout, seen.stdout if seen else None, request),
+        stderr=_piece(read.stderr, request.stderr, seen.stderr if seen else None, request),
+        truncated=seen is not None and (seen.stdout.truncated or seen.stderr.truncated),
+        stale=read.stale,
+        directory=directory,
+    )
 
 
-def _piece(data: bytes, offset: int, seen: Stream | None, request: Mapping[str, Any]) -> dict[str, Any]:
-    data = data[: request["maxBytes"]]
+def _piece(data: bytes, offset: int, seen: Stream | None, request: JobOutputRequest) -> StreamResponse:
+    data = data[: request.max_bytes]
     eof = seen is not None and seen.ended and offset + len(data) >= seen.size
     # The last seen state may be older than the output.
     size = max(offset + len(data), seen.size if seen is not None else 0)
-    if request["encoding"] == "base64":
-        return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "eof": eof, "size": size}
+    if request.encoding == "base64":
+        return StreamResponse(data=base64.b64encode(data).decode(), next=offset + len(data), eof=eof, size=size)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=eof)
-    return {"data": text, "next": offset + len(data) - len(decoder.getstate()[0]), "eof": eof, "size": size}
+    return StreamResponse(data=text, next=offset + len(data) - len(decoder.getstate()[0]), eof=eof, size=size)

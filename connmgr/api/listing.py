@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 import flask
-import marshmallow
 
 from connmgr.api.answer import encoded
+from connmgr.contract.message import Message, to_json
 from connmgr.fs.entries import Listing
 
 WHOLE_ENTRIES = 2048
@@ -19,20 +19,20 @@ PIECE_ENTRIES = 512
 """Entries per chunk."""
 
 
-def respond(listing: Listing, schema: marshmallow.Schema) -> flask.Response:
-    """Return the response with the entries of ``listing``, each dumped by ``schema``."""
+def respond(listing: Listing, kind: type[Message]) -> flask.Response:
+    """Return the response with the entries of ``listing``, each as a ``kind`` of message."""
     entries = iter(listing)
-    pieces = written(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []), schema)
+    pieces = written(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []), kind)
     return flask.Response(b"".join(pieces) if len(listing) <= WHOLE_ENTRIES else pieces, mimetype="application/json")
 
 
-def written(bursts: Iterable[Sequence[Any]], schema: marshmallow.Schema) -> Iterator[bytes]:
-    """Yield the JSON of the entries in ``bursts``, each dumped by ``schema``; a blank for an empty burst."""
+def written(bursts: Iterable[Sequence[Any]], kind: type[Message]) -> Iterator[bytes]:
+    """Yield the JSON of the entries in ``bursts``, each as a ``kind`` of message; a blank for an empty burst."""
     lead = '{"entries":['
     for burst in bursts:
         if not burst:
             yield b" "
             continue
-        yield (lead + ",".join(encoded(schema.dump(entry)) for entry in burst)).encode()
+        yield (lead + ",".join(encoded(to_json(entry, kind)) for entry in burst)).encode()
         lead = ","
     yield b"]}\n" if lead == "," else b'{"entries":[]}\n'

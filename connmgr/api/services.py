@@ -19,6 +19,7 @@ from connmgr.jobs.orphans import Orphans
 from connmgr.jobs.starting import Starts
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
@@ -28,9 +29,8 @@ from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Pace
 from connmgr.shell.shells import Shells
-from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"

@@ -5,67 +5,36 @@ from __future__ import annotations
 import contextlib
 import shlex
 from contextlib import AbstractContextManager
-from dataclasses import asdict
-from typing import Any
 
 import flask
-from marshmallow import ValidationError, fields, validate, validates_schema
 
 from connmgr import errors
-from connmgr.api import detach, output, streaming
-from connmgr.api.account import account, caller, cancellation, detail, note_forwarding
-from connmgr.api.body import BODY, BYTES, INPUT
-from connmgr.api.command import with_words
-from connmgr.api.command_fields import CommandFields, command_of, printed_until
-from connmgr.api.connection_info import locked_ones
+from connmgr.api import output, streaming
+from connmgr.api.account import account, caller, cancellation, detail, ground_of, note_forwarding
+from connmgr.api.body import BYTES, INPUT
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
-from connmgr.api.schemas import AwaitsApproval, Id
+from connmgr.api.running import DETACHING, EXAMPLE, OPENING, command_of, detached, printed_until, with_words
 from connmgr.api.services import services
-from connmgr.api.shell_schemas import (
+from connmgr.contract.shell import (
     SHOWN_CHARACTERS,
+    ExecLine,
+    ExecRequest,
+    ExecResponse,
+    ListedShell,
     ListRequest,
-    OwnShell,
-    Restarted,
+    RunningCommand,
     ShellInfo,
     ShellListResponse,
-    ShellNamed,
     StartRequest,
     StopRequest,
 )
 from connmgr.engine.frame import Command
-from connmgr.fields import Boolean, Number, Schema, Text
 from connmgr.fs.inflow import ArrivingInput, Inflow
 from connmgr.rights.action import Action, always
-from connmgr.rights.command_rules import ground_of
 from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import Begun, Place, begun
 from connmgr.shell.status import ShellStatus
-
-MAX_DETACH_SECONDS = 3600
-
-OPENING = (
-    errors.UnknownConnection,
-    errors.UnknownType,
-    errors.SecretLocked,
-    errors.HostUnresolved,
-    errors.HostRefused,
-    errors.HostUnreachable,
-    errors.ConnectTimeout,
-    errors.HostKeyUnknown,
-    errors.HostKeyChanged,
-    errors.AuthFailed,
-    errors.ElevationFailed,
-    errors.TransportUnsupported,
-    errors.ChannelRefused,
-    errors.UnsupportedShell,
-    errors.ShellStartFailed,
-    errors.RuntimeUnreachable,
-    errors.NoShellInside,
-    errors.IntegrityError,
-)
-"""Errors of opening a connection."""
-
-EXAMPLE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 group = Group(
     "shell",
@@ -73,54 +42,6 @@ group = Group(
     "`session` use, and may have further shells with names. Each shell has its own directory, variables and "
     "queue of commands; all share the link. A connection has at most 16 shells.",
 )
-
-
-class ExecRequest(CommandFields, ShellNamed, OwnShell, AwaitsApproval):
-    connection = Id(required=True, metadata={"description": "The connection whose shell runs the command."})
-    start = Boolean(
-        load_default=False,
-        metadata={
-            "description": "True starts the shell if it does not run, or was lost before any part of the command was "
-            "sent. Otherwise the answer is `no_shell` or `shell_lost`."
-        },
-    )
-    detachAfter = Number(
-        validate=validate.Range(min=0, max=MAX_DETACH_SECONDS),
-        metadata={"description": "Seconds after which the answer has `job`, and the command runs on as that job."},
-    )
-    input = Text(
-        validate=validate.OneOf([BODY]),
-        metadata={
-            "description": "`body`: the command reads what follows this line of the request's body while it arrives. "
-            "Given by itself for a body of type `application/octet-stream`. Not together with `stdin` or `detachAfter`."
-        },
-    )
-
-    @validates_schema
-    def check_input(self, data: dict[str, Any], **_: Any) -> None:
-        for name in ("stdin", "detachAfter"):
-            if INPUT in data and name in data:
-                raise ValidationError(f"Not together with {name}.", INPUT)
-
-
-class ExecResponse(Schema):
-    exitCode = fields.Integer(
-        metadata={"description": "The command's exit code; 128 + N if signal N ended it. Absent if it runs on."}
-    )
-    job = fields.String(
-        metadata={
-            "format": "uuid",
-            "description": "Present if the command ran longer than `detachAfter`: the job as which it runs on.",
-        }
-    )
-    stdout = fields.String(required=True, metadata={"description": "The command's standard output."})
-    stderr = fields.String(
-        required=True, metadata={"description": "The command's standard error; empty if `ttyState` is `merged`."}
-    )
-    truncated = fields.Boolean(
-        metadata={"description": "Present, and true, if output beyond `max-output` was dropped."}
-    )
-    restarted = Restarted()
 
 
 @group.endpoint(
@@ -140,21 +61,28 @@ class ExecResponse(Schema):
         "temp": "/tmp",  # noqa: S108 - of a far machine, and an example
     },
 )
-def start(request: dict[str, Any]) -> object:
+def start(request: StartRequest) -> ShellInfo:
     """Start a shell of a connection and describe it.
 
     A shell that already runs is only described.
     """
-    started = services().shells.start(request["connection"], caller().access, request.get("session"), cancellation())
-    told = {"restarted": True} if started.restarted and request["tellRestarted"] else {}
-    return {**asdict(started.info), **told}
+    started = services().shells.start(request.connection, caller().access, request.session, cancellation())
+    info = started.info
+    return ShellInfo(
+        dialect=info.shell_dialect,
+        os_type=info.os_type,
+        os_name=info.os_name,
+        tty_state=info.tty_state,
+        temp=info.temp,
+        restarted=(started.restarted and request.tell_restarted) or None,
+    )
 
 
 @group.endpoint(
     "/exec",
     ExecRequest,
     ExecResponse,
-    lines=streaming.ExecLine(),
+    lines=ExecLine,
     has_content=True,
     action=Action("shell.exec", runs=True, in_shell=always),
     about=("connection", "session", "command", "argv"),
@@ -170,7 +98,7 @@ def start(request: dict[str, Any]) -> object:
         errors.CommandCancelled,
         errors.ShellBusy,
         errors.SessionLimit,
-        *detach.RAISES,
+        *DETACHING,
     ],
     waits=True,
     example={"connection": EXAMPLE, "command": "uname -s; ls /nowhere", "timeout": 10},
@@ -180,7 +108,7 @@ def start(request: dict[str, Any]) -> object:
         "stderr": "ls: cannot access '/nowhere': No such file or directory",
     },
 )
-def execute(request: dict[str, Any]) -> flask.Response:
+def execute(request: ExecRequest) -> flask.Response | ExecResponse:
     """Run a command in a shell of a connection and return its output.
 
     A command that fails is not an error: the answer is 200 with its exit code. Commands in one shell run one after the
@@ -206,10 +134,10 @@ def execute(request: dict[str, Any]) -> flask.Response:
     time, it is answered like any other, and the job is removed. Otherwise the answer has `job` instead of `exitCode`,
     with the output so far, and the command runs on, even if the client leaves or the shell ends.
     """
-    encoding = request["encoding"]
-    if "detachAfter" in request:
-        return detach.respond(request)
-    arriving = _arriving() if INPUT in request else None
+    encoding = request.encoding
+    if request.detach_after is not None:
+        return detached(request, request.detach_after)
+    arriving = None if request.input is None else _arriving()
     command = command_of(request, arriving)
     if command.stdin:
         detail(stdinBytes=len(command.stdin))
@@ -255,16 +183,11 @@ def execute(request: dict[str, Any]) -> flask.Response:
         ]
     },
 )
-def list_(request: dict[str, Any]) -> dict[str, Any]:
+def list_(request: ListRequest) -> ShellListResponse:
     """Describe the running shells of all connections or of one. No machine is asked."""
-    shells = seen_shells(request.get("connection"))
-    hidden = locked_ones(one.connection for one in shells if one.running is not None)
-    return {
-        "shells": [
-            {**vars(one), "running": None if one.connection in hidden else _shown_command(one.running)}
-            for one in shells
-        ]
-    }
+    shells = visible_shells(request.connection)
+    hidden = locked_ones(shell.connection for shell in shells if shell.running is not None)
+    return ShellListResponse(shells=[_listed(shell, locked=shell.connection in hidden) for shell in shells])
 
 
 @group.endpoint(
@@ -277,20 +200,20 @@ def list_(request: dict[str, Any]) -> dict[str, Any]:
     stops=True,
     example={"connection": EXAMPLE},
 )
-def stop(request: dict[str, Any]) -> None:
+def stop(request: StopRequest) -> None:
     """Stop one shell of a connection, or all its shells and terminals. The answer comes when they have exited.
 
     A running command is killed with its child processes. Background processes of earlier commands run on, with or
     without `nohup`, as after a logout from ssh. With `all` the link is not used again: the next shell logs in.
     """
     shells = services().shells
-    if request["all"]:
+    if request.all:
         detail(all=True)
-        closed = services().terminals.close_all(request["connection"], caller().access)
+        closed = services().terminals.close_all(request.connection, caller().access)
         with contextlib.suppress(*([errors.NoShell] if closed else [])):
-            shells.stop_all(request["connection"], caller().access)
+            shells.stop_all(request.connection, caller().access)
     else:
-        shells.stop(request["connection"], caller().access, request.get("session"))
+        shells.stop(request.connection, caller().access, request.session)
 
 
 def _arriving() -> ArrivingInput:
@@ -311,22 +234,37 @@ def _arriving() -> ArrivingInput:
     return arriving
 
 
-def _begun(request: dict[str, Any], command: Command) -> AbstractContextManager[Begun]:
-    timeout = request.get("timeout", services().settings.command_timeout)
-    session, ground = request.get("session"), ground_of(request)
-    place = Place(request["connection"], caller().access, session, request["start"], request["fresh"], ground)
+def _begun(request: ExecRequest, command: Command) -> AbstractContextManager[Begun]:
+    timeout = services().settings.command_timeout if request.timeout is None else request.timeout
+    ground = ground_of(request.connection)
+    place = Place(request.connection, caller().access, request.session, request.start, request.fresh, ground)
     return begun(services().shells, place, command, timeout, cancellation())
 
 
-def seen_shells(connection: str | None = None) -> list[ShellStatus]:
+def visible_shells(connection: str | None = None) -> list[ShellStatus]:
     """Return the states of all shells that the caller may see, or of those of one connection."""
     shells = services().shells.status(connection)
-    asking = caller()
-    seen = set(services().authorisation.visible(asking, {one.connection for one in shells}))
-    return [one for one in shells if one.connection in seen]
+    visible = set(services().authorisation.visible(caller(), {shell.connection for shell in shells}))
+    return [shell for shell in shells if shell.connection in visible]
 
 
-def _shown_command(command: Command | None) -> dict[str, Any] | None:
+def _listed(shell: ShellStatus, *, locked: bool) -> ListedShell:
+    return ListedShell(
+        connection=shell.connection,
+        session=shell.session,
+        state=shell.state,
+        pid=shell.pid,
+        directory=shell.directory,
+        since=shell.since,
+        uptime=shell.uptime,
+        idle=shell.idle,
+        waiting=shell.waiting,
+        running_since=shell.running_since,
+        running=None if locked else _visible_command(shell.running),
+    )
+
+
+def _visible_command(command: Command | None) -> RunningCommand | None:
     """Return what the caller may see of a running command."""
     if command is None or command.requester is None:
         return None
@@ -334,5 +272,5 @@ def _shown_command(command: Command | None) -> dict[str, Any] | None:
     if token is not None and token not in requester.tokens:
         return None
     words = command.text or shlex.join(word.decode(errors="replace") for word in command.argv).encode()
-    shown = {"command": words.decode(errors="replace")[:SHOWN_CHARACTERS], "client": requester.client}
-    return shown | ({} if requester.token_name is None else {"token": requester.token_name})
+    text = words.decode(errors="replace")[:SHOWN_CHARACTERS]
+    return RunningCommand(command=text, client=requester.client, token=requester.token_name)

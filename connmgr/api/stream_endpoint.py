@@ -19,8 +19,7 @@ from connmgr.api.errors import told
 from connmgr.api.parking import Parked
 from connmgr.api.services import Services, services
 from connmgr.errors import BadFrame, UpgradeRequired
-from connmgr.streams.client import refuse
-from connmgr.streams.opening import Opening
+from connmgr.pipes.clients import Opening, refuse
 
 HAND_OVER = "connmgr.hand_over"
 """The key in a request's environment for the function that hands over its client's socket."""
@@ -36,7 +35,7 @@ Begin = Callable[[Opening], None]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEndpoint(Endpoint):
-    """An endpoint that answers 101, then uses frames (:mod:`connmgr.frames`); its view returns a :data:`Begin`."""
+    """An endpoint that answers 101, then speaks in :mod:`connmgr.streams.frames`; its view returns a :data:`Begin`."""
 
     methods: tuple[str, ...] = ("GET",)
 

@@ -8,38 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flask
-from marshmallow import fields
 
 from connmgr.api.account import Account, account
 from connmgr.api.answer import LINES, as_lines
 from connmgr.api.errors import told
 from connmgr.api.services import services
-from connmgr.api.shell_schemas import Restarted
 from connmgr.engine.running import Room, Running
 from connmgr.errors import CommandCancelled, NoSuchDirectory
-from connmgr.fields import Schema
 
 ROOM = "connmgr.room"
 """The key in the WSGI environment for a :class:`Room`, which waits until the client has read what was sent."""
 
 JSON = "application/json"
 NAMES = ("stdout", "stderr")
-
-
-class ExecLine(Schema):
-    restarted = Restarted()
-    begun = fields.Boolean(
-        metadata={"description": "Present, and true, in the first line if the request's body is the command's input."}
-    )
-    stdout = fields.String(metadata={"description": "Standard output, in whole characters."})
-    stderr = fields.String(metadata={"description": "Standard error, in whole characters."})
-    exitCode = fields.Integer(metadata={"description": "The exit code, in the last line if the command ended."})
-    error = fields.Dict(
-        metadata={
-            "description": "Why the command did not run to its end, as in an answer 500; in the last line instead of "
-            "`exitCode`."
-        }
-    )
 
 
 Line = dict[str, Any]

@@ -10,18 +10,19 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, cancellation, detail, note_forwarding, turns
+from connmgr.api.account import caller, cancellation, detail, ground_of, note_forwarding, turns
 from connmgr.api.auth import Caller
-from connmgr.api.command import with_words
-from connmgr.api.command_fields import program_of, sent_by
-from connmgr.api.connection_info import locked_ones
+from connmgr.api.connection_data import locked_ones
 from connmgr.api.group import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.record import end_recorder
+from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE, OPENING
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
-from connmgr.api.terminal_schemas import (
+from connmgr.contract.common import bytes_of
+from connmgr.contract.terminal import (
+    RUNNING,
+    Cursor,
     TerminalAttachRequest,
     TerminalInfo,
     TerminalInputRequest,
@@ -36,16 +37,14 @@ from connmgr.api.terminal_schemas import (
     TerminalScreenResponse,
     TerminalTicketResponse,
 )
+from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
 from connmgr.rights.action import Action, always
-from connmgr.rights.command_rules import ground_of
 from connmgr.rights.subjects import Work
 from connmgr.shell.grounds import state_of
-from connmgr.streams.opening import Opening
 from connmgr.terminals.modes import CURSOR
 from connmgr.terminals.recording import Recording
-from connmgr.terminals.screen import Screen
-from connmgr.terminals.terminal import RUNNING, Terminal
+from connmgr.terminals.terminal import Terminal
 from connmgr.terminals.terminals import CLOSE_SECONDS, Wanted
 
 TERMINAL = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
@@ -111,36 +110,36 @@ _INFO = {
     example={"connection": EXAMPLE, "command": "htop", "columns": 80, "rows": 24},
     answer=_INFO | {"clients": 0},
 )
-def open(request: dict[str, Any]) -> dict[str, Any]:
+def open(request: TerminalOpenRequest) -> TerminalInfo:
     """Open a terminal, and start its program.
 
     With `session` the program begins in the directory and with the exported variables of that shell, which must run. It
     changes neither, and does not wait for the shell's commands. Without `session` it begins as after a login.
     """
-    found, access, session = services(), caller().access, request.get("session")
-    surroundings, ground = None, ground_of(request)
+    access, session = caller().access, request.session
+    surroundings, ground = None, ground_of(request.connection)
     if session is not None:
-        with found.shells.using(request["connection"], access, session) as running:
+        with services().shells.using(request.connection, access, session) as running:
             surroundings = running.surroundings
             if ground is not None:
                 # The program begins in exactly this state, even if the shell moves on.
                 ground.require(running.way, state_of(surroundings))
     record_end = end_recorder()
     wanted = Wanted(
-        request["connection"],
-        Pty(request["term"], request["columns"], request["rows"]),
-        command=tuple(program_of(request)) if "argv" in request else request.get("command"),
+        request.connection,
+        Pty(request.term, request.columns, request.rows),
+        command=request.command if request.argv is None else tuple(program_of(request.argv, request.env)),
         session=session,
         surroundings=surroundings,
-        record=request["record"],
+        record=request.record,
         sent=sent_by(request) or {},
         token=caller().token,
         ground=ground,
         when_ended=lambda id, status: record_end(status, terminal=id),
     )
-    terminal = found.terminals.open(wanted, access, cancellation())
+    terminal = services().terminals.open(wanted, access, cancellation())
     note_forwarding(terminal.lease.link.first)
-    detail(terminal=terminal.origin.id, **({"recorded": True} if request["record"] else {}))
+    detail(terminal=terminal.origin.id, **({"recorded": True} if request.record else {}))
     return _info(terminal)
 
 
@@ -158,19 +157,18 @@ def _redeemed(ticket: str, in_path: Mapping[str, Any]) -> Caller:
     redeems=_redeemed,
     frames=FRAMES + " A terminal's size comes from the daemon too, at first and when it changes.",
 )
-def attach(request: dict[str, Any]) -> Begin:
+def attach(request: TerminalAttachRequest) -> Begin:
     """Attach to a terminal: first comes the drawing of its screen, then new output. Data from the client is typed.
 
     The client that attached last without `watch` leads: it sets the size, and the program waits, 5 seconds at most,
     while that client has not acknowledged its output. For any other client that falls behind the screen is redrawn.
     Leaving does not end the terminal. A browser, which cannot send a token with a WebSocket, sends a ticket.
     """
-    found = services()
-    found.streams.require_room(caller().holder)
-    terminal = _found(request)
+    services().streams.require_room(caller().holder)
+    terminal = _find(request)
 
     def begin(opening: Opening) -> None:
-        terminal.attach(opening, watches=request["watch"])
+        terminal.attach(opening, watches=request.watch)
 
     return begin
 
@@ -185,9 +183,9 @@ def attach(request: dict[str, Any]) -> Begin:
     example={"terminal": TERMINAL},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc"},
 )
-def ticket(request: dict[str, Any]) -> dict[str, Any]:
+def ticket(request: TerminalRequest) -> TerminalTicketResponse:
     """Return a ticket with which the caller may attach to a terminal: once, and within 30 seconds."""
-    return {"ticket": services().tickets.issue(_found(request).origin.id, caller())}
+    return TerminalTicketResponse(ticket=services().tickets.issue(_find(request).origin.id, caller()))
 
 
 @group.endpoint(
@@ -200,15 +198,19 @@ def ticket(request: dict[str, Any]) -> dict[str, Any]:
     example={"connectionFilter": "*"},
     answer={"terminals": [_INFO]},
 )
-def query(request: dict[str, Any]) -> dict[str, Any]:
+def query(request: TerminalQueryRequest) -> TerminalQueryResponse:
     """List the terminals that run, and those that ended within the last 5 minutes."""
-    filters = [request[name] for name in ("categoryFilter", "connectionFilter", "typeFilter")]
+    filters = [request.category_filter, request.connection_filter, request.type_filter]
     chosen = None if filters == ["*"] * 3 else set(services().vault.connections.query(*filters))
-    works = ((one, Work(one.origin.connection, one.origin.token)) for one in services().terminals.all())
-    found = services().authorisation.visible_work(caller(), works)
-    shown = [one for one in found if chosen is None or one.origin.connection in chosen]
-    hidden = locked_ones(one.origin.connection for one in shown)
-    return {"terminals": [_info(one, locked=one.origin.connection in hidden) for one in shown]}
+    works = (
+        (terminal, Work(terminal.origin.connection, terminal.origin.token)) for terminal in services().terminals.all()
+    )
+    visible = services().authorisation.visible_work(caller(), works)
+    listed = [terminal for terminal in visible if chosen is None or terminal.origin.connection in chosen]
+    hidden = locked_ones(terminal.origin.connection for terminal in listed)
+    return TerminalQueryResponse(
+        terminals=[_info(terminal, locked=terminal.origin.connection in hidden) for terminal in listed]
+    )
 
 
 @group.endpoint(
@@ -220,10 +222,10 @@ def query(request: dict[str, Any]) -> dict[str, Any]:
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "data": "ls -l\r"},
 )
-def input(request: dict[str, Any]) -> None:
+def input(request: TerminalInputRequest) -> None:
     """Type into a terminal. The answer comes before the program reads it."""
-    data = base64.b64decode(request["data"]) if request["encoding"] == "base64" else request["data"].encode()
-    _found(request).input(data)
+    data = bytes_of(request.data, request.encoding)
+    _find(request).input(data)
     detail(inputBytes=len(data))
 
 
@@ -245,32 +247,32 @@ def input(request: dict[str, Any]) -> None:
         "exitCode": None,
     },
 )
-def output(request: dict[str, Any]) -> dict[str, Any]:
+def output(request: TerminalOutputRequest) -> TerminalOutputResponse:
     """Return the output of a terminal from an offset on, control sequences included.
 
     The last 2 MiB are kept. With `wait` the answer comes with the next output, or empty.
     """
-    terminal = _found(request)
+    terminal = _find(request)
     terminal.use()
     state = terminal.state
-    offset, data = terminal.output.read(request["offset"], request["maxBytes"])
+    offset, data = terminal.output.read(request.offset, request.max_bytes)
     if not data and state == RUNNING:
-        turns().wait(partial(terminal.subscribe, offset, state, NEWS_SECONDS), request["wait"])
+        turns().wait(partial(terminal.subscribe, offset, state, NEWS_SECONDS), request.wait)
     eof = state != RUNNING and offset + len(data) >= terminal.output.end
-    if request["encoding"] == "base64":
+    if request.encoding == "base64":
         text, rest = base64.b64encode(data).decode(), 0
     else:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(data, final=eof)
         rest = len(decoder.getstate()[0])
-    return {
-        "data": text,
-        "offset": offset,
-        "next": offset + len(data) - rest,
-        "eof": eof,
-        "state": state,
-        "exitCode": terminal.exit_code,
-    }
+    return TerminalOutputResponse(
+        data=text,
+        offset=offset,
+        next=offset + len(data) - rest,
+        eof=eof,
+        state=state,
+        exit_code=terminal.exit_code,
+    )
 
 
 @group.endpoint(
@@ -294,25 +296,36 @@ def output(request: dict[str, Any]) -> dict[str, Any]:
         "exitCode": None,
     },
 )
-def screen(request: dict[str, Any]) -> dict[str, Any]:
+def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
     """Return the text on a terminal's screen.
 
     With `wait` the answer comes when there is output after `since` and the screen shows `contains`, or when the time is
     over.
     """
-    terminal = _found(request)
+    terminal = _find(request)
     terminal.use()
     state = terminal.state
-    wanted = request.get("contains", "")
+    wanted = request.contains or ""
+    since = -1 if request.since is None else request.since
     began = time.monotonic()
-    with terminal.output.look() as (seen, offset):
-        shown = _shown(seen)
-        there = any(wanted in "".join(row.text) for row in seen.grid.rows)
-    if state == RUNNING and not (there and offset > request.get("since", -1)):
+    with terminal.output.look() as (screen, offset):
+        answer = TerminalScreenResponse(
+            columns=screen.columns,
+            rows=screen.rows,
+            lines=screen.grid.lines,
+            cursor=Cursor(column=screen.column, row=screen.y, visible=CURSOR in screen.modes),
+            title=screen.title,
+            alternate=screen.primary is not None,
+            offset=offset,
+            state=state,
+            exit_code=terminal.exit_code,
+        )
+        there = any(wanted in "".join(row.text) for row in screen.grid.rows)
+    if state == RUNNING and not (there and offset > since):
         # Leaves most of the processor time to others during much output.
         pause = max(NEWS_SECONDS, LOOK_PAUSE_FACTOR * (time.monotonic() - began))
-        turns().wait(partial(terminal.subscribe, offset, state, pause), request["wait"])
-    return {**shown, "offset": offset, "state": state, "exitCode": terminal.exit_code}
+        turns().wait(partial(terminal.subscribe, offset, state, pause), request.wait)
+    return answer
 
 
 @group.endpoint(
@@ -323,9 +336,9 @@ def screen(request: dict[str, Any]) -> dict[str, Any]:
     raises=[*FINDING, errors.TerminalEnded],
     example={"terminal": TERMINAL, "columns": 132, "rows": 43},
 )
-def resize(request: dict[str, Any]) -> None:
+def resize(request: TerminalResizeRequest) -> None:
     """Set the size of a terminal, until the leading client sets another."""
-    _found(request).resize(request["columns"], request["rows"])
+    _find(request).resize(request.columns, request.rows)
 
 
 @group.endpoint(
@@ -336,49 +349,39 @@ def resize(request: dict[str, Any]) -> None:
     raises=FINDING,
     example={"terminal": TERMINAL},
 )
-def close(request: dict[str, Any]) -> None:
+def close(request: TerminalRequest) -> None:
     """Close a terminal: its program gets HUP. A terminal that has ended stays as it is."""
-    terminal = _found(request)
+    terminal = _find(request)
     terminal.close()
     terminal.wait(CLOSE_SECONDS)
 
 
-def _found(request: Mapping[str, Any]) -> Terminal:
-    return services().terminals.find(request["terminal"], caller().access)
+def _find(request: TerminalRequest) -> Terminal:
+    return services().terminals.find(request.terminal, caller().access)
 
 
-def _info(terminal: Terminal, *, locked: bool = False) -> dict[str, Any]:
+def _info(terminal: Terminal, *, locked: bool = False) -> TerminalInfo:
     origin = terminal.origin
-    return {
-        "terminal": origin.id,
-        "connection": origin.connection,
-        "session": origin.session,
-        "command": origin.command,
-        "term": origin.term,
-        "columns": terminal.output.columns,
-        "rows": terminal.output.rows,
-        "state": terminal.state,
-        "exitCode": terminal.exit_code,
-        "clients": terminal.clients,
-        "idle": round(terminal.idle_seconds, 1),
-        "opened": origin.opened,
-        "ended": terminal.ended,
-        "recording": _recording(terminal.recording, running=terminal.state == RUNNING),
-    } | ({"command": None, "locked": True} if locked else {})
+    return TerminalInfo(
+        terminal=origin.id,
+        connection=origin.connection,
+        session=origin.session,
+        command=None if locked else origin.command,
+        locked=locked or None,
+        term=origin.term,
+        columns=terminal.output.columns,
+        rows=terminal.output.rows,
+        state=terminal.state,
+        exit_code=terminal.exit_code,
+        clients=terminal.clients,
+        idle=round(terminal.idle_seconds, 1),
+        opened=origin.opened,
+        ended=terminal.ended,
+        recording=_recording(terminal.recording, running=terminal.state == RUNNING),
+    )
 
 
 def _recording(recording: Recording | None, *, running: bool) -> str | None:
     if recording is None:
         return None
     return {"limit": "cut", "error": "failed"}.get(recording.cut or "", "active" if running else "complete")
-
-
-def _shown(screen: Screen) -> dict[str, Any]:
-    return {
-        "columns": screen.columns,
-        "rows": screen.rows,
-        "lines": screen.grid.lines,
-        "cursor": {"column": screen.column, "row": screen.y, "visible": CURSOR in screen.modes},
-        "title": screen.title,
-        "alternate": screen.primary is not None,
-    }

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import flask
-from marshmallow import ValidationError, fields, validates_schema
 
 from connmgr import errors
 from connmgr.api.account import caller, detail
@@ -16,13 +14,25 @@ from connmgr.api.body import load
 from connmgr.api.elevate import elevated
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.group import Group
-from connmgr.api.schemas import Id, UtcTime
+from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
-from connmgr.api.shell import EXAMPLE
-from connmgr.fields import Boolean, Integer, Length, List, Number, Range, Schema, Text
-from connmgr.rights.grant import MAX_DAYS, MAX_FILTERS, Grant
+from connmgr.contract.message import Absent, members, time_to_json, to_json
+from connmgr.contract.token import (
+    LoanInfo,
+    TokenCheckRequest,
+    TokenCheckResponse,
+    TokenCreateRequest,
+    TokenCreateResponse,
+    TokenInfo,
+    TokenLendRequest,
+    TokenOwnResponse,
+    TokenQueryResponse,
+    TokenRenewRequest,
+    TokenRequest,
+)
+from connmgr.rights.grant import Grant
 from connmgr.rights.rules import load_rules, rule_of
-from connmgr.rights.scopes import ACTIONS, SCOPES, allowed
+from connmgr.rights.scopes import ACTIONS, allowed
 from connmgr.secrets.loans import Loan, until
 from connmgr.secrets.principals import Access, Principal
 from connmgr.vault.documents import Document
@@ -38,257 +48,6 @@ group = Group(
     "file or the API key is the owner, and may do everything.",
 )
 
-
-class Expiry(fields.Field[datetime]):
-    """When a token expires: seconds from now, or a time with its zone, as RFC 3339 writes it."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.metadata = {"type": ["number", "string"], **self.metadata}
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> datetime:
-        try:
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return now() + timedelta(seconds=value)
-            given = datetime.fromisoformat(value.replace("Z", "+00:00") if isinstance(value, str) else "")
-        except (OverflowError, ValueError):
-            raise ValidationError("Neither a number of seconds nor a time as 2026-01-31T08:15:00Z.") from None
-        if given.tzinfo is None:
-            raise ValidationError("The time has no zone: write it as 2026-01-31T08:15:00Z.")
-        return given.astimezone(timezone.utc)
-
-
-class Loaned(fields.Field[Mapping[str, float] | None]):
-    """Whether secrets are lent, and for how long: true, or an object with "seconds"."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.metadata = {"type": ["boolean", "object"], **self.metadata}
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Mapping[str, float] | None:
-        if isinstance(value, bool):
-            return {} if value else None
-        seconds = value.get("seconds") if isinstance(value, Mapping) and set(value) == {"seconds"} else None
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_DAYS * 86400:
-            raise ValidationError('Neither true nor {"seconds": …} with a number above 0, at most 90 days.')
-        return {"seconds": seconds}
-
-
-class LoanInfo(Schema):
-    user = fields.String(required=True, metadata={"description": "The vault user whose secrets are lent."})
-    began = UtcTime(required=True, metadata={"description": "When the loan began."})
-    until = UtcTime(required=True, metadata={"description": "When its time is over. A lock of its lender ends it too."})
-
-
-LENT = fields.Nested(
-    LoanInfo,
-    required=True,
-    allow_none=True,
-    metadata={"description": "The loan of sealed secrets by which the token uses them now, or null."},
-)
-
-
-class _Members(Schema):
-    name = Text(
-        required=True,
-        validate=Length(min=1, max=200),
-        metadata={"description": "Who or what it is for. A label: several may have the same."},
-    )
-    scopes = List(
-        Text(),
-        required=True,
-        validate=Length(max=len(SCOPES)),
-        metadata={
-            "description": "The kinds of action that it may use: " + ", ".join(f"`{one}`" for one in SCOPES) + "."
-        },
-    )
-    connections = List(
-        Text(),
-        load_default=["*"],
-        validate=Length(max=MAX_FILTERS),
-        metadata={
-            "description": "Filters for the paths of connections, as in `/connection/query`; one must match. The "
-            "connections below a matching one need not match; the token may use them directly only if they do."
-        },
-    )
-    categories = List(
-        Text(),
-        load_default=["*"],
-        validate=Length(max=MAX_FILTERS),
-        metadata={"description": "The same for the connection's category."},
-    )
-    rules = List(
-        fields.Dict(),
-        load_default=[],
-        metadata={
-            "description": "Rules that allow or deny requests, or ask for an approval: see the guide on giving access."
-        },
-    )
-    quotaPerDay = Integer(validate=Range(min=1, max=10**9), metadata={"description": "Most requests in a day of UTC."})
-    maxConcurrent = Integer(
-        validate=Range(min=1, max=10_000), metadata={"description": "Most requests under way at once."}
-    )
-    from_ = List(
-        Text(),
-        data_key="from",
-        attribute="from",
-        validate=Length(min=1, max=MAX_FILTERS),
-        metadata={"description": "IP addresses and networks from which it may be used. Without it: any."},
-    )
-
-
-class TokenCreateRequest(_Members):
-    expires = Expiry(
-        required=True,
-        metadata={"description": f"Seconds from now, or a time with its zone; at most {MAX_DAYS} days from now."},
-    )
-    lendSecrets = Loaned(
-        metadata={
-            "description": "Lend the token the use of sealed secrets, as `/token/lend` does: true, as long as it does "
-            'not expire, or `{"seconds": 3600}`.'
-        }
-    )
-
-
-class TokenInfo(_Members):
-    id = Id(required=True, metadata={"description": "The token's uuid, which `/token/revoke` takes."})
-    expires = UtcTime(required=True, metadata={"description": "When it expires."})
-    created = UtcTime(required=True, metadata={"description": "When it was created."})
-    parent = Id(allow_none=True, metadata={"description": "The token that it was created with; null: the owner."})
-    state = fields.String(
-        required=True,
-        metadata={
-            "description": "`valid`, `expired` or `revoked`. It ends with the token that it was created with.",
-            "enum": ["valid", "expired", "revoked"],
-        },
-    )
-    usedToday = fields.Integer(
-        required=True, metadata={"description": "Requests of this day in UTC, as of the last count."}
-    )
-    lastUsed = fields.String(allow_none=True, metadata={"description": "About when it was last used, or null."})
-    lent = LENT
-
-
-class TokenCreateResponse(TokenInfo):
-    token = fields.String(
-        required=True,
-        metadata={
-            "description": "The token: 256 random bits. This is the only time that it is shown; it is not stored."
-        },
-    )
-
-
-class TokenQueryResponse(Schema):
-    tokens = fields.List(fields.Nested(TokenInfo), required=True, metadata={"description": "The oldest first."})
-
-
-class TokenRequest(Schema):
-    id = Id(required=True, metadata={"description": "The token's uuid."})
-
-
-class TokenRenewRequest(TokenRequest):
-    expires = Expiry(
-        metadata={"description": "As in `/token/create`. Without it: the original lifetime, counted from now."}
-    )
-
-
-class TokenLendRequest(TokenRequest):
-    seconds = Number(
-        validate=Range(min=0, min_inclusive=False, max=MAX_DAYS * 86400),
-        metadata={"description": "How long. Without it: as long as the token does not expire."},
-    )
-    end = Boolean(load_default=False, metadata={"description": "True ends the loan instead."})
-
-    @validates_schema
-    def check_end(self, data: dict[str, Any], **_: Any) -> None:
-        if data["end"] and "seconds" in data:
-            raise ValidationError("A loan that is ended takes no time.", "seconds")
-
-
-class TokenCheckRequest(Schema):
-    path = Text(required=True, metadata={"description": "The endpoint of the request to check."})
-    request = fields.Dict(required=True, metadata={"description": "The body of the request to check."})
-    id = Id(metadata={"description": "The token of the request to check. Without it: the caller's own."})
-
-
-class TokenCheckResponse(Schema):
-    effect = fields.String(
-        required=True,
-        metadata={
-            "description": "The outcome that the request would have. `unknown`: it depends on what the paths hold.",
-            "enum": ["allow", "ask", "deny", "unknown"],
-        },
-    )
-    code = fields.String(metadata={"description": "The code of the error, if it would be refused for another reason."})
-    message = fields.String(metadata={"description": "The message of that error."})
-    rule = fields.Raw(
-        allow_none=True,
-        metadata={
-            "type": ["integer", "string"],
-            "description": "The rule that decides: its name, or its number among the token's rules, from 0; null: "
-            "none.",
-        },
-    )
-    argv = fields.List(
-        fields.String(), metadata={"description": "The argv that would run in place of the requested command."}
-    )
-
-
-class TokenOwnResponse(Schema):
-    id = Id(required=True, allow_none=True, metadata={"description": "The token's uuid; null: the owner."})
-    name = fields.String(required=True, allow_none=True, metadata={"description": "Who or what it is for."})
-    expires = UtcTime(required=True, allow_none=True, metadata={"description": "When it expires."})
-    scopes = fields.List(
-        fields.String(), required=True, metadata={"description": "The kinds of action that it may use; `*`: the owner."}
-    )
-    actions = fields.List(
-        fields.String(),
-        required=True,
-        metadata={"description": "The actions that the scopes allow, by their names in the audit log."},
-    )
-    commands = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={
-            "description": "The form of commands that it may run: any `text`, only an `argv`, or none.",
-            "enum": ["text", "argv", None],
-        },
-    )
-    connections = fields.List(
-        fields.String(), required=True, metadata={"description": "Filters for the paths of connections that it sees."}
-    )
-    categories = fields.List(
-        fields.String(), required=True, metadata={"description": "Filters for the categories of these connections."}
-    )
-    rules = fields.List(fields.Dict(), required=True, metadata={"description": "Its rules, as in `/token/create`."})
-    quotaPerDay = fields.Integer(
-        required=True, allow_none=True, metadata={"description": "Most requests in a day of UTC; null: no limit."}
-    )
-    usedToday = fields.Integer(
-        required=True,
-        allow_none=True,
-        metadata={"description": "Requests of this day in UTC, as of the last count; null: the owner."},
-    )
-    maxConcurrent = fields.Integer(
-        required=True, allow_none=True, metadata={"description": "Most requests under way at once; null: no limit."}
-    )
-    from_ = fields.List(
-        fields.String(),
-        data_key="from",
-        attribute="from",
-        required=True,
-        allow_none=True,
-        metadata={"description": "Addresses from which it may be used; null: any."},
-    )
-    parent = Id(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The token that it was created with, whose limits apply too; null: the owner."},
-    )
-    lent = LENT
-
-
-_LIMITS = ("quotaPerDay", "maxConcurrent", "from")
 
 _INFO = {
     "id": TOKEN,
@@ -318,20 +77,26 @@ _INFO = {
     example={name: _INFO[name] for name in ("name", "scopes", "connections", "rules")} | {"expires": 604800},
     answer={**_INFO, "token": "cmgr_kq3VtC1m8o5u0sYzJd7xQ2nLr9bWfHgA4eTiPjKcMvU"},
 )
-def create(request: dict[str, Any]) -> dict[str, Any]:
+def create(request: TokenCreateRequest) -> TokenCreateResponse:
     """Create a token, and show it once.
 
     A token with `token.create` may create others. They never have more rights than it has, and end with it.
     With `lendSecrets` it begins with a loan, as by `/token/lend`; a caller who cannot lend creates no token.
     """
-    loan = request.pop("lendSecrets", None)
+    loan = request.lend_secrets
     lending = None if loan is None else _lending(caller().grant)
-    _check_saved_commands(request["rules"])
-    secret, document, grant = services().grants.create(request, caller().grant)
+    _check_saved_commands(list(request.rules))
+    wanted = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in members(request).items()
+        if name != "lendSecrets"
+    }
+    secret, document, grant = services().grants.create(wanted, caller().grant)
     detail(created=document.id)
-    if lending is not None:
+    if lending is not None and loan is not None:
         _lend(lending, grant, loan.get("seconds"))
-    return {**_info(document, grant.invalid(now())), "lent": _lent(grant), "token": secret}
+    shown = _shown(document, grant.invalid(now()), _lent(grant))
+    return TokenCreateResponse.read({**shown, "token": secret})
 
 
 @group.endpoint(
@@ -348,43 +113,58 @@ def create(request: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(("quotaPerDay", "maxConcurrent", "from")),
     },
 )
-def info() -> dict[str, Any]:
+def info() -> TokenOwnResponse:
     """Describe the caller's own token: what it may do, on what, and how often."""
     grant = caller().grant
     if grant is None:
-        return dict.fromkeys(("id", "name", "expires", *_LIMITS, "usedToday", "parent", "lent")) | {
-            "scopes": ["*"],
-            "actions": sorted(ACTIONS),
-            "commands": "text",
-            "connections": ["*"],
-            "categories": ["*"],
-            "rules": [],
-        }
+        return TokenOwnResponse(
+            id=None,
+            name=None,
+            expires=None,
+            scopes=["*"],
+            actions=sorted(ACTIONS),
+            commands="text",
+            connections=["*"],
+            categories=["*"],
+            rules=[],
+            quota_per_day=None,
+            used_today=None,
+            max_concurrent=None,
+            from_=None,
+            parent=None,
+            lent=None,
+        )
     actions, commands = allowed(grant.scopes)
-    stored = _info(services().grants.document(grant), None)
-    return {
-        **{name: stored.get(name) for name in (*_LIMITS, "usedToday", "parent")},
-        **{name: stored[name] for name in ("connections", "categories", "rules")},
-        "lent": _lent(grant),
-        "id": grant.id,
-        "name": grant.name,
-        "expires": grant.expires,
-        "scopes": sorted(grant.scopes),
-        "actions": sorted(actions),
-        "commands": commands,
-    }
+    stored = _info(services().grants.document(grant), None, _lent(grant))
+    return TokenOwnResponse(
+        id=grant.id,
+        name=grant.name,
+        expires=grant.expires,
+        scopes=sorted(grant.scopes),
+        actions=sorted(actions),
+        commands=commands,
+        connections=stored.connections,
+        categories=stored.categories,
+        rules=stored.rules,
+        quota_per_day=stored.quota_per_day,
+        used_today=stored.used_today,
+        max_concurrent=stored.max_concurrent,
+        from_=stored.from_,
+        parent=None if isinstance(stored.parent, Absent) else stored.parent,
+        lent=stored.lent,
+    )
 
 
 @group.endpoint("/query", None, TokenQueryResponse, action="token.query", reads=True, answer={"tokens": [_INFO]})
-def query() -> dict[str, Any]:
+def query() -> TokenQueryResponse:
     """List the tokens, invalid ones for 30 days too. A token lists only the tokens that were created with it."""
     at = now()
-    return {
-        "tokens": [
-            _info(one.document, one.invalid(at)) | {"lent": _loan_of([above.id for above in one.line])}
-            for one in services().grants.all(caller().grant)
+    return TokenQueryResponse(
+        tokens=[
+            _info(token.document, token.invalid(at), _loan_of([above.id for above in token.line]))
+            for token in services().grants.all(caller().grant)
         ]
-    }
+    )
 
 
 @group.endpoint(
@@ -395,13 +175,13 @@ def query() -> dict[str, Any]:
     raises=[errors.UnknownToken],
     example={"id": TOKEN},
 )
-def revoke(request: dict[str, Any]) -> None:
+def revoke(request: TokenRequest) -> None:
     """Revoke a token for ever, together with all tokens that were created with it, and end what they run.
 
     Their commands, streams and terminals end within a second, on every daemon of the vault. Their jobs are killed as
     soon as their machines answer.
     """
-    services().grants.revoke(request["id"], caller().grant)
+    services().grants.revoke(request.id, caller().grant)
 
 
 @group.endpoint(
@@ -414,10 +194,10 @@ def revoke(request: dict[str, Any]) -> None:
     example={"id": TOKEN, "expires": 604800},
     answer=_INFO,
 )
-def renew(request: dict[str, Any]) -> dict[str, Any]:
+def renew(request: TokenRenewRequest) -> TokenInfo:
     """Change the time when a token expires. No token renews itself."""
-    document, grant = services().grants.renew(request["id"], request.get("expires"), caller().grant)
-    return _info(document, grant.invalid(now())) | {"lent": _lent(grant)}
+    document, grant = services().grants.renew(request.id, request.expires, caller().grant)
+    return _info(document, grant.invalid(now()), _lent(grant))
 
 
 @group.endpoint(
@@ -440,7 +220,7 @@ def renew(request: dict[str, Any]) -> dict[str, Any]:
         "lent": {"user": "alice", "began": "2026-01-31T08:15:00.000000Z", "until": "2026-01-31T09:15:00.000000Z"},
     },
 )
-def lend(request: dict[str, Any]) -> dict[str, Any]:
+def lend(request: TokenLendRequest) -> TokenInfo:
     """Lend a token the use of the sealed secrets that the vault user of this session can open, or end that.
 
     The token can then open and use the connections that it sees, but neither read these secrets nor store or send them
@@ -450,15 +230,15 @@ def lend(request: dict[str, Any]) -> dict[str, Any]:
     token that has a loan may lend it to tokens that it has created, and these have no more than it has.
     """
     creator = caller().grant
-    if creator is not None and request["id"] == creator.id:
+    if creator is not None and request.id == creator.id:
         raise errors.ScopeDenied("No token lends to itself.")
-    grant = services().grants.get(request["id"], creator)
-    if request["end"]:
+    grant = services().grants.get(request.id, creator)
+    if request.end:
         services().loans.end([grant.id], "it was ended by a request")
     else:
         grant.require_valid(now())
-        _lend(_lending(grant.parent), grant, request.get("seconds"))
-    return _info(services().grants.document(grant), grant.invalid(now())) | {"lent": _lent(grant)}
+        _lend(_lending(grant.parent), grant, request.seconds)
+    return _info(services().grants.document(grant), grant.invalid(now()), _lent(grant))
 
 
 def _check_saved_commands(rules: list[Any]) -> None:
@@ -509,16 +289,16 @@ def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
     lineage = [one.id for one in grant.lineage]
     ends = until(seconds, min(one.expires for one in grant.lineage))
     services().loans.lend(Loan(grant.id, grant.name, lineage, lending.access, lending.session, lending.user, ends))
-    detail(lentBy=lending.user.name, lentUntil=UtcTime.text(ends))
+    detail(lentBy=lending.user.name, lentUntil=time_to_json(ends))
 
 
-def _lent(grant: Grant) -> dict[str, Any] | None:
-    return _loan_of([one.id for one in grant.lineage])
+def _lent(grant: Grant) -> LoanInfo | None:
+    return _loan_of([token.id for token in grant.lineage])
 
 
-def _loan_of(lineage: Sequence[str]) -> dict[str, Any] | None:
+def _loan_of(lineage: Sequence[str]) -> LoanInfo | None:
     loan = services().loans.of(lineage)
-    return None if loan is None else {"user": loan.principal.name, "began": loan.began, "until": loan.until}
+    return None if loan is None else LoanInfo(user=loan.principal.name, began=loan.began, until=loan.until)
 
 
 @group.endpoint(
@@ -533,43 +313,50 @@ def _loan_of(lineage: Sequence[str]) -> dict[str, Any] | None:
     example={"path": "/shell/exec", "request": {"connection": EXAMPLE, "argv": ["systemctl", "status", "nginx"]}},
     answer={"effect": "allow", "rule": 0, "argv": ["/usr/bin/systemctl", "status", "nginx"]},
 )
-def check(request: dict[str, Any]) -> dict[str, Any]:
+def check(request: TokenCheckRequest) -> TokenCheckResponse:
     """Tell the outcome that a request would have, and which rule decides, without executing it.
 
     Neither approvals nor plugins are asked. Absolute paths are checked as they are written; on the far side they may
     lead elsewhere. Lists and patterns are allowed where they leave out what may not be read.
     """
-    endpoint = flask.current_app.view_functions.get(request["path"])
+    endpoint = flask.current_app.view_functions.get(request.path)
     if not isinstance(endpoint, Endpoint) or endpoint.public or endpoint.request is None:
         raise errors.NotFound("There is no such endpoint that takes a request.")
-    grant = services().grants.get(request["id"], caller().grant) if "id" in request else caller().grant
-    asked = elevated(load(endpoint.request, request["request"]), grant.id if grant else None, gives=False)
+    grant = caller().grant if request.id is None else services().grants.get(request.id, caller().grant)
+    checked = elevated(load(endpoint.request, request.request), grant.id if grant else None, gives=False)
     if endpoint.selects is not None:
-        asked = endpoint.selects(asked)
+        checked = endpoint.selects(checked)
     if grant is None:
-        return {"effect": "allow", "rule": None}
+        return TokenCheckResponse(effect="allow", rule=None)
     try:
         grant.require_valid(now())
-        decision = services().authorisation.foretold(grant, endpoint.action, asked, endpoint.subjects)
+        decision = services().authorisation.foretold(grant, endpoint.action, checked, endpoint.subjects)
     except errors.RequestError as error:
-        return {"effect": "deny", "rule": None, "code": error.code, "message": error.message}
+        return TokenCheckResponse(effect="deny", rule=None, code=error.code, message=error.message)
     if decision is None:
-        return {"effect": "unknown", "rule": None}
-    argv = {} if decision.argv is None else {"argv": list(decision.argv)}
+        return TokenCheckResponse(effect="unknown", rule=None)
     # Content that arrives later cannot be approved in advance.
     effect = "deny" if decision.effect == "ask" and endpoint.raw_body else decision.effect
-    return {"effect": effect, "rule": rule_of(decision), **argv}
+    argv = None if decision.argv is None else list(decision.argv)
+    return TokenCheckResponse(effect=effect, rule=rule_of(decision), argv=argv)
 
 
-def _info(document: Document, why: errors.ConnmgrError | None) -> dict[str, Any]:
-    counts = document.counts
+def _info(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None) -> TokenInfo:
+    return TokenInfo.read(_shown(document, why, lent))
+
+
+def _shown(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None) -> dict[str, Any]:
+    """Return a token as members of JSON; most of its document has that form."""
+    counts, expires = document.counts, document.expires
+    assert expires is not None, "every token expires"  # noqa: S101 - the vault's documents may lack it, tokens do not
     today = counts.get("day") == now().date().isoformat()
     return {
         **document.body,
         "id": document.id,
-        "created": document.created,
-        "expires": document.expires,
+        "created": time_to_json(document.created),
+        "expires": time_to_json(expires),
         "state": why.code.removeprefix("token_") if why else "valid",
         "usedToday": counts.get("used", 0) if today else 0,
         "lastUsed": counts.get("lastUsed"),
+        "lent": None if lent is None else to_json(lent),
     }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from marshmallow import ValidationError, fields, validate
-
 from connmgr.api.account import PEER_UID, account, caller
 from connmgr.api.group import Group
 from connmgr.api.services import services
+from connmgr.contract.vault import (
+    AddRequest,
+    PassphraseRequest,
+    RemoveRequest,
+    RemoveResponse,
+    StatusResponse,
+    UnlockRequest,
+)
 from connmgr.errors import (
     IntegrityError,
     InvalidRequest,
@@ -19,121 +23,9 @@ from connmgr.errors import (
     UserExists,
     VaultLocked,
 )
-from connmgr.fields import Boolean, Schema, Text
-from connmgr.secrets.passphrase import MAX_CHARACTERS, MIN_CHARACTERS, check_new_passphrase
 from connmgr.secrets.throttle import Guesser
 
-LONGEST_NAME = 64
-LONGEST_PASSPHRASE = 1024
-
 group = Group("vault", "The vault's users. A user's passphrase unlocks the secrets that are sealed for that user.")
-
-
-class User(Text):
-    """The name of a vault user."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(
-            required=True,
-            validate=validate.Length(min=1, max=LONGEST_NAME),
-            metadata={"description": "The user's name."},
-            **kwargs,
-        )
-
-
-class Passphrase(Text):
-    """A passphrase, normalised: different Unicode compositions of the same text are equal."""
-
-    def __init__(self, description: str, **kwargs: Any) -> None:
-        super().__init__(
-            validate=validate.Length(max=LONGEST_PASSPHRASE),
-            metadata={"description": description, "format": "password"},
-            **{"required": True, **kwargs},
-        )
-
-
-class NewPassphrase(Passphrase):
-    """The new passphrase of a user."""
-
-    def __init__(self) -> None:
-        super().__init__(f"{MIN_CHARACTERS} to {MAX_CHARACTERS} characters.")
-
-    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
-        text = super()._deserialize(value, attr, data, **kwargs)
-        try:
-            check_new_passphrase(text)
-        except InvalidRequest as error:
-            raise ValidationError(error.message) from None
-        return text
-
-
-class StatusResponse(Schema):
-    hasUsers = fields.Boolean(required=True, metadata={"description": "Whether a user must be unlocked to decrypt."})
-    user = fields.String(
-        required=True, allow_none=True, metadata={"description": "The user that this session has unlocked, or null."}
-    )
-    principals = fields.List(
-        fields.String(),
-        required=True,
-        metadata={"description": "The principals whose secrets this session can decrypt."},
-    )
-    users = fields.List(
-        fields.String(),
-        required=True,
-        metadata={"description": "All users, if this session has unlocked one; else empty."},
-    )
-
-
-class UnlockRequest(Schema):
-    user = User()
-    passphrase = Passphrase("The user's passphrase.")
-
-
-class AddRequest(Schema):
-    user = User()
-    passphrase = NewPassphrase()
-
-
-class PassphraseRequest(Schema):
-    user = User()
-    passphrase = Passphrase("The present passphrase.")
-    newPassphrase = NewPassphrase()
-
-
-class RemoveRequest(Schema):
-    user = User()
-    passphrase = Passphrase(
-        "The passphrase of this user: it permits the removal, and lets secrets be sealed anew.", required=False
-    )
-    force = Boolean(
-        load_default=False, metadata={"description": "Remove the user even if secrets are then lost to everyone."}
-    )
-
-
-class RemoveResponse(Schema):
-    connections = fields.List(
-        fields.String(metadata={"format": "uuid"}),
-        required=True,
-        metadata={
-            "description": "Connections with secrets that the user could read: change these passwords and keys on "
-            "their machines."
-        },
-    )
-    resealed = fields.List(
-        fields.String(metadata={"format": "uuid"}),
-        required=True,
-        metadata={"description": "Those of them whose secrets only this user could open, and were sealed anew."},
-    )
-    heir = fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The principal that these were sealed to; null: none was sealed anew."},
-    )
-    lost = fields.List(
-        fields.String(metadata={"format": "uuid"}),
-        required=True,
-        metadata={"description": "Those of them with secrets that nobody can open any more; empty without `force`."},
-    )
 
 
 @group.endpoint(
@@ -144,18 +36,18 @@ class RemoveResponse(Schema):
     raises=[IntegrityError],
     answer={"hasUsers": True, "user": "alice", "principals": ["alice", "vault"], "users": ["alice", "bob"]},
 )
-def status() -> dict[str, Any]:
+def status() -> StatusResponse:
     """Return whether the vault has users, and which secrets this session may decrypt.
 
     While the vault has no users, every session has the principal `vault`.
     """
-    found = services().vault.principals.status(caller().access)
-    return {
-        "hasUsers": found.has_users,
-        "user": found.user,
-        "principals": found.principals,
-        "users": found.users,
-    }
+    status = services().vault.principals.status(caller().access)
+    return StatusResponse(
+        has_users=status.has_users,
+        user=status.user,
+        principals=tuple(status.principals),
+        users=tuple(status.users),
+    )
 
 
 @group.endpoint(
@@ -167,7 +59,7 @@ def status() -> dict[str, Any]:
     waits=True,
     example={"user": "alice", "passphrase": "four words or more"},
 )
-def unlock(request: dict[str, Any]) -> None:
+def unlock(request: UnlockRequest) -> None:
     """Unlock a user for this session, in place of the user unlocked before.
 
     The user is locked again by `/vault/lock`, after `unlock-ttl` seconds of idleness, and at the end of the session.
@@ -176,7 +68,7 @@ def unlock(request: dict[str, Any]) -> None:
     """
     if caller().is_shared:
         raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
-    services().vault.principals.unlock(caller().access, request["user"], request["passphrase"], _guesser())
+    services().vault.principals.unlock(caller().access, request.user, request.passphrase, _guesser())
     if caller().grant is None:
         services().tunnels.unlocked(caller().access)
 
@@ -199,13 +91,13 @@ def lock() -> None:
     waits=True,
     example={"user": "alice", "passphrase": "four words or more"},
 )
-def add_user(request: dict[str, Any]) -> None:
+def add_user(request: AddRequest) -> None:
     """Add a user to the vault.
 
     Any session may add the first user. From then on every session, this one too, must unlock a user before it decrypts,
     or adds or removes users. A name has 1 to 64 of the characters `a-z 0-9 . _ @ -`.
     """
-    services().vault.principals.add_user(caller().access, request["user"], request["passphrase"])
+    services().vault.principals.add_user(caller().access, request.user, request.passphrase)
 
 
 @group.endpoint(
@@ -217,15 +109,13 @@ def add_user(request: dict[str, Any]) -> None:
     waits=True,
     example={"user": "alice", "passphrase": "four words or more", "newPassphrase": "four other words or more"},
 )
-def change_passphrase(request: dict[str, Any]) -> None:
+def change_passphrase(request: PassphraseRequest) -> None:
     """Change a user's passphrase. Secrets stay as they are, and sessions that unlocked the user stay unlocked.
 
     Loans of the user's secrets to tokens end.
     """
-    services().vault.principals.change_passphrase(
-        request["user"], request["passphrase"], request["newPassphrase"], _guesser()
-    )
-    services().loans.end_those_by(request["user"], "the passphrase of its user was changed")
+    services().vault.principals.change_passphrase(request.user, request.passphrase, request.new_passphrase, _guesser())
+    services().loans.end_those_by(request.user, "the passphrase of its user was changed")
 
 
 @group.endpoint(
@@ -244,7 +134,7 @@ def change_passphrase(request: dict[str, Any]) -> None:
         "lost": [],
     },
 )
-def remove_user(request: dict[str, Any]) -> dict[str, Any]:
+def remove_user(request: RemoveRequest) -> RemoveResponse:
     """Remove a user. The session must have unlocked one, or the request has the `passphrase` of the removed user.
 
     The removal takes effect at once in every session. Secrets of connections that only this user can open are sealed
@@ -256,13 +146,13 @@ def remove_user(request: dict[str, Any]) -> dict[str, Any]:
     """
     removed = services().vault.principals.remove_user(
         caller().access,
-        request["user"],
-        passphrase=request.get("passphrase"),
-        force=request["force"],
+        request.user,
+        passphrase=request.passphrase,
+        force=request.force,
         guesser=_guesser(),
     )
-    services().loans.end_those_by(request["user"], "its user was removed")
-    return {"connections": removed.readable, "resealed": removed.resealed, "heir": removed.heir, "lost": removed.lost}
+    services().loans.end_those_by(request.user, "its user was removed")
+    return RemoveResponse(connections=removed.readable, resealed=removed.resealed, heir=removed.heir, lost=removed.lost)
 
 
 def _guesser() -> Guesser:

@@ -30,6 +30,22 @@ from connmgr.audit.log import (
     opened,
     reaches,
 )
+from connmgr.contract.audit import (
+    CHANGED,
+    COPY,
+    CUT_OFF,
+    ELSEWHERE,
+    FORK,
+    GONE,
+    LOST,
+    MISSING,
+    NO_ENTRY,
+    PUT_IN,
+    REORDERED,
+    UNANCHORED,
+    UNREADABLE,
+    VERIFIED,
+)
 from connmgr.errors import IntegrityError
 from connmgr.vault.anchors import Anchor
 
@@ -40,10 +56,7 @@ _FORGOTTEN = b'"path":"/audit/forget"'
 MAX_FAULTS = 100
 """Most faults that are described; all are counted."""
 
-CHANGED, MISSING, PUT_IN, REORDERED, CUT_OFF = "changed", "missing", "put_in", "reordered", "cut_off"
-LOST, NO_ENTRY, UNANCHORED, GONE, FORK = "lost", "no_entry", "unanchored", "gone", "forked"
-
-KINDS = {
+SENTENCES = {
     CHANGED: "is not as it was written",
     MISSING: "was taken away",
     PUT_IN: "was put in, or is there twice",
@@ -56,15 +69,6 @@ KINDS = {
     FORK: "Two daemons have continued copies of this log",
 }
 """The possible faults, and their description for one entry."""
-
-VERIFIED, COPY, ELSEWHERE, UNREADABLE = "verified", "copy", "elsewhere", "unreadable"
-STATES = (VERIFIED, COPY, FORK, ELSEWHERE, UNREADABLE, GONE)
-"""What became of each log that the vault knows, or that was found.
-
-``verified``: its files were read, and :attr:`Verdict.faults` has their faults. ``copy``: an older copy of the log that
-was verified. ``forked``: a copy that went another way. ``elsewhere``: kept on another machine, and not read.
-``unreadable``: kept on this machine, where this user may not read it. ``gone``: missing.
-"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Fault:
     @property
     def message(self) -> str:
         """The fault in a sentence."""
-        what, where = KINDS[self.kind], f" ({self.file})" if self.file else ""
+        what, where = SENTENCES[self.kind], f" ({self.file})" if self.file else ""
         if self.line is not None:
             return f"Line {self.line} of {self.file} {what}."
         if self.seq is None:

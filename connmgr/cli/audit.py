@@ -185,7 +185,7 @@ def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:
 
 
 def _tell(verdict: Verdict) -> None:
-    from connmgr.audit.verify import ELSEWHERE, GONE, UNREADABLE
+    from connmgr.contract.audit import ELSEWHERE, GONE, UNREADABLE
 
     number = "1 entry" if verdict.entries == 1 else f"{verdict.entries:,} entries"
     numbers = f", {verdict.first} to {verdict.last}" if verdict.entries else ""

@@ -19,7 +19,7 @@ from connmgr.cli.job_names import JobName, find_job, outcome
 from connmgr.cli.names import on_matching
 from connmgr.cli.orphans import orphans
 from connmgr.cli.outcome import shell_label
-from connmgr.cli.output import ago, command_text, json_option, lasting, print_json, print_table
+from connmgr.cli.output import ago, json_option, lasting, print_json, print_table
 from connmgr.client import ClientError
 from connmgr.printable import visible
 
@@ -93,7 +93,7 @@ def info(name: str, *, as_json: bool) -> None:
         ("key", one.key),
         ("connection", client.connection.info([one.connection])[0].path),
         ("session", None if one.session is None else shell_label(one.session)),
-        ("command", command_text(one.command)),
+        ("command", one.text),
         ("state", outcome(one)),
         ("begun", ago(one.created)),
         ("ended", None if one.ended is None else ago(one.ended)),
@@ -251,7 +251,7 @@ def _tell(error: ClientError) -> None:
 
 
 def _details(one: JobInfo) -> tuple[str, str]:
-    lines = command_text(one.command).splitlines() or [""]
+    lines = one.text.splitlines() or [""]
     gist = visible(lines[0])
     cut = len(lines) > 1 or len(gist) > GIST_CHARACTERS
     return ago(one.created), f"{gist[: GIST_CHARACTERS - 1]}…" if cut else gist

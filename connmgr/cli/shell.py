@@ -38,7 +38,7 @@ NO_TERMINALS = "transport_unsupported"
 """The error code for a connection without terminals."""
 
 
-class Place(NamedTuple):
+class ShellRef(NamedTuple):
     """The shell that runs the lines, and the path of its connection."""
 
     client: Client
@@ -108,7 +108,7 @@ def shell(
     name = client.connection.info([id])[0].path
     with own_session(client, id) if fresh else nullcontext(session) as session:
         ensure_shell(client, id, session, name)
-        status = _loop(Place(client, id, name, session, sent_environment(client, connection=id)))
+        status = _loop(ShellRef(client, id, name, session, sent_environment(client, connection=id)))
     raise click.exceptions.Exit(status)
 
 
@@ -117,10 +117,10 @@ def _on_terminal(
 ) -> int | None:
     """Return the exit code of a terminal, or None if the connection has none."""
     # Imported here, because the lines of a script do not need it.
-    from connmgr.cli.terminal import shell
+    from connmgr.cli.terminal import command, shell
 
     if attached is not None:
-        return shell.attach(client, shell.find_terminal(client, id, attached, reads=watch), watch=watch)
+        return shell.attach(client, command.find_terminal(client, id, attached, reads=watch), watch=watch)
     assert id is not None, "a connection or --attach is given"  # noqa: S101
     try:
         terminal = shell.open_terminal(client, id, session, sent_environment(client, connection=id), record=record)
@@ -133,28 +133,28 @@ def _on_terminal(
     return shell.attach(client, terminal, watch=False)
 
 
-def _loop(place: Place) -> int:
+def _loop(ref: ShellRef) -> int:
     """Run lines until the last, and return the exit code to leave with."""
     status = 0
-    lines = _typed(place) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    lines = _typed(ref) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for line in lines:
         words = line.split(None, 1)
         if not words:
             continue
         if words[0] in LEAVING:
             # Only the far shell can evaluate the argument of exit.
-            return _run(place, f"exit {words[1]}") if len(words) > 1 else status
-        status = _run(place, line)
+            return _run(ref, f"exit {words[1]}") if len(words) > 1 else status
+        status = _run(ref, line)
     return status
 
 
-def _run(place: Place, line: str) -> int:
+def _run(ref: ShellRef, line: str) -> int:
     try:
         with (
-            waiting(place.name, ahead_in(place.client, place.id, place.session)) as over,
-            place.client.shell.stream(place.id, line, session=place.session, start=True, send_env=place.sent) as stream,
+            waiting(ref.name, ahead_in(ref.client, ref.id, ref.session)) as over,
+            ref.client.shell.stream(ref.id, line, session=ref.session, start=True, send_env=ref.sent) as stream,
         ):
-            if not write_all(stream, place.name, over) and sys.stdin.isatty():
+            if not write_all(stream, ref.name, over) and sys.stdin.isatty():
                 click.echo()
     except ClientError as error:
         problem = failure(error)
@@ -168,7 +168,7 @@ def _run(place: Place, line: str) -> int:
     return stream.exit_code
 
 
-def _typed(place: Place) -> Iterator[str]:
+def _typed(ref: ShellRef) -> Iterator[str]:
     """Yield the lines that the user types, until Ctrl-D."""
     import readline
 
@@ -179,7 +179,7 @@ def _typed(place: Place) -> Iterator[str]:
     try:
         while True:
             try:
-                line = input(f"{visible(place.name)}:{_directory(place)}> ")
+                line = input(f"{visible(ref.name)}:{_directory(ref)}> ")
             except KeyboardInterrupt:
                 click.echo()
                 continue
@@ -195,13 +195,13 @@ def _typed(place: Place) -> Iterator[str]:
             _with_history(_write_history, history)
 
 
-def _directory(place: Place) -> str:
+def _directory(ref: ShellRef) -> str:
     try:
-        result = place.client.shell.exec(place.id, "pwd", timeout=10, session=place.session, start=True)
+        result = ref.client.shell.exec(ref.id, "pwd", timeout=10, session=ref.session, start=True)
     except ClientError:
         return "?"
     if result.restarted:
-        tell_restarted(place.name)
+        tell_restarted(ref.name)
     return visible(result.stdout) or "?"
 
 

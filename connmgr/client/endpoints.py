@@ -154,7 +154,7 @@ class Connections(Group):
 
     def refresh(self, connection: str) -> Refreshed:
         """Open a connection as a test, and store its state."""
-        return Refreshed(**self._post("/connection/refresh", connection=connection))
+        return Refreshed.read(self._post("/connection/refresh", connection=connection))
 
     def toggle(self, connection: str, state: bool) -> None:
         """Open or close a tunnel, or start or stop the system that a connection leads to."""
@@ -196,7 +196,7 @@ class HostKeys(Group):
         """Remove the known keys of ``host``, by default the host that the connection leads to, and return them."""
         more = {} if host is None else {"host": host}
         found = self._post("/hostkey/forget", connection=connection, **more)["keys"]
-        return [ForgottenKey(one["key"], one["place"], one["kept"]) for one in found]
+        return [ForgottenKey.read(key) for key in found]
 
 
 class Secrets(Group):

@@ -4,51 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, NamedTuple
 
-from connmgr.client.results import to_time
-
-
-class JobInfo(NamedTuple):
-    """The last known state of a job, ``stale`` if its machine could not be asked now.
-
-    ``state`` is ``starting`` or ``running``, or at the end ``exited``, ``killed``, ``timed_out`` or ``lost``; ``ended``
-    is None before the end. ``exit_code`` is None if unknown. ``keep`` is in seconds.
-    """
-
-    id: str
-    connection: str
-    session: str | None
-    name: str | None
-    key: str | None
-    command: str | tuple[str, ...]
-    state: str
-    exit_code: int | None
-    stdin_open: bool
-    created: datetime
-    ended: datetime | None
-    keep: int
-    stale: bool
-
-    @classmethod
-    def read(cls, info: Mapping[str, Any]) -> JobInfo:
-        command, ended = info["command"], info["ended"]
-        return cls(
-            id=info["job"],
-            connection=info["connection"],
-            session=info["session"],
-            name=info["name"],
-            key=info["key"],
-            command=command if isinstance(command, str) else tuple(command),
-            state=info["state"],
-            exit_code=info["exitCode"],
-            stdin_open=info["stdinOpen"],
-            created=to_time(info["created"]),
-            ended=None if ended is None else to_time(ended),
-            keep=info["keep"],
-            stale=info["stale"],
-        )
+from connmgr.contract.job import JobInfo as JobInfo
 
 
 class JobOutput(NamedTuple):

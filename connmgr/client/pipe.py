@@ -6,19 +6,19 @@ import json
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from connmgr import frames
 from connmgr.client.errors import ClientError, Unreachable, from_answer
 from connmgr.client.http import HttpSession
 from connmgr.client.stream import FAILED_STATUS, Piece
 from connmgr.client.websocket import WebSocket, open_websocket
+from connmgr.streams import frames
 
 
 class Event(NamedTuple):
-    """A received frame: ``kind`` is DATA, STDERR, RESIZE or EOF of :mod:`connmgr.frames`."""
+    """A received frame: ``kind`` is DATA, STDERR, RESIZE or EOF of :mod:`connmgr.streams.frames`."""
 
     kind: int
     content: memoryview
@@ -37,9 +37,7 @@ class Pipe:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        self._unacknowledged = 0
-        self._untaken = 0
-        self._taken = 0
+        self._windows = frames.Windows(eager=False)
         self._held: deque[Event] = deque()
 
     def __enter__(self) -> Pipe:
@@ -71,7 +69,7 @@ class Pipe:
     @property
     def room(self) -> int:
         """Bytes of input that may be written now."""
-        return frames.WINDOW_BYTES - self._unacknowledged
+        return self._windows.room
 
     def flush(self) -> None:
         """Send what the socket accepts; raise :class:`Unreachable` if the connection broke."""
@@ -79,7 +77,7 @@ class Pipe:
 
     def write(self, data: bytes | memoryview) -> None:
         """Send input of at most ``room`` bytes."""
-        self._unacknowledged += len(data)
+        self._windows.sent(len(data))
         self._websocket.send(bytes((frames.DATA,)), data)
 
     def end_input(self) -> None:
@@ -92,11 +90,9 @@ class Pipe:
 
     def taken(self, size: int) -> None:
         """Report ``size`` bytes of output as processed, so that as many more may come."""
-        self._taken += size
-        if self._taken >= frames.ACKNOWLEDGED_BYTES and self.exit_status is None:
-            self._untaken -= self._taken
-            self._websocket.send(frames.acknowledgement(self._taken))
-            self._taken = 0
+        acknowledgement = self._windows.taken(size)
+        if acknowledgement is not None and self.exit_status is None:
+            self._websocket.send(acknowledgement)
 
     def events(self) -> Iterator[Event]:
         """Yield received events; at the end set ``exit_status``.
@@ -118,16 +114,17 @@ class Pipe:
             raise _strange()
         if kind == frames.ERROR:
             raise from_answer(FAILED_STATUS, bytes(content))
-        if kind in (frames.DATA, frames.STDERR):
-            self._untaken += len(content)
-        elif kind == frames.ACKNOWLEDGEMENT:
-            self._unacknowledged -= _number(frames.count_in, content)
-        elif kind == frames.EXIT_STATUS:
-            self.exit_status = _number(frames.status_in, content)
-        elif kind not in (frames.RESIZE, frames.EOF):
-            raise _strange()
-        if self._untaken > frames.WINDOW_BYTES or self._unacknowledged < 0:
-            raise _strange()
+        try:
+            if kind in (frames.DATA, frames.STDERR):
+                self._windows.received(len(content))
+            elif kind == frames.ACKNOWLEDGEMENT:
+                self._windows.acknowledged(frames.count_in(bytes(content)))
+            elif kind == frames.EXIT_STATUS:
+                self.exit_status = frames.status_in(bytes(content))
+            elif kind not in (frames.RESIZE, frames.EOF):
+                raise _strange()
+        except ValueError as error:
+            raise _strange() from error
         return None if kind in (frames.ACKNOWLEDGEMENT, frames.EXIT_STATUS) else Event(kind, content)
 
     def send(self, data: bytes, timeout: float | None = None) -> None:
@@ -184,13 +181,6 @@ def open_pipe(session: HttpSession, request: dict[str, Any]) -> Pipe:
 
 def _end(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
-
-
-def _number(read: Callable[[bytes], int], content: memoryview) -> int:
-    try:
-        return read(bytes(content))
-    except ValueError as error:
-        raise _strange() from error
 
 
 def _strange() -> ClientError:

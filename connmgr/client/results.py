@@ -8,68 +8,39 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from connmgr.contract.category import CategoryInfo as Category
+from connmgr.contract.connection import ConnectionInfo as Connection
+from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
+from connmgr.contract.connection import ForgottenKey
+from connmgr.contract.connection import TypeInfo as ConnectionType
+from connmgr.contract.daemon import VersionResponse as Version
+from connmgr.contract.message import time_from_json as to_time
+from connmgr.contract.shell import RunningCommand, ShellInfo
+from connmgr.contract.shell import ShellStatus as RunningShell
 
-class Category(NamedTuple):
-    """A category; ``name`` is its path from the root, ``parent`` is None at a root."""
-
-    id: str
-    parent: str | None
-    name: tuple[str, ...]
-    last_used: datetime
-    last_modified: datetime
-    config: dict[str, Any]
-
-    @classmethod
-    def read(cls, info: Mapping[str, Any]) -> Category:
-        return cls(
-            id=info["category"],
-            parent=info["parentCategory"],
-            name=tuple(info["name"]),
-            last_used=to_time(info["lastUsed"]),
-            last_modified=to_time(info["lastModified"]),
-            config=info["config"],
-        )
-
-
-class Connection(NamedTuple):
-    """A stored connection.
-
-    ``name`` and ``category`` are paths, the latter without the root. ``data`` holds the type's fields, secrets in
-    encrypted form. ``usage`` is None if no installed plugin offers the type, ``created`` None if it was not requested.
-    """
-
-    id: str
-    category: tuple[str, ...]
-    name: tuple[str, ...]
-    type: str
-    data: dict[str, Any]
-    usage: str | None
-    last_used: datetime
-    last_modified: datetime
-    state: dict[str, Any]
-    cache: dict[str, Any]
-    created: datetime | None = None
-
-    @property
-    def path(self) -> str:
-        """The name as one text, ``web/root``."""
-        return "/".join(self.name)
-
-    @classmethod
-    def read(cls, info: Mapping[str, Any]) -> Connection:
-        return cls(
-            id=info["connection"],
-            category=tuple(info["category"]),
-            name=tuple(info["name"]),
-            type=info["type"],
-            data={name: value for name, value in info["rawData"].items() if name != "type"},
-            usage=info["usageCategory"],
-            last_used=to_time(info["lastUsed"]),
-            last_modified=to_time(info["lastModified"]),
-            state=info["state"],
-            cache=info["cache"],
-            created=to_time(info["created"]) if "created" in info else None,
-        )
+__all__ = [
+    "Applied",
+    "Category",
+    "Connection",
+    "ConnectionType",
+    "DaemonStatus",
+    "FileEntry",
+    "ForgottenKey",
+    "ListedShell",
+    "Name",
+    "RawResult",
+    "Refreshed",
+    "RemovedUser",
+    "Result",
+    "RunningCommand",
+    "RunningShell",
+    "ShellInfo",
+    "VaultStatus",
+    "Version",
+    "from_path",
+    "to_path",
+    "to_time",
+]
 
 
 class Name(NamedTuple):
@@ -103,45 +74,6 @@ class Applied(NamedTuple):
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Applied:
         return cls([(one["connection"], one["added"]) for one in answer["added"]], list(answer["removed"]))
-
-
-class ConnectionType(NamedTuple):
-    """An installed type of connections; ``schema`` is the JSON Schema of its data."""
-
-    name: str
-    usage: str
-    description: str
-    distribution: str
-    version: str
-    schema: dict[str, Any]
-    toggled: bool = False
-    """Whether its systems are started and stopped by ``toggle``, such as containers; tunnels are not."""
-
-    @classmethod
-    def read(cls, info: Mapping[str, Any]) -> ConnectionType:
-        return cls(
-            name=info["type"],
-            usage=info["usageCategory"],
-            description=info["description"],
-            distribution=info["distribution"],
-            version=info["version"],
-            schema=info["schema"],
-            toggled=info["toggled"],
-        )
-
-
-class ShellInfo(NamedTuple):
-    """A running shell; ``dialect`` is a number of docs/API.md, ``temp`` the far side's ``$TMPDIR`` or ``/tmp``."""
-
-    dialect: int
-    os_type: str
-    os_name: str
-    tty_state: str
-    temp: str
-
-    @classmethod
-    def read(cls, info: Mapping[str, Any]) -> ShellInfo:
-        return cls(info["shellDialect"], info["osType"], info["osName"], info["ttyState"], info["temp"])
 
 
 class Result(NamedTuple):
@@ -179,25 +111,6 @@ class RawResult(NamedTuple):
         stdout, stderr = (base64.b64decode(answer.get(name, "")) for name in ("stdout", "stderr"))
         marks = (answer.get(name, False) for name in ("truncated", "restarted"))
         return cls(answer["exitCode"], stdout, stderr, *marks)
-
-
-class ForgottenKey(NamedTuple):
-    """A removed host key, its place, and why it is still there (``""`` if it is gone)."""
-
-    key: str
-    place: str
-    kept: str
-
-
-class Refreshed(NamedTuple):
-    """The result of a refresh: ids of connections added, and ids of those whose system is gone.
-
-    ``skipped`` has a sentence for each system that cannot be stored.
-    """
-
-    added: list[str]
-    gone: list[str]
-    skipped: list[str]
 
 
 class FileEntry(NamedTuple):
@@ -244,49 +157,6 @@ class VaultStatus(NamedTuple):
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> VaultStatus:
         return cls(answer["hasUsers"], answer["user"], tuple(answer["principals"]), tuple(answer["users"]))
-
-
-class Version(NamedTuple):
-    """The API level with and without connmgr's version, the daemon's version, and its runtime."""
-
-    api: str
-    canonical: str
-    build: str
-    runtime: str
-
-    @classmethod
-    def read(cls, answer: Mapping[str, Any]) -> Version:
-        return cls(answer["version"], answer["canonicalVersion"], answer["buildVersion"], answer["jvmVersion"])
-
-
-class RunningShell(NamedTuple):
-    """A running shell: ``state`` is ``idle``, ``busy`` or ``lost``, times in seconds, ``waiting`` counts commands.
-
-    ``session`` is its name, None for the connection's own shell.
-    """
-
-    connection: str
-    state: str
-    uptime: float
-    idle: float
-    waiting: int
-    session: str | None
-
-    @classmethod
-    def read(cls, shell: Mapping[str, Any]) -> RunningShell:
-        return cls(**{"session": None, **{name: shell[name] for name in cls._fields if name in shell}})
-
-
-class RunningCommand(NamedTuple):
-    """The command that a shell runs, and who asked for it: a client by its own name, and the name of its token."""
-
-    command: str
-    client: str
-    token: str | None
-
-    @classmethod
-    def read(cls, command: Mapping[str, Any]) -> RunningCommand:
-        return cls(command["command"], command["client"], command.get("token"))
 
 
 class ListedShell(NamedTuple):
@@ -371,11 +241,6 @@ def from_path(path: str | Mapping[str, str]) -> str:
     if isinstance(path, str):
         return path
     return base64.b64decode(path["base64"]).decode(errors="surrogateescape")
-
-
-def to_time(text: str) -> datetime:
-    """Return a time of the API."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 class RemovedUser(NamedTuple):

@@ -32,11 +32,11 @@ from connmgr.daemon.storage import database_url, key_store
 from connmgr.daemon.unix_socket import SocketFile
 from connmgr.daemon.wiring import open_services
 from connmgr.engine.script import programs
+from connmgr.pipes.clients import GOODBYE_SECONDS
 from connmgr.registry import Registry
 from connmgr.secrets.keyfile import load_from
 from connmgr.settings import MEBIBYTE, Settings
 from connmgr.shares import Shares
-from connmgr.streams.websocket import GOODBYE_SECONDS
 from connmgr.vault import Vault, VaultLock, open_database
 from connmgr.whereabouts import url_of as reached_at
 

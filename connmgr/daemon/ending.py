@@ -11,11 +11,11 @@ from connmgr.api.account import note_loan
 from connmgr.audit.log import AuditLog
 from connmgr.errors import ConnmgrError, JobFinished
 from connmgr.jobs.jobs import Jobs
+from connmgr.pipes.streams import Streams
 from connmgr.secrets.loans import Loan, Loans, loan_over
 from connmgr.secrets.principals import Access
-from connmgr.streams.streams import Streams
 from connmgr.terminals.terminals import Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 from connmgr.vault.jobs import UNDER_WAY, JobFilter
 

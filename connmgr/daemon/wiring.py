@@ -29,6 +29,7 @@ from connmgr.jobs.starting import JobLimits, Starts
 from connmgr.links.chain import ConnectionSecrets
 from connmgr.links.kept import KeptLinks
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
@@ -41,10 +42,9 @@ from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shares import Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import Shells
-from connmgr.streams.streams import Streams
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
-from connmgr.tunnels.tunnels import Tunnels
+from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 
 logger = logging.getLogger("connmgr.daemon")

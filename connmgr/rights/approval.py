@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any
 
+from connmgr.contract.approval import DENIED as DENIED
+from connmgr.contract.approval import GRANTED as GRANTED
+from connmgr.contract.approval import ONCE as ONCE
+from connmgr.contract.approval import PENDING as PENDING
+from connmgr.contract.approval import STATES as STATES
+from connmgr.contract.approval import USED as USED
+from connmgr.contract.approval import Verdict as Verdict
 from connmgr.vault.documents import Document
-
-PENDING, ONCE, GRANTED, DENIED, USED = "pending", "once", "granted", "denied", "used"
-STATES = (PENDING, ONCE, GRANTED, DENIED, USED)
-
-Verdict = Literal["once", "grant", "deny"]
-VERDICTS = ("once", "grant", "deny")
 
 
 @dataclass(frozen=True, kw_only=True)

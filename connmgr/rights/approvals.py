@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Protocol
 
+from connmgr.contract.approval import DECISION_MINUTES
 from connmgr.errors import ApprovalDenied, ApprovalRequired, PolicyDenied, QuotaExceeded, UnknownApproval
 from connmgr.rights.approval import (
     DENIED,
@@ -33,10 +34,6 @@ from connmgr.vault.tables import now
 
 logger = logging.getLogger("connmgr.rights")
 
-DECISION_MINUTES = 10
-"""Minutes that a request waits for a decision, and a decision for the repeated request."""
-
-MAX_GRANT_SECONDS = 86400
 MAX_PENDING = 20
 """Most pending approvals of one token, its ancestors and its descendants."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from connmgr.contract.common import Saved
+from connmgr.contract.message import changed
 from connmgr.errors import PolicyDenied
 from connmgr.rights.action import Action
 from connmgr.rights.approvals import Approvals
@@ -13,17 +15,8 @@ from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
 from connmgr.rights.programs import LOCALE
-from connmgr.rights.rules import Decision, Wanted, combined, rule_of
+from connmgr.rights.rules import Decision, Wanted, combined, not_too_free, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
-
-GROUNDS = "grounds"
-"""The member of an approved request that has its grounds, by connections."""
-
-TOO_FREE = "too free"
-"""The member of a request with a saved command that has :meth:`connmgr.rights.saved_commands.SavedCommand.too_free`."""
-
-ASKED = "asked"
-"""The member of an approved request that has it as it was, before a rule put another command in its place."""
 
 GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
 """Returns the ground of a request on a connection, in a ``session``, with what it reads; True: in a fresh shell."""
@@ -39,6 +32,12 @@ class Permitted:
     request: Any
     reasons: Mapping[str, Any]
     """The deciding ``rule`` and ``approval``, if any, for the audit log."""
+
+    grounds: Mapping[str, Ground] = field(default_factory=dict)
+    """On what an approved request was approved, by connections."""
+
+    requested: Any = None
+    """An approved request as it was, before a rule put another command in its place."""
 
 
 class CommandRules:
@@ -57,7 +56,7 @@ class CommandRules:
         return combined([one.rules.decide_command(wanted) for one in self._ruled for wanted in self._wanted])
 
     def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted:
-        """Return how the request may be carried out; an approved one has its :data:`GROUNDS` and :data:`ASKED`.
+        """Return how the request may be carried out, and on which grounds it was approved.
 
         :raises PolicyDenied: a rule denies it, or none allows it.
         :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
@@ -68,7 +67,8 @@ class CommandRules:
         rule = rule_of(decision)
         if decision.effect == "deny":
             what = "No rule of the token allows it." if rule is None else "A rule of the token denies it."
-            if TOO_FREE in self._request and (why := self._request[TOO_FREE]("allow", {})):
+            saved: Saved | None = self._request.get("saved")
+            if saved is not None and saved.too_free is not None and (why := saved.too_free("allow", {})):
                 what += f" No rule allows every argument of this command: {why}"
             raise PolicyDenied(what, rule=rule)
         decided = _decided(self._request, decision)
@@ -78,10 +78,10 @@ class CommandRules:
             grounds = self._grounds(decided, ground_of)
             asked = self._asked(decided)
             reasons["approval"] = approvals.require(self._grant, asked, wait, self._askers(), grounds)
-            decided |= {GROUNDS: {one.connection: one for one in grounds}, ASKED: self._request}
+            return Permitted(decided, reasons, {ground.connection: ground for ground in grounds}, self._request)
         return Permitted(decided, reasons)
 
-    def _asked(self, decided: Mapping[str, Any]) -> dict[str, Any]:
+    def _asked(self, decided: Any) -> dict[str, Any]:
         asked: dict[str, Any] = {name: decided[name] for name in _BOUND if decided.get(name)}
         if "stdin" not in asked:
             # Only the encoding of input and answer, which is irrelevant to the decision.
@@ -93,7 +93,7 @@ class CommandRules:
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen, "terminal": self._action.on_terminal(self._request)}
 
-    def _grounds(self, decided: Mapping[str, Any], ground_of: GroundOf) -> list[Ground]:
+    def _grounds(self, decided: Any, ground_of: GroundOf) -> list[Ground]:
         reads = Reads.of(decided) if self._action.in_shell(decided) else None
         session, fresh = decided.get("session"), bool(decided.get("fresh"))
         return [ground_of(one.id, session, reads, fresh) for one in self._seen]
@@ -106,12 +106,6 @@ class CommandRules:
         ]
 
 
-def ground_of(request: Mapping[str, Any]) -> Ground | None:
-    """Return the ground on which a request about one connection was approved; None if it needed no approval."""
-    found: Ground | None = request.get(GROUNDS, {}).get(request["connection"])
-    return found
-
-
 def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
     """Return scopes, one of which a token needs for the command of a request."""
     if "tcp" in request:
@@ -120,22 +114,23 @@ def scope_to_run(request: Mapping[str, Any]) -> frozenset[str]:
     return ARGV if is_argv else TEXT
 
 
-def _as_scoped(grant: Grant, request: Mapping[str, Any]) -> Mapping[str, Any]:
+def _as_scoped(grant: Grant, request: Any) -> Any:
     """Return the request, with an argv in place of a text if the token may run only argvs."""
     argv = as_argv(request.get("command", ""))
     if argv is None or not TEXT.isdisjoint(grant.scopes):
         return request
-    return {name: value for name, value in request.items() if name != "command"} | {"argv": list(argv)}
+    return changed(request, command=None, argv=list(argv))
 
 
 def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
+    saved: Saved | None = request.get("saved")
     return Wanted(
         names=on.names,
         user=on.user,
         argv=tuple(request["argv"]) if "argv" in request else None,
         text=request.get("command"),
-        saved=request.get("saved"),
-        too_free=request.get(TOO_FREE, lambda _effect, _limits: None),
+        saved=None if saved is None else (saved.name, saved.arguments),
+        too_free=not_too_free if saved is None or saved.too_free is None else saved.too_free,
         env=request.get("env") or {},
         cwd=request.get("cwd"),
         has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),
@@ -143,12 +138,10 @@ def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
     )
 
 
-def _decided(request: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
+def _decided(request: Any, decision: Decision) -> Any:
     """Return the request with the approved command in place of the requested one."""
-    changed = dict(request)
     if decision.argv is not None:
-        changed.pop("command", None)
-        changed["argv"] = list(decision.argv)
+        request = changed(request, command=None, argv=list(decision.argv))
     if decision.path is not None:
-        changed["env"] = {**(changed.get("env") or {}), "PATH": decision.path}
-    return changed
+        request = changed(request, env={**(request.get("env") or {}), "PATH": decision.path})
+    return request

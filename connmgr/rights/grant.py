@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
+from connmgr.contract.token import MAX_DAYS as MAX_DAYS
+from connmgr.contract.token import MAX_FILTERS as MAX_FILTERS
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
 from connmgr.rights.rule import FS_ACTIONS
 from connmgr.rights.rules import Rules, load_rules
@@ -17,14 +19,9 @@ from connmgr.vault.documents import Document
 from connmgr.vault.path import SEPARATOR
 from connmgr.vault.tables import now
 
-MAX_DAYS = 90
 LOOPBACK = "127.0.0.1"
 GRACE = timedelta(minutes=1)
 """Tolerance for a request for the longest time, which arrives a moment later."""
-
-MAX_FILTERS = 100
-"""Most filters of each kind per token."""
-
 
 REVOKED = "The token was revoked."
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from connmgr.contract.message import ABSENT
 from connmgr.errors import PolicyDenied, ScopeDenied
 from connmgr.rights.grant import Grant, joined
 from connmgr.rights.scopes import TEXT
@@ -158,7 +159,8 @@ def sets_passwords_of_categories(_sight: Sight, grant: Grant, request: Request) 
 
     A changed password also ends the elevated shells of all of them.
     """
-    if "category" in request and "password" in request and not grant.sees_all:
+    # Null is a wish too: it removes the password.
+    if "category" in request and getattr(request, "password", ABSENT) is not ABSENT and not grant.sees_all:
         raise ScopeDenied("The token sees certain connections alone, and may change no password of a category.")
 
 

@@ -28,6 +28,14 @@ MAX_KNOWN = 1000
 """Most connections whose applying rules are cached."""
 
 
+TooFree = Callable[[str, Mapping[str, Element]], str | None]
+"""Returns why arguments of a saved command are too free under a rule's effect and limits; None if they are not."""
+
+
+def not_too_free(_effect: str, _limits: Mapping[str, Element]) -> None:
+    """Return None: nothing is too free."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """A command that a request wants to run."""
@@ -45,7 +53,7 @@ class Wanted:
     saved: tuple[str, Mapping[str, str]] | None = None
     """The saved command of ``argv`` and its arguments, if it is one."""
 
-    too_free: Callable[[str, Mapping[str, Element]], str | None] = lambda _effect, _limits: None
+    too_free: TooFree = not_too_free
     """Why a rule with this effect and these limits of arguments may not allow the saved command, or None."""
 
     env: Mapping[str, str] = field(default_factory=dict)

@@ -4,26 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-SCOPES: Mapping[str, str] = {
-    "connection.read": "List connections and categories, and show them without their secrets.",
-    "connection.write": "Add, change and remove connections, seal secrets, trust host keys.",
-    "category.write": "Add and remove categories.",
-    "shell.argv": "Run programs by an argv, which no shell reads.",
-    "elevate": "Become another user by sudo on the connections in sight; what runs then needs its own scope too.",
-    "shell.any": "Run any command text, and programs by an argv.",
-    "job": "Start, watch and end jobs; what a job runs needs `shell.argv` or `shell.any` too.",
-    "terminal": "Open and use terminals; what one runs needs `shell.argv` or `shell.any` too, a shell the latter.",
-    "fs.read": "Read files and list directories.",
-    "fs.write": "Write, move and remove files.",
-    "tunnel": "Open TCP streams from the far side, and tunnels.",
-    "ssh.agent": "Use connections that forward an ssh-agent, and lend an agent for a login.",
-    "secret.decrypt": "Open sealed secrets, and use them in the data of connections.",
-    "approval.decide": "Decide what waits for approval.",
-    "vault.admin": "Administer the vault's users, saved commands, and the daemon.",
-    "token.create": "Create tokens with no more rights, and revoke and renew them.",
-    "audit.read": "Read the audit log, without the commands of others.",
-    "metrics.read": "Read figures of the daemon.",
-}
+from connmgr.contract.token import SCOPES as SCOPES
 
 _Needed = tuple[frozenset[str], ...]
 """A token needs one scope of each of these sets."""

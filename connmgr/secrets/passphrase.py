@@ -16,11 +16,10 @@ from functools import partial
 from nacl.exceptions import RuntimeError as SodiumRuntimeError
 from nacl.pwhash import argon2id
 
+from connmgr.contract.vault import MAX_CHARACTERS, MIN_CHARACTERS
 from connmgr.errors import Busy, IntegrityError, InvalidRequest, UnlockThrottled
 
 SALT_BYTES = 16
-MIN_CHARACTERS = 8
-MAX_CHARACTERS = 1024
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Live processes and the clients that watch them, served by one thread."""
+"""The byte pump of daemon and command line: one loop, the endpoints that it serves, and splices between them."""

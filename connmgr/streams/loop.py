@@ -1,163 +1,242 @@
-"""The thread that serves all streams: it waits for their descriptors and calls their handlers."""
+"""The loop of a thread that moves bytes: it waits for descriptors, and calls whoever watches one that is ready."""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
-import logging
 import selectors
+import signal
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 WORKERS = 1024
 """Most threads for blocking tasks, such as writing; a stream has at most two tasks at a time."""
 
-logger = logging.getLogger("connmgr.streams")
+WAKE_BYTES = 4096
 
 Call = Callable[[], object]
-Ready = Callable[[int], None]
+Ready = Callable[[int], object]
 
 
-@dataclass(order=True)
 class Timer:
-    """A call at a time of ``time.monotonic``, unless it was ``cancelled``."""
+    """A call at the time ``at`` of ``time.monotonic``, unless it was ``cancelled``."""
 
-    at: float
-    number: int
-    call: Call = field(compare=False)
-    cancelled: bool = field(default=False, compare=False)
+    __slots__ = ("_call", "_number", "at", "cancelled")
+
+    def __init__(self, at: float, number: int, call: Call) -> None:
+        self.at = at
+        self.cancelled = False
+        self._number, self._call = number, call
+
+    def __lt__(self, other: Timer) -> bool:
+        return (self.at, self._number) < (other.at, other._number)
+
+    def __call__(self) -> None:
+        if not self.cancelled:
+            self._call()
 
     def cancel(self) -> None:
         """Do not call any more."""
         self.cancelled = True
 
 
-class Loop:
-    """Makes calls one at a time in its own thread, which begins with the first call and ends with :meth:`close`.
+class _Watch:
+    """Who is called when a descriptor is ready."""
 
-    Calls must not block. ``call``, ``after`` and ``work`` are safe in any thread; the other methods belong to the
-    loop's own thread, which is called ``name``.
+    __slots__ = ("is_on", "ready")
+
+    def __init__(self, ready: Ready) -> None:
+        self.ready, self.is_on = ready, True
+
+
+class Loop:
+    """Makes calls one at a time in one thread; calls must not block.
+
+    A loop in the background (the daemon's) has a thread of its own, called ``name``, which begins with the first call
+    and ends with :meth:`close`; what a call raises is logged, because it must not end other streams. A loop in the
+    ``foreground`` (the command line's) makes its calls within :meth:`run`, which raises what they raise.
+
+    ``call``, ``after`` and ``work`` are safe in any thread; the other methods belong to the loop's own thread.
     """
 
-    def __init__(self, name: str = "streams") -> None:
+    def __init__(self, name: str = "streams", *, foreground: bool = False) -> None:
         self._name = name
-        self._selector = selectors.DefaultSelector()
+        # epoll takes no regular file, which standard input may be; poll() says that one is always ready.
+        self._selector = selectors.PollSelector() if foreground else selectors.DefaultSelector()
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
-        self._selector.register(self._ear, selectors.EVENT_READ, lambda _: None)
-        self._lock = threading.Lock()
+        self._watches: dict[int, _Watch] = {}
+        self._selector.register(self._ear, selectors.EVENT_READ, _Watch(self._wake_up))
         self._calls: deque[Call] = deque()
         self._timers: list[Timer] = []
         self._numbers = itertools.count()
-        self._thread: threading.Thread | None = None
-        self._workers = ThreadPoolExecutor(WORKERS, name)
+        self._signals: Mapping[signal.Signals, Call] = {}
+        self._foreground = foreground
+        self._thread: threading.Thread | None = threading.current_thread() if foreground else None
+        # Guards the beginning and the end of the thread.
+        self._lock = threading.Lock()
+        self._workers: ThreadPoolExecutor | None = None
         self._closing = False
         self._polling = False
 
     def call(self, call: Call) -> None:
         """Schedule ``call`` after all earlier calls; after :meth:`close` do nothing."""
-        with self._lock:
-            if self._closing:
-                return
-            self._calls.append(call)
-            self._wake()
+        if self._closing:
+            return
+        self._calls.append(call)
+        if self._thread is None:
+            self._start()
+        # The loop announces that it polls before it looks at the calls a last time, so one of the two sees the other.
+        elif self._polling and threading.current_thread() is not self._thread:
+            self._ring()
 
     def after(self, seconds: float, call: Call) -> Timer:
         """Schedule ``call`` in ``seconds``."""
         timer = Timer(time.monotonic() + seconds, next(self._numbers), call)
-        with self._lock:
+        if threading.current_thread() is self._thread:
             heapq.heappush(self._timers, timer)
-            self._wake()
+        else:
+            self.call(lambda: heapq.heappush(self._timers, timer))
         return timer
 
     def work(self, task: Call) -> None:
         """Run ``task``, which may block, in another thread; after :meth:`close` in this one."""
         try:
-            self._workers.submit(_guarded, task)
+            self._pool().submit(_guarded, task)
         except RuntimeError:
             _guarded(task)
 
     def watch(self, descriptor: int, events: int, ready: Ready) -> None:
         """Call ``ready`` with the events of ``selectors`` that occur, whenever and as long as some do."""
-        known = descriptor in self._selector.get_map()
-        (self._selector.modify if known else self._selector.register)(descriptor, events, ready)
+        watch = self._watches.get(descriptor)
+        if watch is None:
+            watch = self._watches[descriptor] = _Watch(ready)
+            self._selector.register(descriptor, events, watch)
+        else:
+            watch.ready = ready
+            self._selector.modify(descriptor, events, watch)
 
     def unwatch(self, descriptor: int) -> None:
         """Stop watching ``descriptor``; call this before closing it. Calling it again does nothing."""
-        with suppress(KeyError):
-            self._selector.unregister(descriptor)
+        watch = self._watches.pop(descriptor, None)
+        if watch is not None:
+            watch.is_on = False
+            with suppress(KeyError):
+                self._selector.unregister(descriptor)
 
-    def close(self, timeout: float) -> None:
+    def run(self, until: Callable[[], bool]) -> None:
+        """Make calls in this thread until ``until()`` is true, which is checked after each round."""
+        while not until():
+            self._round()
+
+    @contextlib.contextmanager
+    def signals(self, calls: Mapping[signal.Signals, Call]) -> Iterator[None]:
+        """Within the block make these calls, in the loop, after their signals, which then interrupt nothing."""
+        before = {number: signal.signal(number, _leave_to_the_loop) for number in calls}
+        # Python writes the numbers of signals to the loop's own bell, whose rings are zero.
+        woken = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        self._signals = calls
+        try:
+            yield
+        finally:
+            self._signals = {}
+            signal.set_wakeup_fd(woken)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def close(self, timeout: float = 0.0) -> None:
         """Make no more calls, and end the thread and the tasks within ``timeout`` seconds each."""
         with self._lock:
             self._closing = True
-            self._ring()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
+            self._ring()
             thread.join(timeout)
-        self._workers.shutdown(wait=False, cancel_futures=True)
-        if thread is None:
+        if self._workers is not None:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+        if thread is None or self._foreground:
             self._free()
 
-    def _wake(self) -> None:
-        """Wake the thread, so that it sees new calls; the caller holds the lock."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        elif self._polling and threading.current_thread() is not self._thread:
-            self._ring()
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closing:
+                raise RuntimeError
+            if self._workers is None:
+                # Loaded here, because the command line never needs it.
+                from concurrent.futures import ThreadPoolExecutor
+
+                self._workers = ThreadPoolExecutor(WORKERS, self._name)
+            return self._workers
 
     def _ring(self) -> None:
-        # A full pipe wakes the thread anyway.
-        with suppress(BlockingIOError):
+        # A full pipe wakes the thread anyway; a closed one has none to wake.
+        with suppress(BlockingIOError, OSError):
             self._bell.send(b"\0")
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                if self._closing:
-                    break
-                timeout = self._until_due()
-                self._polling = True
-            events = self._selector.select(timeout)
-            with self._lock:
-                self._polling = False
-                due = self._due()
-            for key, mask in events:
-                if key.fileobj is self._ear:
-                    with suppress(BlockingIOError):
-                        self._ear.recv(4096)
-                # An earlier call of this round may have ended the watch.
-                elif self._selector.get_map().get(key.fileobj) is key:
-                    _guarded(lambda key=key, mask=mask: key.data(mask))  # type: ignore[misc]
-            for call in due:
-                _guarded(call)
+        while not self._closing:
+            self._round()
         self._free()
 
+    def _round(self) -> None:
+        """Wait for an event, a call or a time, and make all calls that are due."""
+        self._polling = True
+        timeout = 0 if self._calls or self._closing else self._until_due()
+        events = self._selector.select(timeout)
+        self._polling = False
+        for key, mask in events:
+            watch: _Watch = key.data
+            # An earlier call of this round may have ended the watch.
+            if watch.is_on:
+                try:
+                    watch.ready(mask)
+                except BaseException:  # noqa: BLE001 - a plugin may raise anything
+                    self._failed()
+        for _ in range(len(self._calls)):
+            self._make(self._calls.popleft())
+        if self._timers:
+            now = time.monotonic()
+            while self._timers and self._timers[0].at <= now:
+                self._make(heapq.heappop(self._timers))
+
+    def _make(self, call: Call) -> None:
+        try:
+            call()
+        except BaseException:  # noqa: BLE001 - a plugin may raise anything
+            self._failed()
+
+    def _failed(self) -> None:
+        """Raise the current exception in the foreground; in the background log it: it must not end other streams."""
+        if self._foreground:
+            raise
+        _log()
+
     def _until_due(self) -> float | None:
-        if self._calls:
-            return 0
         while self._timers and self._timers[0].cancelled:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0].at - time.monotonic()) if self._timers else None
 
-    def _due(self) -> list[Call]:
-        """Remove and return the calls that are due; the caller holds the lock."""
-        due = list(self._calls)
-        self._calls.clear()
-        now = time.monotonic()
-        while self._timers and self._timers[0].at <= now:
-            timer = heapq.heappop(self._timers)
-            if not timer.cancelled:
-                due.append(lambda timer=timer: None if timer.cancelled else timer.call())  # type: ignore[misc]
-        return due
+    def _wake_up(self, _: int) -> None:
+        with suppress(BlockingIOError):
+            for number in set(self._ear.recv(WAKE_BYTES)):
+                if number in self._signals:
+                    self._signals[signal.Signals(number)]()
 
     def _free(self) -> None:
         self._selector.close()
@@ -165,9 +244,18 @@ class Loop:
         self._bell.close()
 
 
-def _guarded(call: Call) -> None:
+def _guarded(task: Call) -> None:
     try:
-        call()
-    except BaseException:
-        # A plugin may raise any exception, which must not end other streams.
-        logger.exception("A call of a stream failed.")
+        task()
+    except BaseException:  # noqa: BLE001 - a plugin may raise anything
+        _log()
+
+
+def _log() -> None:
+    import logging
+
+    logging.getLogger("connmgr.streams").exception("A call of a stream failed.")
+
+
+def _leave_to_the_loop(number: int, _: object) -> None:
+    """Do nothing: the loop reads the number from the descriptor that Python wrote it to."""

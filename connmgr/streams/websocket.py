@@ -1,227 +1,284 @@
-"""The daemon's end of a WebSocket: frames in and out, served by the loop."""
+"""WebSockets (RFC 6455) without extensions: the frames of both sides, and the upgrade that begins them.
+
+Nothing here reads or writes. Daemon and command line share it; tests compare it with wsproto, whose import would take
+nearly as long as a command.
+"""
 
 from __future__ import annotations
 
-import selectors
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+import base64
+import binascii
+import os
+import struct
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple
 
-from wsproto.connection import ConnectionState
-from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessage
-from wsproto.frame_protocol import CloseReason
-from wsproto.utilities import LocalProtocolError
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+_OPCODES = frozenset({CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 
-from connmgr.frames import MAX_FRAME_BYTES
-from connmgr.streams.loop import Loop
-from connmgr.streams.opening import Opening, Refused
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED_DATA = 1000, 1001, 1002, 1003
+NO_STATUS = 1005
+"""Stands for a closing frame without a code; never sent."""
 
-PING_SECONDS = 20.0
-SILENCE_SECONDS = 40.0
-"""Seconds of silence, without even the answer to a ping, after which a client is considered gone."""
+INVALID_DATA, POLICY_VIOLATION, TOO_LARGE, INTERNAL_ERROR = 1007, 1008, 1009, 1011
+_RESERVED_CODES = frozenset({1004, NO_STATUS, 1006, 1015})
+_LAST_CODE, _FIRST_OWN_CODE, _END_OF_CODES = 1014, 3000, 5000
 
-GOODBYE_SECONDS = 5.0
-"""Seconds in which a client must read the last frames and answer the close."""
+CONTROL_BYTES = 125
+"""Largest control frame; a longer frame has its length in two or eight bytes."""
 
-RECEIVE_BYTES = 256 * 1024
-MAX_PENDING_BYTES = 2 * 1024 * 1024
-"""Most unread bytes of a client, beyond which it is considered gone; its window does not limit answers to pings."""
+REASON_BYTES = CONTROL_BYTES - 2
+SHORT_BYTES = 256
+"""Up to this length a frame is masked as one number, which is faster than by tables."""
 
-REASON_BYTES = 120
-"""Bytes of a reason in a close frame (RFC 6455, section 5.5)."""
+KEY_BYTES = 16
+_FINAL, _RESERVED, _OPCODE, _MASKED, _LENGTH = 0x80, 0x70, 0x0F, 0x80, 0x7F
+_TWO_BYTES, _EIGHT_BYTES = 126, 127
+_ACCEPT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-class WebSocket:
-    """The WebSocket that was opened as ``opening``. All methods belong to the thread of ``loop``.
+class ProtocolError(Exception):
+    """The other side broke the protocol; the WebSocket closes with ``code``."""
 
-    ``received`` is called with each frame, and may raise :class:`Refused`; ``refused`` with a client's violation of the
-    protocol; ``left`` once, when nothing more can be received or sent.
+    def __init__(self, message: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Message(NamedTuple):
+    """A whole message, or a control frame; ``opcode`` is TEXT, BINARY, CLOSE, PING or PONG."""
+
+    opcode: int
+    payload: bytes
+
+
+class Codec:
+    """Parses the frames that come, and builds those that go, for a client or a server.
+
+    A message has at most ``max_bytes``. After a closing frame, and after an error, whatever comes is dropped.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        opening: Opening,
-        *,
-        received: Callable[[bytes], None],
-        refused: Callable[[Refused], None],
-        left: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._socket = opening.stream
-        self._connection = opening.connection
-        self._received, self._refused, self._left = received, refused, left
-        self._message = bytearray()
-        self._outgoing: deque[memoryview] = deque()
-        self.pending = 0
-        """Bytes not yet accepted by the client's socket."""
-        self._awaits_room = False
-        self._heard = True
-        self._silences = 0
-        self._closed = self._closing = False
-        self._socket.setblocking(False)
-        self._timer = loop.after(PING_SECONDS, self._tick)
-        # Scheduled, because the caller is not ready for frames yet.
-        loop.call(lambda: self._begin(opening.early))
+    def __init__(self, *, is_client: bool, max_bytes: int, received: bytes = b"") -> None:
+        self.max_bytes = max_bytes
+        self.has_ended = False
+        """Whether the other side has closed, or broken the protocol."""
 
-    def send(self, frame: bytes) -> None:
-        """Send a frame, later if not at once; do nothing after :meth:`close`, or if the client has closed."""
-        if not self._closing and self._connection.state is ConnectionState.OPEN:
-            self._put(self._connection.send(BytesMessage(frame)))
+        self._is_client = is_client
+        self._received = bytearray(received)
+        self._begun = bytearray()
+        self._kind: int | None = None
 
-    def close(self, code: CloseReason = CloseReason.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Send the close frame after all data, and end. Calling it again does nothing."""
-        if self._closing:
-            return
-        self._await_goodbye()
-        reason = reason.encode()[:REASON_BYTES].decode(errors="ignore")
-        with suppress(LocalProtocolError):
-            self._put(self._connection.send(CloseConnection(code, reason)))
+    def feed(self, data: bytes) -> None:
+        """Add ``data`` to what was received."""
+        if not self.has_ended:
+            self._received += data
 
-    def _await_goodbye(self) -> None:
-        """Send no more frames, and end within :data:`GOODBYE_SECONDS`, whatever the client does."""
-        self._closing = True
-        self._timer.cancel()
-        self._timer = self._loop.after(GOODBYE_SECONDS, self._end)
+    def next(self) -> Message | None:
+        """Return the next message or control frame that has come whole, or None.
 
-    def _begin(self, early: Iterable[object]) -> None:
-        self._handle_all(early)
-        if not self._closed:
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
-
-    @property
-    def _events(self) -> int:
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._awaits_room else 0)
-
-    def _ready(self, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            self._flush()
-        if events & selectors.EVENT_READ and not self._closed:
-            self._receive()
-
-    def _receive(self) -> None:
+        :raises ProtocolError: the other side broke the protocol.
+        """
         try:
-            data = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
+            while not self.has_ended and (frame := self._next_frame()) is not None:
+                if (message := self._join(*frame)) is not None:
+                    return message
+        except ProtocolError:
             self._end()
-            return
-        if self._connection.state is ConnectionState.CLOSED:
-            # Both sides have closed, and the client has not read everything yet.
-            return
-        self._heard = True
-        self._connection.receive_data(data)
-        self._handle_all(self._connection.events())
-
-    def _handle_all(self, events: Iterable[object]) -> None:
-        try:
-            for event in events:
-                if self._closed:
-                    return
-                self._handle(event)
-        except Refused as refusal:
-            self._refused(refusal)
-            self.close(refusal.code, str(refusal))
-        except Exception:
-            # What came with the frame would be lost unnoticed, and the client must not go on as if it had been taken.
-            self.close(CloseReason.INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
             raise
+        return None
 
-    def _handle(self, event: object) -> None:
-        if isinstance(event, Ping):
-            if not self._closing:
-                self._put(self._connection.send(event.response()))
-        elif isinstance(event, CloseConnection):
-            self._take_goodbye(event)
-        elif self._closing or isinstance(event, Pong):
-            # Frames after our close frame are ignored.
-            return
-        elif isinstance(event, TextMessage):
-            raise Refused("Frames are binary messages.", CloseReason.UNSUPPORTED_DATA)
-        elif isinstance(event, BytesMessage):
-            self._collect(event)
-
-    def _take_goodbye(self, event: CloseConnection) -> None:
-        if self._connection.state is ConnectionState.OPEN:
-            # This is how wsproto reports frames that it cannot parse.
-            raise Refused(f"This is no WebSocket frame: {event.reason}.", CloseReason(event.code))
-        if not self._closing:
-            self._await_goodbye()
-        if self._connection.state is ConnectionState.REMOTE_CLOSING:
-            self._put(self._connection.send(event.response()))
-        elif not self.pending:
-            self._end()
-
-    def _collect(self, event: BytesMessage) -> None:
-        if len(self._message) + len(event.data) > MAX_FRAME_BYTES:
-            raise Refused(f"A frame has at most {MAX_FRAME_BYTES} bytes.", CloseReason.MESSAGE_TOO_BIG)
-        if event.message_finished and not self._message:
-            frame = bytes(event.data)
+    def frame(self, opcode: int, *parts: bytes | memoryview) -> bytes:
+        """Return the one frame of a message or control frame that consists of ``parts``."""
+        length = sum(map(len, parts))
+        mask = _MASKED if self._is_client else 0
+        if length <= CONTROL_BYTES:
+            head = struct.pack("!BB", _FINAL | opcode, mask | length)
+        elif length < 1 << 16:
+            head = struct.pack("!BBH", _FINAL | opcode, mask | _TWO_BYTES, length)
         else:
-            self._message += event.data
-            if not event.message_finished:
-                return
-            frame = bytes(self._message)
-            self._message.clear()
-        self._received(frame)
+            head = struct.pack("!BBQ", _FINAL | opcode, mask | _EIGHT_BYTES, length)
+        if not self._is_client:
+            return b"".join((head, *parts))
+        key = os.urandom(4)
+        return b"".join((head, key, masked(b"".join(parts), key)))
 
-    def _tick(self) -> None:
-        self._silences = 0 if self._heard else self._silences + 1
-        if self._silences * PING_SECONDS >= SILENCE_SECONDS:
-            self._end()
-            return
-        self._heard = False
-        self._put(self._connection.send(Ping()))
-        self._timer = self._loop.after(PING_SECONDS, self._tick)
+    def closing(self, code: int = NORMAL, reason: str = "") -> bytes:
+        """Return the frame that closes, with as much of ``reason`` as a control frame takes."""
+        if code == NO_STATUS:
+            return self.frame(CLOSE)
+        text = reason.encode()[:REASON_BYTES].decode(errors="ignore")
+        return self.frame(CLOSE, struct.pack("!H", code), text.encode())
 
-    def _put(self, data: bytes) -> None:
-        if self._closed:
-            return
-        self._outgoing.append(memoryview(data))
-        self.pending += len(data)
-        if self.pending > MAX_PENDING_BYTES:
-            self._end()
-        elif len(self._outgoing) == 1:
-            self._flush()
+    def _next_frame(self) -> tuple[int, bool, bytes] | None:
+        """Return opcode, whether it ends its message, and payload of the next frame, or None if it is incomplete."""
+        held = self._received
+        if len(held) < 2:
+            return None
+        opcode, is_final = held[0] & _OPCODE, bool(held[0] & _FINAL)
+        measured = self._measure(opcode, is_final=is_final)
+        if measured is None:
+            return None
+        start, length = measured
+        key = b""
+        if not self._is_client:
+            key, start = bytes(held[start : start + 4]), start + 4
+        if len(held) < start + length:
+            return None
+        # A slice of a bytearray would be a copy, to be copied once more.
+        payload = bytes(memoryview(held)[start : start + length])
+        del held[: start + length]
+        return opcode, is_final, bytes(masked(payload, key)) if key else payload
 
-    def _flush(self) -> None:
-        try:
-            for sent in self._sendings():
-                self.pending -= sent
-        except BlockingIOError:
-            self._await_room(True)
-            return
-        except OSError:
-            self._end()
-            return
-        self._await_room(False)
-        if self._connection.state is ConnectionState.CLOSED:
-            self._end()
+    def _measure(self, opcode: int, *, is_final: bool) -> tuple[int, int] | None:
+        """Return where key or payload of the next frame begin, and the payload's length; None if that has not come.
 
-    def _await_room(self, wanted: bool) -> None:
-        if wanted != self._awaits_room:
-            self._awaits_room = wanted
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+        A frame that is not allowed is refused by its first bytes, so that nothing of it need be kept.
+        """
+        held = self._received
+        length, start = held[1] & _LENGTH, 2
+        if held[0] & _RESERVED or opcode not in _OPCODES:
+            raise ProtocolError("The frame has a reserved bit or opcode.")
+        if bool(held[1] & _MASKED) == self._is_client:
+            raise ProtocolError("A client's frames are masked, a server's are not.")
+        if opcode >= CLOSE and (length > CONTROL_BYTES or not is_final):
+            raise ProtocolError(f"A control frame is one frame of at most {CONTROL_BYTES} bytes.")
+        if length > CONTROL_BYTES:
+            start = 4 if length == _TWO_BYTES else 10
+            if len(held) < start:
+                return None
+            least = CONTROL_BYTES + 1 if length == _TWO_BYTES else 1 << 16
+            length = int.from_bytes(held[2:start], "big")
+            # RFC 6455, section 5.2: the shortest form, and the highest bit is 0.
+            if length < least or length >> 63:
+                raise ProtocolError("The frame's length is not in its shortest form.")
+        if opcode < CLOSE:
+            if (opcode == CONTINUATION) == (self._kind is None):
+                raise ProtocolError("The frame neither begins a message nor continues one.")
+            if len(self._begun) + length > self.max_bytes:
+                raise ProtocolError(f"A frame has at most {self.max_bytes} bytes.", TOO_LARGE)
+        return start, length
 
-    def _sendings(self) -> Iterator[int]:
-        while self._outgoing:
-            sent = self._socket.send(self._outgoing[0])
-            yield sent
-            if sent < len(self._outgoing[0]):
-                self._outgoing[0] = self._outgoing[0][sent:]
-            else:
-                self._outgoing.popleft()
+    def _join(self, opcode: int, is_final: bool, payload: bytes) -> Message | None:
+        """Return the message that a frame completes, or None if further frames continue it."""
+        if opcode >= CLOSE:
+            if opcode == CLOSE:
+                read_closing(payload)
+                self._end()
+            return Message(opcode, payload)
+        kind = opcode or self._kind
+        assert kind is not None, "a continuation without a message was refused"  # noqa: S101
+        if not is_final:
+            self._kind = kind
+            self._begun += payload
+            return None
+        if self._begun:
+            payload = bytes(self._begun + payload)
+            self._begun.clear()
+        self._kind = None
+        if kind == TEXT:
+            _read_text(payload)
+        return Message(kind, payload)
 
     def _end(self) -> None:
-        if self._closed:
-            return
-        self._closed = self._closing = True
-        self._timer.cancel()
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
-        self._outgoing.clear()
-        self.pending = 0
-        self._left()
+        self.has_ended = True
+        self._received.clear()
+        self._begun.clear()
+
+
+def read_closing(payload: bytes) -> tuple[int, str]:
+    """Return code and reason of a closing frame; :data:`NO_STATUS` if it has none.
+
+    :raises ProtocolError: it is malformed, or the code is none that may be sent.
+    """
+    if not payload:
+        return NO_STATUS, ""
+    if len(payload) == 1:
+        raise ProtocolError("A closing frame has half a code.")
+    code = int.from_bytes(payload[:2], "big")
+    is_standard = NORMAL <= code <= _LAST_CODE and code not in _RESERVED_CODES
+    if not (is_standard or _FIRST_OWN_CODE <= code < _END_OF_CODES):
+        raise ProtocolError(f"A closing frame has the code {code}, which is not for sending.")
+    return code, _read_text(payload[2:])
+
+
+def _read_text(payload: bytes) -> str:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("A text is not UTF-8.", INVALID_DATA) from None
+
+
+def masked(payload: bytes, key: bytes) -> bytes | bytearray:
+    """Return ``payload`` with byte i combined by XOR with byte i modulo 4 of ``key``."""
+    length = len(payload)
+    if length <= SHORT_BYTES:
+        mask = (key * (length // 4 + 1))[:length]
+        return (int.from_bytes(payload, "big") ^ int.from_bytes(mask, "big")).to_bytes(length, "big")
+    changed = bytearray(payload)
+    for place, byte in enumerate(key):
+        changed[place::4] = changed[place::4].translate(_combined_with(byte))
+    return changed
+
+
+@cache
+def _combined_with(byte: int) -> bytes:
+    return bytes(other ^ byte for other in range(256))
+
+
+# The upgrade (RFC 6455, section 4).
+
+
+def upgrade_request() -> tuple[dict[str, str], bytes]:
+    """Return the headers of a client's request for a WebSocket, and the key in them for :func:`is_accepted`."""
+    key = base64.b64encode(os.urandom(KEY_BYTES))
+    wanted = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    return {**wanted, "Sec-WebSocket-Key": key.decode()}, key
+
+
+def is_accepted(headers: Mapping[str, str], key: bytes) -> bool:
+    """Whether ``headers``, by lower-case names, answer the request with ``key`` with a WebSocket."""
+    return headers.get("upgrade", "").lower() == "websocket" and headers.get("sec-websocket-accept") == _proof(key)
+
+
+def require_upgrade(header: Callable[[str], str | None]) -> bytes:
+    """Return the key of a request for a WebSocket; ``header`` returns the value of a header of the request.
+
+    :raises ValueError: it does not ask for a WebSocket; the message says what is missing.
+    """
+
+    def words(name: str) -> list[str]:
+        return [word.strip().lower() for word in (header(name) or "").split(",")]
+
+    if not (header("Host") or "").strip():
+        raise ValueError("The header Host is missing")
+    if "upgrade" not in words("Connection"):
+        raise ValueError("The header Connection lacks the word Upgrade")
+    if "websocket" not in words("Upgrade"):
+        raise ValueError("The header Upgrade lacks the word websocket")
+    if (header("Sec-WebSocket-Version") or "").strip() != "13":
+        raise ValueError("Sec-WebSocket-Version is not 13")
+    key = (header("Sec-WebSocket-Key") or "").strip()
+    try:
+        length = len(base64.b64decode(key, validate=True))
+    except (binascii.Error, ValueError):
+        length = 0
+    if length != KEY_BYTES:
+        raise ValueError(f"Sec-WebSocket-Key is not {KEY_BYTES} bytes in base64")
+    return key.encode()
+
+
+def acceptance(key: bytes, subprotocol: str | None = None) -> bytes:
+    """Return the answer that accepts a request for a WebSocket."""
+    lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: WebSocket", "Connection: Upgrade"]
+    lines.append(f"Sec-WebSocket-Accept: {_proof(key)}")
+    if subprotocol is not None:
+        lines.append(f"Sec-WebSocket-Protocol: {subprotocol}")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _proof(key: bytes) -> str:
+    # Loaded only where a WebSocket begins.
+    import hashlib
+
+    return base64.b64encode(hashlib.sha1(key + _ACCEPT).digest()).decode()  # noqa: S324 - RFC 6455 has no other

@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
 from connmgr.links.link import Lease
+from connmgr.pipes.clients import Opening
+from connmgr.pipes.remote import Process
+from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Timer
-from connmgr.streams.opening import Opening
-from connmgr.streams.process import Process
-from connmgr.streams.streams import Streams
 from connmgr.terminals.answers import answers
 from connmgr.terminals.output import Output
 from connmgr.terminals.recording import FLUSH_SECONDS, Recording

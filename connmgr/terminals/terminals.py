@@ -16,11 +16,11 @@ from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
 from connmgr.links.link import Link
 from connmgr.links.process import start_over
 from connmgr.links.table import LinkTable
+from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel, Deadline, Pty
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shares import refused
-from connmgr.streams.streams import Streams
 from connmgr.terminals.output import Output
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.starting import Program

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from wsproto.frame_protocol import CloseReason
-
-from connmgr import frames
 from connmgr.errors import ConnmgrError
-from connmgr.streams.client import Client
-from connmgr.streams.opening import Opening
-from connmgr.streams.streams import Streams
+from connmgr.pipes.clients import Client, Opening
+from connmgr.pipes.streams import Streams
+from connmgr.streams import frames
+from connmgr.streams.websocket import GOING_AWAY
 from connmgr.terminals.drawing import drawn
 from connmgr.terminals.output import Output
 from connmgr.terminals.screen import MAX_CELLS
@@ -96,7 +94,7 @@ class Viewer:
 
     def stop(self, why: ConnmgrError) -> None:
         """Tell the client why its stream ends, and close."""
-        self._client.fail(why, CloseReason.GOING_AWAY)
+        self._client.fail(why, GOING_AWAY)
 
     def tell_size(self, columns: int, rows: int) -> None:
         """Tell the client the size of the terminal."""

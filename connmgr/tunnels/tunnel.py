@@ -1,4 +1,4 @@
-"""One tunnel: its local port stays open, while the way behind it is opened, lost and opened again."""
+"""One tunnel: its local port stays open, while the route behind it is opened, lost and opened again."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 
 from connmgr import errors
 from connmgr.errors import ConnmgrError, ShellLost
+from connmgr.pipes.remote import endpoint_of
 from connmgr.plugin import ByteStream, Channel
+from connmgr.streams.endpoints import Endpoint, SocketEndpoint
+from connmgr.streams.listener import Accepted, PortListener
 from connmgr.streams.loop import Loop, Timer
-from connmgr.tunnels.door import Door
-from connmgr.tunnels.ends import End, SocketEnd, end_of
-from connmgr.tunnels.far_port import FarPort
-from connmgr.tunnels.splice import Splice, Traffic
-from connmgr.tunnels.status import CONNECTING, FAILED, OPEN, RETRYING, STOPPED, Status
-from connmgr.tunnels.waiting import Client, Waiting
-from connmgr.tunnels.way import Way
+from connmgr.streams.splice import Splice
+from connmgr.tunnels.routes import RemotePort, Route
 
 MAX_STREAMS = 2048
 """Most streams of one tunnel; further clients wait at its port."""
@@ -30,7 +28,7 @@ MAX_DIALS = 32
 """Most streams of one tunnel that are being opened at a time."""
 
 LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
-"""Bounds of the pause between attempts to open the way; after a loss the first attempt follows at once."""
+"""Bounds of the pause between attempts to open the route; after a loss the first attempt follows at once."""
 
 FINAL = (
     errors.AuthFailed,
@@ -44,50 +42,76 @@ FINAL = (
 """Errors without another attempt: it could lock an account or help an attacker, or a person must change something."""
 
 
+STOPPED, CONNECTING, OPEN, RETRYING, FAILED = "stopped", "connecting", "open", "retrying", "failed"
+
+HOLD_SECONDS = 10.0
+"""Longest wait of a client for the route."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a tunnel; ``address`` is where it listens, times are aware and in UTC."""
+
+    state: str
+    address: tuple[str, int] | None = None
+    since: datetime | None = None
+    retries: int = 0
+    next_retry: datetime | None = None
+    last_error: tuple[str, str] | None = None
+    """The code and the message of the last error."""
+
+    relay: str | None = None
+    streams: int = 0
+    waiting: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Tunnel:
     """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; each may be called once, in any thread.
 
-    ``open_way`` opens the way, in a thread that may wait. ``make_door`` opens the local port, if the tunnel has one;
-    ``to`` is the destination of a tunnel from the far side.
+    ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
+    ``to`` is the destination of a tunnel from the remote host.
     """
 
     def __init__(
         self,
         loop: Loop,
-        open_way: Callable[[], Way],
-        make_door: Callable[[Callable[[Client], None]], Door] | None,
+        open_route: Callable[[], Route],
+        listen: Callable[[Callable[[Accepted], None]], PortListener] | None,
         to: tuple[str, int] | None,
     ) -> None:
-        self._loop, self._open_way, self._to = loop, open_way, to
-        self._traffic = Traffic()
-        self._waiting = Waiting(loop, self._give_up)
+        self._loop, self._open_route, self._to = loop, open_route, to
+        self._bytes_in = self._bytes_out = 0
+        self._waiting: dict[Accepted, None] = {}
+        self._waiting_ends: dict[Accepted, Timer] = {}
         self._streams: dict[Splice, None] = {}
         self._dialling = 0
-        self._way: Way | None = None
+        self._route: Route | None = None
         self._retry: Timer | None = None
         self._attempting = self._stopped = False
         self._status = Status(CONNECTING, since=_now())
         self.settled = threading.Event()
-        """Set when the first attempt to open the way has ended, successful or not."""
+        """Set when the first attempt to open the route has ended, successful or not."""
         self.failure: ConnmgrError | None = None
-        """The error of the last attempt to open the way, None if it succeeded."""
-        self._door = None if make_door is None else make_door(self._enter)
+        """The error of the last attempt to open the route, None if it succeeded."""
+        self._listener = None if listen is None else listen(self._enter)
 
     @property
     def status(self) -> Status:
         """Its current state."""
-        address = (self._door.host, self._door.port) if self._door is not None else self._status.address
+        address = (self._listener.host, self._listener.port) if self._listener is not None else self._status.address
         return replace(
             self._status,
             address=None if self._status.state == FAILED else address,
             streams=len(self._streams),
             waiting=len(self._waiting) + self._dialling,
-            bytes_in=self._traffic.bytes_in,
-            bytes_out=self._traffic.bytes_out,
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
         )
 
     def begin(self) -> None:
-        """Accept clients, and open the way."""
+        """Accept clients, and open the route."""
         self._loop.call(self._begin)
 
     def stop(self) -> threading.Event:
@@ -97,35 +121,35 @@ class Tunnel:
         return done
 
     def look(self) -> None:
-        """Check whether the way is lost; called regularly in the loop's thread."""
-        if self._way is not None and not self._way.intact:
+        """Check whether the route is lost; called regularly in the loop's thread."""
+        if self._route is not None and not self._route.intact:
             self._lost(ShellLost("The link broke."))
 
     def try_now(self) -> None:
-        """Open the way at once, if the next attempt is waiting."""
+        """Open the route at once, if the next attempt is waiting."""
         self._loop.call(lambda: self._retry_within(0.0))
 
     def _begin(self) -> None:
-        if self._door is not None:
-            self._door.open()
+        if self._listener is not None:
+            self._listener.open()
         self._attempt()
 
     def _stop(self, done: threading.Event) -> None:
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
         self._close_streams()
         self._become(STOPPED)
-        way, self._way = self._way, None
+        route, self._route = self._route, None
         self.settled.set()
-        self._loop.work(partial(_release, way, done))
+        self._loop.work(partial(_close_route, route, done))
 
-    # The way.
+    # The route.
 
     def _attempt(self) -> None:
-        if self._stopped or self._attempting or self._way is not None:
+        if self._stopped or self._attempting or self._route is not None:
             return
         self._attempting = True
         self._retry = None
@@ -133,27 +157,27 @@ class Tunnel:
         self._loop.work(self._open)
 
     def _open(self) -> None:
-        """Open the way, in a thread that may block."""
+        """Open the route, in a thread that may block."""
         try:
-            way = self._open_way()
+            route = self._open_route()
         except ConnmgrError as error:
             self._loop.call(partial(self._failed, error))
         except BaseException:
-            self._loop.call(partial(self._failed, errors.InternalError("The way could not be opened: see the log.")))
+            self._loop.call(partial(self._failed, errors.InternalError("The route could not be opened: see the log.")))
             raise
         else:
-            self._loop.call(partial(self._opened, way))
+            self._loop.call(partial(self._opened, route))
 
-    def _opened(self, way: Way) -> None:
+    def _opened(self, route: Route) -> None:
         self._attempting = False
         self.settled.set()
         if self._stopped:
-            self._loop.work(way.close)
+            self._loop.work(route.close)
             return
-        self._way, self.failure = way, None
-        self._status = Status(OPEN, way.address, _now(), relay=way.relay.program if way.relay else None)
-        if way.listener is not None:
-            FarPort(self._loop, way.listener, self._to or ("", 0), partial(self._take_here, way))
+        self._route, self.failure = route, None
+        self._status = Status(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
+        if route.listener is not None:
+            RemotePort(self._loop, route.listener, self._to or ("", 0), partial(self._take_here, route))
         self._serve()
 
     def _failed(self, error: ConnmgrError) -> None:
@@ -163,8 +187,8 @@ class Tunnel:
             return
         self.failure = error
         if isinstance(error, FINAL):
-            if self._door is not None:
-                self._door.close()
+            if self._listener is not None:
+                self._listener.close()
             self._close_streams()
             self._status = Status(FAILED, since=_now(), retries=self._status.retries, last_error=told)
         else:
@@ -176,12 +200,12 @@ class Tunnel:
         self.settled.set()
 
     def _lost(self, error: ConnmgrError) -> None:
-        """Open the way again, and reset the streams over the lost one."""
-        way, self._way = self._way, None
-        if way is None:
+        """Open the route again, and reset the streams over the lost one."""
+        route, self._route = self._route, None
+        if route is None:
             return
-        way.retire()
-        self._loop.work(way.close)
+        route.retire()
+        self._loop.work(route.close)
         for stream in list(self._streams):
             stream.close(reset=True)
         self._status = Status(RETRYING, since=_now(), last_error=(error.code, error.message))
@@ -205,119 +229,147 @@ class Tunnel:
 
     # Its clients.
 
-    def _enter(self, client: Client) -> None:
-        self._waiting.hold(client)
+    def _enter(self, client: Accepted) -> None:
+        self._hold(client)
         self._retry_within(LEAST_DELAY_SECONDS)
         self._serve()
 
     def _serve(self) -> None:
         """Dial for waiting clients, as many at a time as allowed."""
-        if self._way is None:
+        if self._route is None:
             return
-        for client in self._waiting.take():
+        for client in self._take_waiting():
             if self._dialling < MAX_DIALS:
                 self._dialling += 1
-                self._loop.work(partial(self._dial, self._way, client))
+                self._loop.work(partial(self._dial, self._route, client))
             else:
-                self._waiting.hold(client)
-        if self._door is not None and len(self._streams) + self._dialling + len(self._waiting) >= MAX_STREAMS:
-            self._door.shut()
+                self._hold(client)
+        if self._listener is not None and len(self._streams) + self._dialling + len(self._waiting) >= MAX_STREAMS:
+            self._listener.shut()
 
-    def _dial(self, way: Way, client: Client) -> None:
+    def _dial(self, route: Route, client: Accepted) -> None:
         """Open a stream for ``client``, in a thread that may block."""
         try:
-            stream = way.dial(*client.to)
+            stream = route.dial(*client.to)
         except ConnmgrError as error:
-            self._loop.call(partial(self._not_dialled, way, client, error))
+            self._loop.call(partial(self._not_dialled, route, client, error))
         except BaseException:
             told = errors.InternalError("The stream could not be opened: see the log.")
-            self._loop.call(partial(self._not_dialled, way, client, told))
+            self._loop.call(partial(self._not_dialled, route, client, told))
             raise
         else:
-            self._loop.call(partial(self._dialled, way, client, stream))
+            self._loop.call(partial(self._dialled, route, client, stream))
 
-    def _not_dialled(self, way: Way, client: Client, error: ConnmgrError) -> None:
+    def _not_dialled(self, route: Route, client: Accepted, error: ConnmgrError) -> None:
         self._dialling -= 1
-        lost = isinstance(error, ShellLost) or not way.intact
-        if lost and way is self._way:
+        lost = isinstance(error, ShellLost) or not route.intact
+        if lost and route is self._route:
             self._lost(error)
         if lost and not self._stopped:
-            # The client came while the way was being lost, and waits for the rest of its time.
-            self._waiting.hold(client)
+            # The client came while the route was being lost, and waits for the rest of its time.
+            self._hold(client)
             self._serve()
             return
         self._status = replace(self._status, last_error=(error.code, error.message))
         self._turn_away(client)
         self._serve()
 
-    def _dialled(self, way: Way, client: Client, stream: ByteStream | Channel) -> None:
+    def _dialled(self, route: Route, client: Accepted, stream: ByteStream | Channel) -> None:
         self._dialling -= 1
-        far = end_of(self._loop, stream)
-        if self._stopped or way is not self._way:
+        far = endpoint_of(self._loop, stream)
+        if self._stopped or route is not self._route:
             far.close()
             if self._stopped:
                 self._turn_away(client)
             else:
-                self._waiting.hold(client)
+                self._hold(client)
                 self._serve()
             return
-        self._waiting.release(client)
+        self._release(client)
         answer = client.answer(True)
-        # The send buffer of a new socket is larger than any answer.
-        if answer and client.end.write(memoryview(answer)) < len(answer):
-            client.end.close(reset=True)
+        if answer and not client.endpoint.answer(answer):
+            client.endpoint.close(reset=True)
             far.close()
             return
-        self._join(client.end, far, client.early, way)
+        self._join(client.endpoint, far, client.early, route)
         self._serve()
 
-    def _join(self, near: End, far: End, early: bytes, way: Way) -> None:
-        begun = Splice(near, far, self._traffic, early=early, intact=lambda: way.intact, ended=self._ended)
+    def _join(self, near: Endpoint, far: Endpoint, early: bytes, route: Route) -> None:
+        begun = Splice(
+            near,
+            far,
+            early=early,
+            came=self._count_in,
+            went=self._count_out,
+            is_intact=lambda: route.intact,
+            ended=self._ended,
+        )
         if not begun.closed:
             self._streams[begun] = None
 
+    def _count_in(self, size: int) -> None:
+        self._bytes_in += size
+
+    def _count_out(self, size: int) -> None:
+        self._bytes_out += size
+
     def _ended(self, stream: Splice) -> None:
         self._streams.pop(stream, None)
-        if self._door is not None and not self._stopped and self._status.state != FAILED:
-            self._door.open()
+        if self._listener is not None and not self._stopped and self._status.state != FAILED:
+            self._listener.open()
 
-    def _give_up(self, client: Client) -> None:
-        self._turn_away(client)
+    def _hold(self, client: Accepted) -> None:
+        """Let ``client`` wait; if it has waited before, for the rest of its time."""
+        self._waiting[client] = None
+        if client not in self._waiting_ends:
+            self._waiting_ends[client] = self._loop.after(HOLD_SECONDS, lambda: self._time_is_over(client))
 
-    def _turn_away(self, client: Client) -> None:
-        self._waiting.release(client)
+    def _take_waiting(self) -> list[Accepted]:
+        """Return all waiting clients, which then wait no more; the time of each goes on."""
+        taken = list(self._waiting)
+        self._waiting.clear()
+        return taken
+
+    def _release(self, client: Accepted) -> None:
+        """End the wait of ``client``, and its time."""
+        self._waiting.pop(client, None)
+        if (timer := self._waiting_ends.pop(client, None)) is not None:
+            timer.cancel()
+
+    def _time_is_over(self, client: Accepted) -> None:
+        # A client whose stream is being dialled gets its answer from that.
+        if client in self._waiting:
+            self._turn_away(client)
+
+    def _turn_away(self, client: Accepted) -> None:
+        self._release(client)
         answer = client.answer(False)
-        if answer:
-            try:
-                client.end.write(memoryview(answer))
-            except OSError:
-                answer = b""
-        client.end.close(reset=not answer)
+        client.endpoint.close(reset=not (answer and client.endpoint.answer(answer)))
 
     def _close_streams(self) -> None:
         for stream in list(self._streams):
             stream.close(reset=True)
-        for client in self._waiting.take():
+        for client in self._take_waiting():
             self._turn_away(client)
 
-    # Connections from the far side.
+    # Connections from the remote host.
 
-    def _take_here(self, way: Way, connected: socket.socket | None, stream: ByteStream, fault: str) -> None:
-        """Join a stream of the far side's port with the connection on this side, if there is one."""
+    def _take_here(self, route: Route, connected: socket.socket | None, stream: ByteStream, fault: str) -> None:
+        """Join a stream of the remote host's port with the connection on this side, if there is one."""
         if connected is None:
             self._status = replace(self._status, last_error=(errors.HostRefused.code, fault))
-        elif self._stopped or way is not self._way or len(self._streams) >= MAX_STREAMS:
+        elif self._stopped or route is not self._route or len(self._streams) >= MAX_STREAMS:
             connected.close()
         else:
-            self._join(SocketEnd(self._loop, connected), end_of(self._loop, stream), b"", way)
+            self._join(SocketEndpoint(self._loop, connected), endpoint_of(self._loop, stream), b"", route)
             return
         self._loop.work(stream.close)
 
 
-def _release(way: Way | None, done: threading.Event) -> None:
+def _close_route(route: Route | None, done: threading.Event) -> None:
     try:
-        if way is not None:
-            way.close()
+        if route is not None:
+            route.close()
     finally:
         done.set()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
-from connmgr.frames import DATA, STDERR
+from connmgr.streams.frames import DATA, STDERR
 
 if TYPE_CHECKING:
     from connmgr.client.pipe import Pipe

@@ -13,8 +13,8 @@ from typing import Any
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, Request, TextMessage
 
-from connmgr import frames
 from connmgr.client import Client
+from connmgr.streams import frames
 from tests.deadlines import DEADLINE_SECONDS
 
 Script = Callable[["Accepted"], None]

@@ -7,13 +7,12 @@ import os
 import socket
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from wsproto.frame_protocol import FrameProtocol, XorMaskerSimple
+from wsproto.frame_protocol import FrameProtocol
 
-from connmgr import frames
 from connmgr.client import ClientError, Piece, Unreachable
-from connmgr.client.websocket import WebSocket, masked
+from connmgr.client.websocket import WebSocket
+from connmgr.streams import frames
+from connmgr.streams.websocket import masked
 from tests.client.stream_server import Accepted, StreamServer
 
 MIB = 1024 * 1024
@@ -217,12 +216,6 @@ def test_a_broken_connection_is_told_where_it_is_read() -> None:
         with pytest.raises(Unreachable, match="broke"):
             list(pipe)
         pipe.close()
-
-
-@given(st.binary(max_size=2000), st.binary(min_size=4, max_size=4))
-@settings(deadline=None)
-def test_payloads_are_masked_as_wsproto_does(payload: bytes, key: bytes) -> None:
-    assert masked(payload, key) == XorMaskerSimple(key).process(bytearray(payload))
 
 
 @pytest.mark.parametrize(

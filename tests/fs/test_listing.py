@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.api.fs_schemas import EntryResponse, ListResponse
 from connmgr.api.listing import PIECE_ENTRIES, WHOLE_ENTRIES, respond
+from connmgr.contract.fs import EntryResponse
+from connmgr.contract.message import to_json
 from connmgr.fs.entries import RUN_ENTRIES, Listing
 from tests.daemon import Daemon
 from tests.fs.wire import Caller
@@ -34,8 +35,8 @@ def record(number: int) -> bytes:
 def test_what_is_written_is_what_the_schema_says(size: int) -> None:
     listing = Listing(record(number * 7919 % max(size, 1)) for number in range(size))
     assert len(listing) == size
-    written = json.loads(b"".join(respond(listing, EntryResponse()).iter_encoded()))
-    assert written == ListResponse().dump({"entries": list(listing)})
+    written = json.loads(b"".join(respond(listing, EntryResponse).iter_encoded()))
+    assert written == {"entries": [to_json(entry, EntryResponse) for entry in listing]}
     assert [entry["name"] for entry in written["entries"]] == sorted(str(number) for number in range(size))
 
 

@@ -7,10 +7,10 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from connmgr.rights.trail_query import _entry
 from hypothesis import strategies as st
 
 from connmgr import whereabouts
+from connmgr.audit.query import _entry
 from connmgr.cli.apply import _content
 from connmgr.cli.exits import Failure
 from connmgr.cli.inventory import Lineage, read

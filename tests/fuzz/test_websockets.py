@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -14,14 +13,13 @@ from wsproto import ConnectionType
 from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Pong
 
-from connmgr import frames
 from connmgr.client import websocket as client
 from connmgr.client.errors import ClientError
 from connmgr.errors import BadFrame
-from connmgr.frames import MAX_FRAME_BYTES
-from connmgr.streams.loop import Timer
-from connmgr.streams.opening import FIRST_MESSAGE_BYTES, Opening, Refused
-from connmgr.streams.websocket import RECEIVE_BYTES, WebSocket
+from connmgr.pipes.clients import FIRST_MESSAGE_BYTES, RECEIVE_BYTES, Opening
+from connmgr.streams import frames
+from connmgr.streams.frames import MAX_FRAME_BYTES
+from connmgr.streams.websocket import BINARY, PING, Codec, Message, ProtocolError, read_closing
 from tests.fuzz.rounds import fuzz
 
 KEY = b"\x01\x80\xfe\x10"
@@ -102,120 +100,50 @@ def pieces_of(content: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
             yield content[start:end]
 
 
-class Steps:
-    """A loop whose turns the test makes."""
-
-    def __init__(self) -> None:
-        self._calls: list[Callable[[], object]] = []
-        self._ready: Callable[[int], None] | None = None
-
-    def call(self, call: Callable[[], object]) -> None:
-        self._calls.append(call)
-
-    def after(self, seconds: float, call: Callable[[], object]) -> Timer:
-        return Timer(seconds, 0, call)
-
-    def watch(self, descriptor: int, events: int, ready: Callable[[int], None]) -> None:
-        self._ready = ready
-
-    def unwatch(self, descriptor: int) -> None:
-        self._ready = None
-
-    def turn(self) -> None:
-        while self._calls:
-            self._calls.pop(0)()
-        if self._ready:
-            self._ready(selectors.EVENT_READ | selectors.EVENT_WRITE)
-
-
-class Served:
-    """The daemon's end of a WebSocket, and what it said."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        ours, self.peer = socket.socketpair()
-        for end in (ours, self.peer):
-            stack.enter_context(end)
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 21)
-        self.peer.setblocking(False)
-        opening = Opening(HEADERS.get)
-        opening.accept(ours)
-        self.said = Connection(ConnectionType.CLIENT)
-        with suppress(BlockingIOError):
-            assert self.peer.recv(65536).endswith(b"\r\n\r\n")
-        self.received: list[bytes] = []
-        self.refused: list[Refused] = []
-        self.left = False
-        self.loop = Steps()
-        self.socket = WebSocket(
-            self.loop,  # type: ignore[arg-type]
-            opening,
-            received=self.received.append,
-            refused=self.refused.append,
-            left=self._leave,
-        )
-        self.events: list[object] = []
-
-    def _leave(self) -> None:
-        assert not self.left
-        self.left = True
-
-    def take(self, content: bytes, cuts: Sequence[int]) -> None:
-        """Receive ``content`` cut at ``cuts``, and what it answers."""
-        for piece in pieces_of(content, cuts):
-            view = memoryview(piece)
-            while view and not self.left:
-                with suppress(BlockingIOError, BrokenPipeError):
-                    view = view[self.peer.send(view[:RECEIVE_BYTES]) :]
-                self.loop.turn()
-                self._hear()
-                assert len(self.socket._message) <= MAX_FRAME_BYTES
-        self._hear()
-
-    def _hear(self) -> None:
-        with suppress(BlockingIOError, ConnectionResetError):
-            while heard := self.peer.recv(1 << 20):
-                self.said.receive_data(heard)
-        self.events += self.said.events()
-
-
-@contextmanager
-def served() -> Iterator[Served]:
-    with ExitStack() as stack:
-        yield Served(stack)
+def read_by_the_daemon(content: bytes, cuts: Sequence[int]) -> tuple[list[Message], int | None]:
+    """Return what the daemon's end reads of ``content`` cut at ``cuts``, and the code of its refusal, if any."""
+    codec = Codec(is_client=False, max_bytes=MAX_FRAME_BYTES)
+    messages: list[Message] = []
+    for piece in pieces_of(content, cuts):
+        codec.feed(piece)
+        try:
+            while (message := codec.next()) is not None:
+                messages.append(message)
+        except ProtocolError as error:
+            assert codec.has_ended
+            codec.feed(piece)
+            assert codec.next() is None
+            return messages, error.code
+        assert len(codec._begun) <= MAX_FRAME_BYTES
+        assert len(codec._received) <= 2 * MAX_FRAME_BYTES + len(piece)
+    return messages, None
 
 
 @fuzz(examples=25, messages=MESSAGES, cuts=CUTS)
 def test_the_daemon_reads_the_same_messages_however_they_come(
     messages: list[tuple[bytes, list[int], bytes | None]], cuts: list[int]
 ) -> None:
-    with served() as daemon:
-        sent = [frame for message in messages for frame in fragments(*message)]
-        daemon.take(b"".join(frame.encoded(KEY) for frame in sent), cuts)
-        assert daemon.received == [message for message, _, _ in messages]
-        assert [event.payload for event in daemon.events if isinstance(event, Pong)] == [
-            ping for _, _, ping in messages if ping is not None
-        ]
-        daemon.take(Frame(8, b"\x03\xe8").encoded(KEY), [])
-        daemon.loop.turn()
-        assert daemon.left
-        assert [event.code for event in daemon.events if isinstance(event, CloseConnection)] == [1000]
+    sent = [frame for message in messages for frame in fragments(*message)]
+    content = b"".join(frame.encoded(KEY) for frame in [*sent, Frame(8, b"\x03\xe8bye")])
+    read, refused = read_by_the_daemon(content, cuts)
+    assert refused is None
+    assert [message.payload for message in read if message.opcode == BINARY] == [message for message, _, _ in messages]
+    assert [message.payload for message in read if message.opcode == PING] == [
+        ping for _, _, ping in messages if ping is not None
+    ]
+    assert read_closing(read[-1].payload) == (1000, "bye")
 
 
 @fuzz(examples=40, messages=MESSAGES, junk=JUNK, noise=st.binary(max_size=40), cuts=CUTS, masks=st.booleans())
-def test_the_daemon_answers_anything_with_a_closing_frame_or_waits_for_more(
+def test_the_daemon_refuses_anything_else_with_a_code_or_waits_for_more(
     messages: list[tuple[bytes, list[int], bytes | None]], junk: list[Frame], noise: bytes, cuts: list[int], masks: bool
 ) -> None:
     content = b"".join(frame.encoded(KEY) for message in messages for frame in fragments(*message))
     content += b"".join(frame.encoded(KEY if masks else b"") for frame in junk) + noise
-    with served() as daemon:
-        daemon.take(content, cuts)
-        closed = [event.code for event in daemon.events if isinstance(event, CloseConnection)]
-        assert len(closed) <= 1
-        assert len(daemon.refused) <= 1
-        if daemon.refused:
-            assert closed[0] in CODES, closed
-        begun = len(messages)
-        assert daemon.received[:begun] == [message for message, _, _ in messages]
+    read, refused = read_by_the_daemon(content, cuts)
+    assert refused is None or refused in CODES
+    whole = [message.payload for message in read if message.opcode == BINARY]
+    assert whole[: len(messages)] == [message for message, _, _ in messages]
 
 
 def taken(pieces: Iterator[bytes]) -> tuple[list[bytes], int | None, str, bytes]:
@@ -235,8 +163,8 @@ def taken(pieces: Iterator[bytes]) -> tuple[list[bytes], int | None, str, bytes]
                     # One by one: those before an error count, too.
                     for message in reading.receive():
                         messages.append(bytes(message))
-                    assert len(reading._message) <= MAX_FRAME_BYTES
-                    assert len(reading._received) <= 2 * MAX_FRAME_BYTES
+                    assert len(reading._codec._begun) <= MAX_FRAME_BYTES
+                    assert len(reading._codec._received) <= 2 * MAX_FRAME_BYTES
         except ClientError as refusal:
             error = refusal.code
         heard = b""
@@ -337,7 +265,7 @@ def test_the_request_of_a_stream_is_read_or_refused(
             for piece in pieces_of(b"".join(frame.encoded(KEY) for frame in junk) + content, cuts):
                 theirs.sendall(piece)
                 other.first_message()
-                assert len(other._message) <= FIRST_MESSAGE_BYTES + RECEIVE_BYTES
+                assert len(other.codec._begun) <= FIRST_MESSAGE_BYTES + RECEIVE_BYTES
 
 
 @fuzz(examples=60, payload=st.binary(max_size=9))

@@ -12,7 +12,7 @@ from marshmallow.fields import List
 from connmgr.api import docs
 from connmgr.api.app import GROUPS
 from connmgr.api.endpoint import Endpoint
-from connmgr.api.schemas import FilePath, Id
+from connmgr.api.schema import FilePath, Id
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.rights.scopes import ACTIONS, ARGV, SCOPES, TEXT, missing
 from tests.api.wire import NOBODY, send

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from connmgr.client.results import RunningCommand
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
@@ -335,7 +336,7 @@ def test_a_running_command_is_shown_to_those_who_may_know_it(daemon: Daemon) -> 
                 one: next(shell for shell in one.shell.list(LOCAL) if shell.status.session == "shown")
                 for one in (client, above, below, beside)
             }
-            shown = ("echo begun; sleep 1000", "tool", "inner")
+            shown = RunningCommand(command="echo begun; sleep 1000", client="tool", token="inner")
             assert [seen[one].running for one in (client, above, below, beside)] == [shown, shown, shown, None]
             assert seen[beside].running_since
             stream.close()

@@ -14,8 +14,8 @@ import pytest
 from wsproto.events import BytesMessage, CloseConnection, Ping
 
 from connmgr.daemon.server import TOKEN_CONNECTIONS
+from connmgr.pipes.clients import Opening
 from connmgr.streams.loop import Loop
-from connmgr.streams.opening import Opening
 from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from connmgr.pipes.remote import Process
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
-from connmgr.streams.process import Process
 
 STATUS = 7
 DEADLINE_SECONDS = 20.0

@@ -18,9 +18,9 @@ from connmgr.api.auth import Caller
 from connmgr.api.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
 from connmgr.errors import InvalidToken, RecordingFailed
 from connmgr.links.link import Lease
+from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.secrets.principals import Access
-from connmgr.streams.streams import Streams
 from connmgr.terminals.output import BACKLOG_BYTES, Output
 from connmgr.terminals.recording import DAY_SECONDS, Recordings
 from connmgr.terminals.ring import Ring

@@ -6,8 +6,9 @@ import contextlib
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,15 +20,34 @@ from connmgr.cli.host_key import Doorkeeper
 from connmgr.cli.login import remedies
 from connmgr.cli.names import ConnectionName
 from connmgr.cli.outcome import sent_environment
-from connmgr.cli.relay.session import Session, Signalled, die_by, end_stdout
-from connmgr.cli.ssh.options import AUTO, FORCE, YES, SshOptions, parse
-from connmgr.cli.ssh.target import resolve
+from connmgr.cli.ssh.options import (
+    AUTO,
+    FORCE,
+    YES,
+    ForwardSpec,
+    SshOptions,
+    dynamic_forward,
+    host_and_port,
+    local_forward,
+    parse,
+    resolve,
+)
+from connmgr.cli.standard_streams import PipeEndpoint, Session, Signalled, die_by, end_stdout
 from connmgr.client import Client, ClientError
+from connmgr.client.pipe import Pipe
 from connmgr.errors import ConnmgrError
 from connmgr.printable import visible
+from connmgr.streams.loop import Loop
+from connmgr.streams.splice import Splice
+
+if TYPE_CHECKING:
+    from connmgr.streams.listener import Accepted
 
 FAILED = 255
 """The exit code of ssh's own failures."""
+
+MAX_STREAMS = 256
+"""Most connections per forwarded port at a time; further ones wait."""
 
 SFTP_SERVER = """
 for at in /usr/lib/openssh /usr/libexec/openssh /usr/libexec /usr/lib/ssh /usr/lib /usr/local/libexec; do
@@ -159,8 +179,6 @@ def _request(options: SshOptions) -> dict[str, Any] | None:
     """Return the request for the pipe, or None if no pipe is asked for."""
     command = " ".join(options.command)
     if options.stdio_to is not None:
-        from connmgr.cli.ssh.forward import host_and_port
-
         return {"tcp": host_and_port(options.stdio_to)}
     if options.no_command:
         return None
@@ -189,28 +207,79 @@ def _once(client: Client, id: str, options: SshOptions, request: dict[str, Any] 
     with contextlib.ExitStack() as opened:
         pipe = None if request is None else opened.enter_context(client.shell.pipe(id, **request))
         session = Session(pipe, reads=not (options.no_input or options.background))
-        forwarded = []
         if options.local or options.dynamic or pipe is None:
-            from connmgr.cli.ssh.forward import listeners
-
             # The link must be open and working before anything listens or goes to the background.
             client.shell.ensure(id)
-            forwarded = listeners(
-                options, session.loop, lambda host, port: client.shell.pipe(id, tcp=(host, port)), _tell
-            )
-            for one in forwarded:
-                opened.callback(one.close)
+            specs = [local_forward(text) for text in options.local] + [
+                dynamic_forward(text) for text in options.dynamic
+            ]
+            for spec in specs:
+                forward = _Forward(session.loop, spec, lambda host, port: client.shell.pipe(id, tcp=(host, port)))
+                opened.callback(forward.close)
         if options.background:
             _go_to_background()
-        if request is not None and request.get("pty") and session.relay is not None and sys.stdin.isatty():
-            from connmgr.cli.terminal.lent import on_terminal
+        if request is not None and request.get("pty") and session.local is not None and sys.stdin.isatty():
+            from connmgr.cli.terminal.raw import on_terminal
 
-            status = on_terminal(session, options.escape, others=forwarded)
+            status = on_terminal(session, options.escape)
         else:
-            if session.relay is not None:
-                session.relay.output_ended = end_stdout
-            status = session.run(*forwarded)
+            if session.local is not None:
+                session.local.output_ended = end_stdout
+            status = session.run()
     return FAILED if status is None else status & 0xFF
+
+
+class _Forward:
+    """A local port whose connections continue from the remote host, until it is closed: ``ssh -L`` and ``ssh -D``.
+
+    :raises OSError: the port is taken.
+    """
+
+    def __init__(self, loop: Loop, spec: ForwardSpec, open_tcp: Callable[[str, int], Pipe]) -> None:
+        # Loaded only where a port is forwarded.
+        from connmgr.streams.listener import PortListener
+
+        self._loop, self._open_tcp = loop, open_tcp
+        self._streams: set[Splice] = set()
+        self._closed = False
+        try:
+            self._listener = PortListener(loop, spec.host, spec.port, spec.to, self._join)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(spec)) from error
+        if not spec.port:
+            _tell(f"allocated port {self._listener.port}")
+        self._listener.open()
+
+    def close(self) -> None:
+        """Stop listening, and end the streams."""
+        self._closed = True
+        self._listener.close()
+        for stream in list(self._streams):
+            stream.close()
+
+    def _join(self, accepted: Accepted) -> None:
+        try:
+            pipe = self._open_tcp(*accepted.to)
+        except ClientError as error:
+            _tell(error.message)
+            accepted.endpoint.answer(accepted.answer(False))
+            accepted.endpoint.close()
+            return
+        # A SOCKS client is answered before the remote host has dialled; its stream ends if that fails.
+        accepted.endpoint.answer(accepted.answer(True))
+        # As with ssh: its client reads an end, whatever has failed, and the reason is on standard error.
+        accepted.endpoint.resets = False
+        far = PipeEndpoint(self._loop, pipe, failed=lambda error: _tell(error.message))
+        stream = Splice(accepted.endpoint, far, early=accepted.early, ended=self._ended)
+        if not stream.closed:
+            self._streams.add(stream)
+        if len(self._streams) >= MAX_STREAMS:
+            self._listener.shut()
+
+    def _ended(self, stream: Splice) -> None:
+        self._streams.discard(stream)
+        if not self._closed:
+            self._listener.open()
 
 
 def _go_to_background() -> None:

@@ -1,12 +1,18 @@
-"""The command line of OpenSSH's ``ssh``, as other programs write it."""
+"""The command line of OpenSSH's ``ssh``, as other programs write it, and the connection and the ports that it names."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import click
+
+from connmgr.cli import address
+from connmgr.cli.names import find_exactly
+from connmgr.client import Client
 
 OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYy"
 """The letters of ssh's options; a colon after a letter means that it has a value."""
@@ -125,7 +131,7 @@ def parse(words: Sequence[str]) -> SshOptions:
         raise click.UsageError("RemoteCommand and a command cannot both be run.")
     options.command = rest or options.command
     if options.gateway_ports and (options.local or options.dynamic):
-        raise click.UsageError("-g is not possible: ports are forwarded from the loopback interface alone.")
+        raise click.UsageError("-g is not supported: forwarded ports listen on loopback only.")
     return options
 
 
@@ -318,3 +324,122 @@ _KEYWORDS: dict[str, Callable[[SshOptions, str], None]] = {
 
 ACTING = frozenset({*_FLAGS, *_VALUES, "t"})
 """Options that work as in ssh."""
+
+
+# What the options name.
+
+_LOOPBACK = {"": "127.0.0.1", "localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+_PART = re.compile(r"\[([^\]]*)\]|([^:/]*)")
+SSH_PORT = 22
+_USER_OF_TYPE = {"shellEnvironment": "root"}
+"""The user of a type's connections that name none."""
+
+
+def resolve(client: Client, options: SshOptions) -> str:
+    """Return the uuid of the connection that is meant, or of one to the address that is given.
+
+    A stored connection has its own user and port. Other ones are refused: running as another user or on another machine
+    than the caller says would be worse than failing.
+    :raises click.UsageError: user or port are not the connection's.
+    :raises Failure: there is no such connection, or several.
+    """
+    name = options.host or ""
+    host, user, port = name, options.user, options.port
+    stored = None if name.startswith(address.SCHEME) else find_exactly(client, name)
+    written = address.read(name) if stored is None else None
+    if written is not None:
+        host, user, port = written.host, user or written.user, port or written.port
+        if not name.startswith(address.SCHEME):
+            stored = find_exactly(client, host)
+    if stored is not None:
+        _check(client, stored, name, user, port)
+        return stored
+    if user is None and port is None and written is None:
+        return client.connection.find(name)
+    dialled = address.Address(host, user, port)
+    return client.connection.add(str(dialled), dialled.data, temporary=True)
+
+
+def _check(client: Client, id: str, name: str, user: str | None, port: int | None) -> None:
+    if user is None and port is None:
+        return
+    info = client.connection.info([id])[0]
+    own = info.data.get("user") or _USER_OF_TYPE.get(info.type)
+    if user is not None and user != own:
+        said = f"logs in as {own}" if own else "does not say whom it logs in as"
+        raise click.UsageError(
+            f"{info.path} is a stored connection that {said}, not as {user}; "
+            f"leave the user out, or write {address.SCHEME}{user}@{name.rpartition('@')[2]} for the address."
+        )
+    own_port = info.data.get("port") or SSH_PORT
+    if port is not None and port != own_port:
+        raise click.UsageError(f"{info.path} is a stored connection to port {own_port}, not to {port}.")
+
+
+class ForwardSpec(NamedTuple):
+    """A local port to listen on, and its destination; None if each client asks for its own."""
+
+    host: str
+    port: int
+    to: tuple[str, int] | None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def local_forward(text: str) -> ForwardSpec:
+    """Parse ``[HERE:]PORT:HOST:PORT``.
+
+    :raises click.UsageError: it is malformed, or HERE is not the loopback interface.
+    """
+    parts = _parts(text)
+    if len(parts) == 3:
+        parts.insert(0, "")
+    if len(parts) != 4 or not parts[2]:
+        raise click.UsageError(
+            f"{text!r} is not of the form [HERE:]PORT:HOST:PORT; sockets of files are not forwarded."
+        )
+    return ForwardSpec(_here(parts[0]), _forwarded_port(parts[1], least=0), (parts[2], _forwarded_port(parts[3])))
+
+
+def dynamic_forward(text: str) -> ForwardSpec:
+    """Parse ``[HERE:]PORT``; otherwise as :func:`local_forward`."""
+    parts = _parts(text)
+    if len(parts) == 1:
+        parts.insert(0, "")
+    if len(parts) != 2:
+        raise click.UsageError(f"{text!r} is not of the form [HERE:]PORT.")
+    return ForwardSpec(_here(parts[0]), _forwarded_port(parts[1], least=0), None)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Parse ``HOST:PORT``."""
+    parts = _parts(text)
+    if len(parts) != 2 or not parts[0]:
+        raise click.UsageError(f"{text!r} is not of the form HOST:PORT.")
+    return parts[0], _forwarded_port(parts[1])
+
+
+def _parts(text: str) -> list[str]:
+    found, at = [], 0
+    while True:
+        part = _PART.match(text, at)
+        assert part is not None, "it matches nothing, too"  # noqa: S101
+        found.append(part[1] or part[2] or "")
+        at = part.end() + 1
+        if part.end() == len(text):
+            return found
+        if text[part.end()] != ":":
+            raise click.UsageError(f"{text!r} is not a port and host.")
+
+
+def _here(host: str) -> str:
+    if host not in _LOOPBACK:
+        raise click.UsageError(f"Cannot listen on {host!r}: forwarded ports listen on loopback only.")
+    return _LOOPBACK[host]
+
+
+def _forwarded_port(text: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) < 1 << 16):
+        raise click.UsageError(f"{text!r} is not a port.")
+    return int(text)

@@ -10,9 +10,10 @@ import click
 from connmgr.cli.daemon import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
-from connmgr.cli.names import on_matching
+from connmgr.cli.names import find_exactly, on_matching
 from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
-from connmgr.cli.terminal.shell import find_terminal
+from connmgr.client import Client
+from connmgr.client.names import with_beginning
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
@@ -76,6 +77,38 @@ def close(name: str) -> None:
     """End a terminal: its program gets HUP."""
     client = connect()
     client.terminal.close(find_terminal(client, None, _given(name), ended=True))
+
+
+def find_terminal(
+    client: Client, connection: str | None, name: str, *, reads: bool = False, ended: bool = False
+) -> str:
+    """Return the uuid of the running terminal that ``name`` means, of ``connection`` if given.
+
+    ``name`` is its uuid, ``""``, or the name of its connection; if ``reads``, the beginning of its uuid suffices. With
+    ``ended`` a uuid may be that of a terminal that has ended.
+    :raises Failure: there is none, or several, which are listed.
+    """
+    every = client.terminal.query()
+    ids = {one["terminal"] for one in every if ended or one["state"] == "running"}
+    running = [one for one in every if one["state"] == "running"]
+    found = [one for one in every if one["terminal"] == name.lower() and one["terminal"] in ids]
+    if not found and not name:
+        found = running
+    elif not found:
+        meant = find_exactly(client, name)
+        found = [one for one in running if one["connection"] == meant]
+        begins = with_beginning(ids, name) if meant is None and reads else []
+        found += [one for one in every if one["terminal"] in begins]
+        if meant is None and not found:
+            raise Failure(f"No such terminal runs: {visible(name)} is neither a uuid nor a connection.", NOT_FOUND)
+    found = [one for one in found if connection in (None, one["connection"])]
+    if len(found) == 1:
+        return str(found[0]["terminal"])
+    if not found:
+        raise Failure("No such terminal runs. `connmgr shell CONNECTION` opens one.", NOT_FOUND)
+    paths = {one.id: one.path for one in client.connection.info(sorted({one["connection"] for one in found}))}
+    lines = sorted(f"  {one['terminal']}  {visible(paths[one['connection']])}" for one in found)
+    raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
 
 
 def _given(name: str) -> str:

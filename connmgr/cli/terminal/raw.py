@@ -1,16 +1,28 @@
-"""The user's terminal while another machine draws on it: in raw mode, and restored afterwards."""
+"""The user's terminal while a remote program draws on it: in raw mode, with keys of its own, restored afterwards."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from connmgr.frames import MAX_SIDE
+from connmgr.cli.standard_streams import Session
+from connmgr.streams.frames import MAX_SIDE
+
+ESCAPE = "~"
+"""The usual character that begins a key for this program rather than for the remote one, as with ssh."""
+
+SUSPEND = b"\x1a"
+_LINE = "\r\n"
+_LINE_ENDS = (b"\r", b"\n")
+
+Meaning = tuple[str, Callable[[], None]]
+"""What a key does: its description for a person, and the action."""
 
 DEFAULT_SIZE = (80, 24)
 RESET_MODES = {
@@ -37,6 +49,113 @@ CURSOR = b"25"
 KEYPAD = b"="
 
 
+def on_terminal(
+    session: Session,
+    escape: str | None,
+    *,
+    more: Mapping[bytes, Meaning] | None = None,
+    leave: Meaning | None = None,
+    types: bool = True,
+) -> int | None:
+    """Run ``session`` on this terminal, return the result of its ``run``, and restore the terminal.
+
+    ``escape`` is the character that begins a key for this program at the beginning of a line. ``more`` are such keys
+    besides ssh's own, each with its description. ``leave`` is the action of the escape character and a dot, by default
+    to leave the session. Unless it ``types``, the remote program gets neither keys nor this terminal's size.
+    """
+    pipe, local = session.pipe, session.local
+    assert pipe is not None and local is not None, "a terminal is lent to a pipe"  # noqa: S101, PT018
+    with RawTerminal(sys.stdin.fileno()) as raw:
+
+        def resize() -> None:
+            if types and pipe.exit_status is None:
+                pipe.resize(*size_of(sys.stdin.fileno()))
+
+        def suspend() -> None:
+            with raw.restored():
+                before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTSTP)
+                signal.signal(signal.SIGTSTP, before)
+            resize()
+
+        def go_on() -> None:
+            raw.enter()
+            resize()
+
+        meanings = {
+            b".": leave or ("leave", session.leave),
+            SUSPEND: ("suspend this program (Ctrl-Z)", suspend),
+            **(more or {}),
+        }
+        if escape is not None:
+            escapes = Escapes(escape, _with_help(escape, meanings))
+            local.typed = escapes.typed if types else lambda data: escapes.typed(data)[:0]
+        local.shown = raw.modes.see
+        session.call(signal.SIGWINCH, resize)
+        session.call(signal.SIGTSTP, suspend)
+        # The program that stopped this one may have changed the terminal meanwhile.
+        session.call(signal.SIGCONT, go_on)
+        status = session.run()
+    if status is None:
+        # The cursor may be anywhere in a line.
+        sys.stderr.write("\n")
+    return status
+
+
+def _with_help(escape: str, meanings: Mapping[bytes, Meaning]) -> dict[bytes, Callable[[], None]]:
+    lines = [f" {escape}{'^Z' if key == SUSPEND else key.decode()}  {text}" for key, (text, _) in meanings.items()]
+    lines += [f" {escape}?  this list", f" {escape}{escape}  send {escape}"]
+
+    def show() -> None:
+        sys.stderr.write(_LINE + _LINE.join([f"{escape} is heard at the beginning of a line.", *lines, ""]))
+        sys.stderr.flush()
+
+    return {key: call for key, (_, call) in meanings.items()} | {b"?": show}
+
+
+class Escapes:
+    """Finds the escape character after the end of a line, and runs the action of the next character.
+
+    ``meanings`` has the action of each character except the escape character itself. Any other character goes to the
+    remote program after the escape character, as with ssh; the escape character twice sends it once.
+    """
+
+    def __init__(self, character: str, meanings: Mapping[bytes, Callable[[], None]]) -> None:
+        self._character = character.encode("latin-1")
+        self._meanings = meanings
+        self._at_beginning = True
+        self._escaped = False
+
+    def typed(self, data: bytes) -> bytes:
+        """Return the part of ``data`` that is for the remote program."""
+        # A shortcut: pasted text would otherwise be examined byte by byte.
+        if not self._escaped and self._character not in data:
+            self._at_beginning = data[-1:] in _LINE_ENDS
+            return data
+        passed = bytearray()
+        for value in data:
+            passed += self._of(bytes((value,)))
+        return bytes(passed)
+
+    def _of(self, key: bytes) -> bytes:
+        if self._escaped:
+            self._escaped = False
+            if key == self._character:
+                self._at_beginning = False
+                return key
+            if key in self._meanings:
+                self._at_beginning = True
+                self._meanings[key]()
+                return b""
+            self._at_beginning = key in _LINE_ENDS
+            return self._character + key
+        if key == self._character and self._at_beginning:
+            self._escaped = True
+            return b""
+        self._at_beginning = key in _LINE_ENDS
+        return key
+
+
 class Modes:
     """The modes that output has left a terminal in."""
 
@@ -44,7 +163,7 @@ class Modes:
         self._on: dict[bytes, bytes] = {}
         self._tail = b""
 
-    def see(self, output: memoryview) -> None:
+    def see(self, output: bytes | memoryview) -> None:
         """Note the modes that ``output`` sets; it may come in pieces of any size."""
         if not self._tail and b"\x1b" not in (whole := bytes(output)):
             return
@@ -92,7 +211,7 @@ class RawTerminal:
         tty.setraw(self._descriptor, termios.TCSANOW)
 
     def leave(self) -> None:
-        """Restore the terminal, and end the modes that the far side has left on."""
+        """Restore the terminal, and end the modes that the remote program has left on."""
         # The terminal may be gone, for example after a hang-up.
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)

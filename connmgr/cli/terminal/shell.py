@@ -10,15 +10,9 @@ from typing import Any
 
 import click
 
-from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import find_exactly
-from connmgr.cli.relay.session import Session, Signalled, die_by
-from connmgr.cli.terminal.escape import ESCAPE
-from connmgr.cli.terminal.lent import on_terminal
-from connmgr.cli.terminal.raw import size_of
+from connmgr.cli.standard_streams import Session, Signalled, die_by
+from connmgr.cli.terminal.raw import ESCAPE, on_terminal, size_of
 from connmgr.client import Client, ClientError
-from connmgr.client.names import with_beginning
-from connmgr.printable import visible
 
 INCOMPLETE = {
     "cut": "the recording has ended at `max-recording`; later output is not in it.",
@@ -34,38 +28,6 @@ def open_terminal(client: Client, connection: str, session: str | None, sent: di
     return client.terminal.open(
         connection, session=session, columns=columns, rows=rows, term=term, record=record or None, send_env=sent
     )
-
-
-def find_terminal(
-    client: Client, connection: str | None, name: str, *, reads: bool = False, ended: bool = False
-) -> str:
-    """Return the uuid of the running terminal that ``name`` means, of ``connection`` if given.
-
-    ``name`` is its uuid, ``""``, or the name of its connection; if ``reads``, the beginning of its uuid suffices. With
-    ``ended`` a uuid may be that of a terminal that has ended.
-    :raises Failure: there is none, or several, which are listed.
-    """
-    every = client.terminal.query()
-    ids = {one["terminal"] for one in every if ended or one["state"] == "running"}
-    running = [one for one in every if one["state"] == "running"]
-    found = [one for one in every if one["terminal"] == name.lower() and one["terminal"] in ids]
-    if not found and not name:
-        found = running
-    elif not found:
-        meant = find_exactly(client, name)
-        found = [one for one in running if one["connection"] == meant]
-        begins = with_beginning(ids, name) if meant is None and reads else []
-        found += [one for one in every if one["terminal"] in begins]
-        if meant is None and not found:
-            raise Failure(f"No such terminal runs: {visible(name)} is neither a uuid nor a connection.", NOT_FOUND)
-    found = [one for one in found if connection in (None, one["connection"])]
-    if len(found) == 1:
-        return str(found[0]["terminal"])
-    if not found:
-        raise Failure("No such terminal runs. `connmgr shell CONNECTION` opens one.", NOT_FOUND)
-    paths = {one.id: one.path for one in client.connection.info(sorted({one["connection"] for one in found}))}
-    lines = sorted(f"  {one['terminal']}  {visible(paths[one['connection']])}" for one in found)
-    raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
 
 
 def attach(client: Client, terminal: str, *, watch: bool) -> int:

@@ -164,11 +164,10 @@ def list_jobs(
 
 
 def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> Listed:
-    command = job.command if isinstance(job.command, str) else " ".join(job.command)
     return Listed(
         job=job.id,
         system=paths.get(job.connection, job.connection),
-        command=visible(command[:COMMAND_CHARACTERS], lines=True),
+        command=visible(job.text[:COMMAND_CHARACTERS], lines=True),
         state=job.state,
         exitCode=job.exit_code,
         age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),

@@ -134,7 +134,7 @@ def test_files_and_devices_are_read_and_written(far: Far, tmp_path: Path) -> Non
         (["-Z", "web"], "ssh has no option -Z."),
         ([], "Name a connection"),
         (["-s", "web", "netconf"], "sftp alone"),
-        (["-L", "0.0.0.0:1:a:2", "web"], "loopback interface alone, not from '0.0.0.0'"),
+        (["-L", "0.0.0.0:1:a:2", "web"], "Cannot listen on '0.0.0.0': forwarded ports listen on loopback only"),
         (["-L", "/a:/b", "web"], "is not a port and host"),
         (["-W", "nonsense", "web"], "not of the form HOST:PORT"),
         (["-O", "forward", "web"], "the daemon keeps the link"),

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connmgr.cli.terminal.escape import Escapes
-from connmgr.cli.terminal.raw import Modes
+from connmgr.cli.terminal.raw import Escapes, Modes
 
 
 @pytest.mark.parametrize(

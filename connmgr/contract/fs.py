@@ -1,0 +1,153 @@
+"""``/fs``: blobs, and files of the machines that shells run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from connmgr.contract.common import AwaitsApproval, Elevate, ShellNamed
+from connmgr.contract.message import ID, MODE, PATH, Described, Fact, Message, Pattern, Wrong
+
+QUERY_PATH = Fact("QUERY_PATH")
+"""A path in a query, where any byte can be written as ``%FF``."""
+
+QUERY_USER = Fact("QUERY_USER")
+"""A wish to run as another user, given in a query by the user's name."""
+
+MOMENT = Fact("MOMENT")
+"""A time since 1970, with its offset from UTC."""
+
+Path = Annotated[bytes, PATH]
+NewMode = Annotated[int | None, MODE, "The permissions of a new file, in octal. An existing file keeps its own."]
+
+
+class PathRequest(ShellNamed):
+    path: Annotated[Path, "Absolute, relative to the shell's directory, or beginning with `~/`."]
+
+
+class ListFilesRequest(PathRequest):
+    recursive: Annotated[bool, "True also lists the directories below, by paths relative to `path`."] = False
+
+
+class GlobRequest(ShellNamed):
+    pattern: Annotated[Path, "A path with the wildcards `*`, `?` and `[…]` of a shell; otherwise as `path`."]
+
+
+class MembersRequest(PathRequest):
+    members: Annotated[
+        Sequence[Path],
+        "Paths below `path`: only these, with everything below them. Without it: everything.",
+    ] = ()
+
+
+class ChecksumResponse(Message):
+    name: Annotated[Path, "The path relative to `path`; for a single file its name."]
+    sha256: Annotated[str, "The SHA-256 of its content, in hexadecimal."]
+
+
+class ChecksumsResponse(Message):
+    entries: Annotated[list[ChecksumResponse], "The files, in no order."]
+
+
+class QueryShellNamed(ShellNamed):
+    elevate: Annotated[Elevate | None, QUERY_USER, "The user to run as, by sudo; otherwise as in `/shell/exec`."] = None
+
+
+class ExtractRequest(QueryShellNamed):
+    path: Annotated[bytes, QUERY_PATH, "The directory; otherwise as in `/fs/list`."]
+    exact: Annotated[bool, "True sets the modes of the archive, regardless of the umask of the shell's user."] = False
+
+
+class UploadRequest(QueryShellNamed):
+    path: Annotated[bytes, QUERY_PATH, "The file; otherwise as in `/fs/write`."]
+    mode: NewMode = None
+    modified: Annotated[datetime | None, MOMENT, "The time of the file's last change. By default it is now."] = None
+
+
+class UploadResponse(Message):
+    bytes: Annotated[int, "Bytes of the file."]
+    sha256: Annotated[str, "Their SHA-256, in hexadecimal."]
+
+
+class FailedResponse(Message):
+    path: Annotated[Path, "The path in the archive."]
+    message: Annotated[str, "The machine's error message."]
+
+
+class ExtractResponse(Message):
+    files: Annotated[int, "Files and links in the archive."]
+    bytes: Annotated[int, "Bytes of their content."]
+    failed: Annotated[
+        list[FailedResponse],
+        "Entries that could not be moved to their place; a directory stands for its whole content.",
+    ]
+
+
+class BlobResponse(Message):
+    blob: Annotated[str, Described({"format": "uuid"}), "The blob's uuid."]
+
+
+class ScriptRequest(ShellNamed):
+    blob: Annotated[str, ID, "A blob that this session has stored."]
+
+
+class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
+    mode: NewMode = None
+    replaces: Annotated[
+        str | None,
+        Pattern("[0-9a-f]{64}\\Z", published="^[0-9a-f]{64}$"),
+        "The SHA-256 of the file to replace, in hexadecimal. If another file or content is there, the answer is "
+        "`file_changed`. Not together with `create`.",
+    ] = None
+    create: Annotated[
+        bool | None,
+        "True only creates a new file. If something exists at the path, the answer is `file_exists`.",
+    ] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.replaces is not None and self.create:
+            raise Wrong("Give either replaces or create, not both.", "create")
+
+
+class ScriptResponse(Message):
+    path: Annotated[Path, "The new file's path."]
+
+
+class EntryResponse(Message):
+    """A file; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads."""
+
+    name: Annotated[Path, "The name in its directory; for a single file, the path of the request."]
+    type: Annotated[str, "`file`, `directory`, `link`, `fifo`, `socket`, `character`, `block` or `unknown`."]
+    size: Annotated[int, "In bytes."]
+    mode: Annotated[int, MODE, "Permission bits in octal."]
+    modified: Annotated[datetime, "When the content was last changed."]
+    uid: Annotated[int, "The owner's number."]
+    gid: Annotated[int, "The group's number."]
+    owner: Annotated[str, "The owner's name; the number if it has none."]
+    group: Annotated[str, "The group's name; the number if it has none."]
+    target: Annotated[bytes | None, PATH, "The target of a link, or null."]
+
+
+class StatRequest(PathRequest):
+    follow: Annotated[bool, "True describes a link's target, false the link itself."] = True
+
+
+class ListResponse(Message):
+    entries: Annotated[list[EntryResponse], "The content of the directory, by name."]
+
+
+class RemovePathRequest(PathRequest, AwaitsApproval):
+    recursive: Annotated[bool, "True removes a directory with its content."] = False
+
+
+class MkdirRequest(PathRequest, AwaitsApproval):
+    mode: Annotated[int | None, MODE, "The permissions of the new directory, in octal."] = None
+    parents: Annotated[bool, "True creates missing parents too, and accepts an existing directory."] = False
+
+
+class MoveRequest(ShellNamed, AwaitsApproval):
+    source: Annotated[Path, "The file or directory to move."]
+    target: Annotated[Path, "The new path, not the directory to move into."]
+    overwrite: Annotated[bool, "True replaces a file at `target`."] = False

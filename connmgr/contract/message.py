@@ -1,0 +1,460 @@
+"""How a message of the API is declared, and how it becomes JSON and back.
+
+A message is a class with annotated fields::
+
+    class JobWaitRequest(JobRequest):
+        wait: Annotated[float, Range(0, 30), "Seconds after which the answer comes in any case."] = 30.0
+
+The text in ``Annotated`` is the field's published description; the other facts bound what the daemon accepts. A field
+without a default is required. A field whose default is None may be absent; None then stands for that, and JSON's null
+is refused. Where null has a meaning of its own, the type admits None and the default is another, or :data:`ABSENT`.
+
+In JSON a field's name is written in camel case: ``max_bytes`` is ``maxBytes``. A trailing underscore is dropped.
+
+Reading and writing here trust the other side. What clients send is validated by schemas that are derived from the same
+declarations. Only the standard library's light modules are imported, because every start of the command line pays.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        return lambda kind: kind
+
+
+class Absent:
+    """The type of :data:`ABSENT`."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT = Absent()
+"""The default of a field that may be absent and whose null means something else."""
+
+
+class Json(NamedTuple):
+    """The name of a field in JSON, where it is not the attribute's in camel case."""
+
+    name: str
+
+
+class Range(NamedTuple):
+    """The bounds of a number; ``above`` excludes the lower one."""
+
+    min: float | None = None
+    max: float | None = None
+    above: bool = False
+
+
+class Length(NamedTuple):
+    """The bounds of the length of a text or a list."""
+
+    min: int | None = None
+    max: int | None = None
+
+
+class OneOf(NamedTuple):
+    """The values that a text may have."""
+
+    values: tuple[str, ...]
+
+
+class Pattern(NamedTuple):
+    """A regular expression that a whole text must match, and what is wrong with one that does not.
+
+    ``published`` is the expression in the description of the API; empty if it has none.
+    """
+
+    expression: str
+    error: str | None = None
+    published: str = ""
+
+
+class Described:
+    """Further members of a field's published description, as JSON Schema."""
+
+    __match_args__ = ("members",)
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self.members = members
+
+
+class Keys(NamedTuple):
+    """The facts about the names in a mapping."""
+
+    facts: tuple[Any, ...]
+
+
+def time_to_json(time: datetime) -> str:
+    """Return an aware time in ISO 8601, in UTC with microseconds: ``2025-01-31T08:15:00.000000Z``."""
+    return time.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def time_from_json(text: str) -> datetime:
+    """Return a time of the API as an aware one."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def path_to_json(path: bytes) -> str | dict[str, str]:
+    """Return a path as a text, or as ``{"base64": …}`` where it is not UTF-8."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(path).decode()}
+
+
+def path_from_json(path: str | Mapping[str, str]) -> bytes:
+    """Return a path of the API."""
+    return path.encode() if isinstance(path, str) else base64.b64decode(path["base64"])
+
+
+class Fact:
+    """A fact about a field that needs no more than its name; ``write`` makes JSON of a value, ``read`` the reverse."""
+
+    def __init__(
+        self, name: str, write: Callable[[Any], Any] | None = None, read: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.name = name
+        self.write = write
+        self.read = read
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NUL = Fact("NUL")
+"""A text may have NUL characters."""
+
+INTERNAL = Fact("INTERNAL")
+"""The daemon sets the field; clients may not."""
+
+NULLABLE = Fact("NULLABLE")
+"""JSON's null is accepted, and is the same as the default."""
+
+SECRET = Fact("SECRET")
+"""The value is a secret: the message's repr does not show it."""
+
+ID = Fact("ID")
+"""A uuid of something in the vault, in lower case; any other text means something unknown."""
+
+FILTER = Fact("FILTER")
+"""A filter for paths."""
+
+PATH = Fact("PATH", path_to_json, path_from_json)
+"""Bytes of a path, in JSON a text, or ``{"base64": …}`` where they are not UTF-8."""
+
+TIME = Fact("TIME", time_to_json, time_from_json)
+"""A point in time, in JSON ISO 8601 in UTC with microseconds."""
+
+USER = Fact("USER")
+"""The name of a user of a machine, or ``#`` and a number."""
+
+MODE = Fact("MODE", "{:04o}".format, lambda text: int(text, 8))
+"""Permission bits, in JSON an octal text such as ``0644``."""
+
+DISTINCT = Fact("DISTINCT")
+"""Equal ids in a list are validated once; a client may send thousands."""
+
+M = TypeVar("M", bound="Message")
+
+
+class Wrong(ValueError):
+    """A message whose fields contradict each other; ``field`` is the JSON name of the one at fault."""
+
+    def __init__(self, text: str, field: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.field = field
+
+
+class Field(NamedTuple):
+    """A field as it was declared."""
+
+    name: str
+    json: str
+    type: Any
+    """The type without None and without ``Annotated``."""
+
+    facts: tuple[Any, ...]
+    description: str
+    required: bool
+    default: Any
+    nullable: bool
+
+    def fact(self, kind: type[Any]) -> Any:
+        """Return the fact of this kind, or None."""
+        return next((fact for fact in self.facts if isinstance(fact, kind)), None)
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the field is left out of JSON when it has its default."""
+        return not self.required and (self.default is None or self.default is ABSENT) and NULLABLE not in self.facts
+
+    def is_absent(self, message: Message) -> bool:
+        """Whether the field has no value in ``message``, and is left out of its JSON."""
+        return self.is_optional and getattr(message, self.name) is self.default
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=True)
+class Message:
+    """A message; its values do not change, and equal messages are equal.
+
+    :raises TypeError: a required field is missing, or there is no field of a given name.
+    """
+
+    _fields: ClassVar[tuple[Field, ...] | None] = None
+    _names: ClassVar[frozenset[str]] = frozenset()
+    _required: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        cls._fields = None
+        declared: dict[str, bool] = {}
+        for base in reversed(cls.__mro__):
+            for name, hint in getattr(base, "__annotations__", {}).items():
+                if base is not Message and not _is_of_class(hint):
+                    # A default of a parent class does not count where the field is declared anew.
+                    declared[name] = name not in base.__dict__
+                elif name in declared and name in base.__dict__:
+                    declared[name] = False
+        cls._names = frozenset(declared)
+        cls._required = frozenset(name for name, required in declared.items() if required)
+
+    def __init__(self, **values: Any) -> None:
+        if not (self._required <= values.keys() <= self._names):
+            wrong = sorted((self._required - values.keys()) | (values.keys() - self._names))
+            raise TypeError(f"{type(self).__name__}: missing or unknown: {', '.join(wrong)}")
+        self.__dict__.update(values)
+
+    def __contains__(self, json: str) -> bool:
+        return self.get(json) is not None
+
+    def __getitem__(self, json: str) -> Any:
+        value = self.get(json)
+        if value is None:
+            raise KeyError(json)
+        return value
+
+    def get(self, json: str, default: Any = None) -> Any:
+        """Return the value of the field of this name in JSON, or ``default`` if it is absent or there is none."""
+        name = _by_json(type(self)).get(json)
+        value = None if name is None else getattr(self, name)
+        return default if value is None or value is ABSENT else value
+
+    @classmethod
+    def read(cls: type[M], members: Mapping[str, Any]) -> M:
+        """Return the message that ``members`` of JSON hold; as :func:`from_json`."""
+        return from_json(cls, members)
+
+    def check(self) -> None:
+        """Raise :class:`Wrong` if the fields contradict each other; a subclass calls its parent's first."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: messages do not change")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(getattr(self, n) == getattr(other, n) for n in self._names)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(getattr(self, name) for name in sorted(self._names))))
+
+    def __repr__(self) -> str:
+        fields = (field for field in fields_of(type(self)) if not field.is_absent(self))
+        return f"{type(self).__name__}({', '.join(f'{field.name}={_shown(field, self)}' for field in fields)})"
+
+
+_BY_JSON: dict[type[Message], dict[str, str]] = {}
+
+
+def _by_json(kind: type[Message]) -> dict[str, str]:
+    """Return the names of attributes by their names in JSON."""
+    if kind not in _BY_JSON:
+        _BY_JSON[kind] = {field.json: field.name for field in fields_of(kind)}
+    return _BY_JSON[kind]
+
+
+def _is_of_class(hint: object) -> bool:
+    return (isinstance(hint, str) and hint.startswith("ClassVar")) or typing.get_origin(hint) is ClassVar
+
+
+def _shown(field: Field, message: Message) -> str:
+    value = getattr(message, field.name)
+    return "…" if SECRET in field.facts and value is not None else repr(value)
+
+
+def replace(message: M, **changes: Any) -> M:
+    """Return the message with other values of some fields."""
+    return type(message)(**{**message.__dict__, **changes})
+
+
+def changed(request: Any, **changes: Any) -> Any:
+    """Return a request with other values of some fields, named as in JSON; None removes one."""
+    if isinstance(request, Message):
+        names = _by_json(type(request))
+        return replace(request, **{names[name]: value for name, value in changes.items()})
+    return {name: value for name, value in {**request, **changes}.items() if value is not None}
+
+
+def camel_case(name: str) -> str:
+    """Return the name of an attribute as JSON has it: ``maxBytes``, and ``from`` for ``from_``."""
+    first, *further = name.rstrip("_").split("_")
+    return first + "".join(map(str.capitalize, further))
+
+
+def fields_of(kind: type[Message]) -> tuple[Field, ...]:
+    """Return the fields of a message class, its parents' first, in the order of their declaration."""
+    if kind._fields is None:
+        # typing's own function for this does not return a parent's Annotated that a child declares anew.
+        hints: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            space = vars(sys.modules[base.__module__])
+            for name, hint in getattr(base, "__annotations__", {}).items():
+                if base is not Message and not _is_of_class(hint):
+                    hints[name] = eval(hint, space) if isinstance(hint, str) else hint  # noqa: S307 - our own source
+        kind._fields = tuple(_field(kind, name, hint) for name, hint in hints.items())
+    return kind._fields
+
+
+def _field(kind: type[Message], name: str, hint: Any) -> Field:
+    type, facts, nullable = unwrapped(hint)
+    texts = [fact for fact in facts if isinstance(fact, str)]
+    required = name in kind._required
+    default = None if required else getattr(kind, name)
+    json = next((fact.name for fact in facts if isinstance(fact, Json)), camel_case(name))
+    nullable = NULLABLE in facts or (nullable and (required or default is not None))
+    others = tuple(fact for fact in facts if not isinstance(fact, str | Json))
+    # The first text is the outermost: a description given where the field is declared.
+    return Field(name, json, type, others, texts[0] if texts else "", required, default, nullable)
+
+
+class Unwrapped(NamedTuple):
+    """A type without ``Annotated`` and None; what annotated it, the outermost first; and whether None was part."""
+
+    type: Any
+    facts: tuple[Any, ...]
+    nullable: bool
+
+
+def unwrapped(hint: Any) -> Unwrapped:
+    """Return the type within a hint."""
+    facts: list[Any] = []
+    nullable = False
+    while True:
+        origin = typing.get_origin(hint)
+        if origin is Annotated:
+            hint, *annotated = typing.get_args(hint)
+            facts.extend(annotated)
+        elif origin in (Union, types.UnionType):
+            parts = typing.get_args(hint)
+            nullable = nullable or type(None) in parts
+            left = [part for part in parts if part not in (type(None), Absent)]
+            if len(left) != 1:
+                return Unwrapped(Any, tuple(facts), nullable)
+            hint = left[0]
+        elif origin is Literal:
+            facts.append(OneOf(typing.get_args(hint)))
+            hint = str
+        else:
+            return Unwrapped(hint, tuple(facts), nullable)
+
+
+def to_json(message: Any, kind: type[Message] | None = None) -> dict[str, Any]:
+    """Return the message as members of JSON: what is absent is left out.
+
+    With ``kind``, ``message`` may be any object with the attributes of such a message.
+    """
+    return {
+        json: value if write is None or value is None else write(value)
+        for name, json, write, omitted in _writers(kind or type(message))
+        if (value := getattr(message, name)) is not omitted
+    }
+
+
+def members(message: Message) -> dict[str, Any]:
+    """Return the values of the fields that are not absent, unconverted, by their names in JSON."""
+    return {
+        json: value
+        for name, json, _, _ in _writers(type(message))
+        if (value := getattr(message, name)) is not None and value is not ABSENT
+    }
+
+
+def from_json(kind: type[M], members: Mapping[str, Any]) -> M:
+    """Return the message that ``members`` of JSON hold; members that it does not know are ignored.
+
+    :raises KeyError: a required one is missing.
+    """
+    values = {}
+    for name, json, read, required in _readers(kind):
+        if required or json in members:
+            value = members[json]
+            values[name] = value if read is None or value is None else read(value)
+    return kind(**values)
+
+
+SEQUENCES = (list, tuple, Sequence)
+"""The types of fields that are lists in JSON."""
+
+_KEPT = object()
+"""Stands for no value: a field that is never left out."""
+
+_WRITERS: dict[type[Message], list[tuple[str, str, Callable[[Any], Any] | None, Any]]] = {}
+_READERS: dict[type[Message], list[tuple[str, str, Callable[[Any], Any] | None, bool]]] = {}
+
+
+def _writers(kind: type[Message]) -> list[tuple[str, str, Callable[[Any], Any] | None, Any]]:
+    if kind not in _WRITERS:
+        _WRITERS[kind] = [
+            (field.name, field.json, _writer(field.type, field.facts), field.default if field.is_optional else _KEPT)
+            for field in fields_of(kind)
+        ]
+    return _WRITERS[kind]
+
+
+def _readers(kind: type[Message]) -> list[tuple[str, str, Callable[[Any], Any] | None, bool]]:
+    if kind not in _READERS:
+        _READERS[kind] = [
+            (field.name, field.json, _reader(field.type, field.facts), field.required) for field in fields_of(kind)
+        ]
+    return _READERS[kind]
+
+
+def _writer(type_: Any, facts: Sequence[Any]) -> Callable[[Any], Any] | None:
+    """Return what makes JSON of a value, None where it is JSON already."""
+    if typing.get_origin(type_) in SEQUENCES:
+        item = unwrapped(typing.get_args(type_)[0])
+        write = _writer(item.type, item.facts)
+        return None if write is None else lambda values: list(map(write, values))
+    if isinstance(type_, type) and issubclass(type_, Message):
+        return to_json
+    if type_ is datetime:
+        return time_to_json
+    return next((fact.write for fact in facts if isinstance(fact, Fact) and fact.write), None)
+
+
+def _reader(type_: Any, facts: Sequence[Any]) -> Callable[[Any], Any] | None:
+    if typing.get_origin(type_) in SEQUENCES:
+        item = unwrapped(typing.get_args(type_)[0])
+        read = _reader(item.type, item.facts)
+        if typing.get_origin(type_) is tuple:
+            return tuple if read is None else lambda values: tuple(map(read, values))
+        return None if read is None else lambda values: list(map(read, values))
+    if isinstance(type_, type) and issubclass(type_, Message):
+        return lambda members: from_json(type_, members)
+    if type_ is datetime:
+        return time_from_json
+    return next((fact.read for fact in facts if isinstance(fact, Fact) and fact.read), None)

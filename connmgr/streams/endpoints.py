@@ -1,0 +1,450 @@
+"""The endpoints of streams: how each is read, written, ended and held back.
+
+A :class:`connmgr.streams.splice.Splice` joins two of them. Here are those that need nothing but the system: a socket,
+and the descriptors of this program. :mod:`connmgr.pipes` has processes and TCP streams of remote hosts and the daemon's
+WebSockets, :mod:`connmgr.cli.standard_streams` has the command line's end of a WebSocket.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import socket
+import stat
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Protocol
+
+from connmgr.streams.frames import DATA, STDERR
+from connmgr.streams.loop import Loop
+
+READ_BYTES = 128 * 1024
+READS_AT_ONCE = 4
+"""Most reads of one endpoint before others get their turn."""
+
+_RESET = struct.pack("ii", 1, 0)
+
+Outcome = int | Exception
+"""How an endpoint has ended: the exit status of a process, or why there is none."""
+
+Write = Callable[[memoryview], int]
+
+
+class Receiver(Protocol):
+    """What an endpoint reports to. All methods are called in the thread of the loop, and may call the endpoint."""
+
+    def arrived(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        """Handle data, not empty, that was read: DATA or STDERR of :mod:`connmgr.streams.frames`."""
+
+    def taken(self, size: int) -> None:
+        """Handle that ``size`` bytes of what was written have been passed on."""
+
+    def ended(self) -> None:
+        """Handle that no more data will arrive, while the endpoint still takes data."""
+
+    def over(self, outcome: Outcome) -> None:
+        """Handle that the endpoint neither reads nor writes any more; not called after :meth:`Endpoint.close`."""
+
+
+class Endpoint:
+    """One endpoint of a stream. All methods are called in the thread of the loop, and none blocks.
+
+    Whatever is written is kept until it can be passed on; whoever writes stops reading the other endpoint while this
+    one ``is_full``.
+    """
+
+    receiver: Receiver
+
+    has_outcome = False
+    """Whether it is over by itself some time after its data have ended, so that the splice has to wait for that."""
+
+    awaits_outcome = False
+    """Whether its peer waits for an outcome, and not only for the end of the data."""
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that were written and not yet passed on."""
+        return 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be written until ``taken`` is reported."""
+        return self.unwritten > 0
+
+    def begin(self, receiver: Receiver) -> None:
+        """Report to ``receiver`` from now on, and read."""
+        self.receiver = receiver
+        self.resume()
+
+    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        """Write ``data`` after all earlier data."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Tell the peer, after all earlier data, that no more follow."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """Handle that the other endpoint is over with ``outcome``; then end or report ``over``.
+
+        After success the peer gets all earlier data and the end. It may go on sending for a while, which goes nowhere:
+        closing at once would answer that with a reset, and the peer would lose what it has not read yet.
+        """
+        if outcome == 0:
+            self.end()
+        else:
+            self.close(reset=True)
+            self.receiver.over(outcome)
+
+    def pause(self) -> None:
+        """Read nothing until :meth:`resume`, so that the peer has to wait."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+    def acknowledge(self, size: int) -> None:
+        """Let the peer send ``size`` bytes more, because so many were passed on by the other endpoint."""
+
+    def close(self, *, reset: bool = False) -> None:
+        """Release it at once; ``reset`` signals the peer that data was lost. Calling it again does nothing."""
+
+
+class Outbox:
+    """Data that ``write`` has not taken yet; ``write`` raises BlockingIOError or TimeoutError if it takes none now.
+
+    :meth:`put` and :meth:`flush` return how many bytes were written, and raise what else ``write`` raises.
+    """
+
+    __slots__ = ("_pieces", "_write", "size")
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._pieces: deque[memoryview] = deque()
+        self.size = 0
+        """Bytes that wait."""
+
+    def put(self, data: bytes | memoryview) -> int:
+        """Write ``data`` after what waits."""
+        rest = memoryview(data)
+        written = 0
+        if not self._pieces:
+            try:
+                written = self._write(rest)
+            except (BlockingIOError, TimeoutError):
+                written = 0
+            if written == len(rest):
+                return written
+            rest = rest[written:]
+        self._pieces.append(rest)
+        self.size += len(rest)
+        # A write that took only a part, such as one packet's worth, may take more.
+        return written + self.flush() if written else 0
+
+    def flush(self) -> int:
+        """Write as much as is taken."""
+        before = self.size
+        pieces = self._pieces
+        try:
+            while pieces:
+                first = pieces[0]
+                written = self._write(first)
+                self.size -= written
+                if written == len(first):
+                    pieces.popleft()
+                else:
+                    pieces[0] = first[written:]
+        except (BlockingIOError, TimeoutError):
+            pass
+        return before - self.size
+
+    def drop(self) -> int:
+        """Forget what waits; return how many bytes."""
+        dropped, self.size = self.size, 0
+        self._pieces.clear()
+        return dropped
+
+
+class SocketEndpoint(Endpoint):
+    """A connected socket, which belongs to this from now on."""
+
+    resets = True
+    """Whether the peer gets a reset where the other endpoint has failed, instead of an end like any other."""
+
+    def __init__(self, loop: Loop, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        with suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._loop, self._socket, self._descriptor = loop, connected, connected.fileno()
+        self._outbox = Outbox(connected.send)
+        self._events = 0
+        self._reads = self._closed = self._ends = False
+        self._has_ended = False
+
+    @property
+    def unwritten(self) -> int:
+        return self._outbox.size
+
+    def answer(self, data: bytes) -> bool:
+        """Send ``data`` before :meth:`begin`; return whether all was accepted.
+
+        The send buffer of a new socket is larger than any answer, so nothing is kept.
+        """
+        try:
+            return self._socket.send(data) == len(data)
+        except OSError:
+            return False
+
+    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        if self._closed:
+            return
+        try:
+            written = self._outbox.put(data)
+        except OSError as error:
+            self._fail(error)
+            return
+        if self._outbox.size:
+            self._watch()
+        if written:
+            self.receiver.taken(written)
+
+    def end(self) -> None:
+        self._ends = True
+        self._settle()
+
+    def finish(self, outcome: Outcome) -> None:
+        super().finish(outcome if self.resets else 0)
+
+    def pause(self) -> None:
+        self._reads = False
+        self._watch()
+
+    def resume(self) -> None:
+        self._reads = not (self._closed or self._has_ended)
+        self._watch()
+
+    def close(self, *, reset: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed, self._reads = True, False
+        self._loop.unwatch(self._descriptor)
+        self._outbox.drop()
+        if reset:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._socket.close()
+
+    def _watch(self) -> None:
+        events = (selectors.EVENT_READ if self._reads else 0) | (selectors.EVENT_WRITE if self._outbox.size else 0)
+        if events == self._events or self._closed:
+            return
+        self._events = events
+        if events:
+            self._loop.watch(self._descriptor, events, self._ready)
+        else:
+            self._loop.unwatch(self._descriptor)
+
+    def _ready(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if events & selectors.EVENT_READ:
+            self._read()
+
+    def _read(self) -> None:
+        for _ in range(READS_AT_ONCE):
+            if not self._reads:
+                return
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(error)
+                return
+            if not data:
+                self._has_ended = True
+                self.pause()
+                self.receiver.ended()
+                return
+            self.receiver.arrived(data)
+            if len(data) < READ_BYTES:
+                # A short read has taken all available data.
+                return
+
+    def _flush(self) -> None:
+        try:
+            written = self._outbox.flush()
+        except OSError as error:
+            self._fail(error)
+            return
+        self._watch()
+        if written:
+            self._settle()
+            self.receiver.taken(written)
+
+    def _settle(self) -> None:
+        """End the output once all of it is written."""
+        if self._ends and not self._outbox.size and not self._closed:
+            self._ends = False
+            # The peer may be gone; reading will tell.
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+
+    def _fail(self, error: OSError) -> None:
+        self.close(reset=True)
+        self.receiver.over(error)
+
+
+class DescriptorEndpoint(Endpoint):
+    """Descriptors that other processes may share, such as this program's standard streams: one to read, two to write.
+
+    They are neither made non-blocking, which would affect all who share them, nor closed. Each of the two outputs has
+    its own queue, because one whose reader waits must not stop the other: a pipe of the daemon is not paused, and its
+    window bounds both.
+
+    ``typed`` gets all input and returns what to pass on; ``shown`` gets output before it is written. ``output_ended``
+    is called when all output is written.
+    """
+
+    def __init__(self, loop: Loop, source: int | None, out: int, err: int | None = None) -> None:
+        self._loop, self._source = loop, source
+        self.typed: Callable[[bytes], bytes] | None = None
+        self.shown: Callable[[bytes | memoryview], object] | None = None
+        self.output_ended: Callable[[], object] | None = None
+        self._opened = ExitStack()
+        self._out = Outbox(self._writer(out))
+        self._err = self._out if err is None else Outbox(self._writer(err))
+        self._descriptors = {DATA: out, STDERR: out if err is None else err}
+        self._waiting: set[int] = set()
+        self._reads = self._closed = self._ends = False
+        self._outcome: Outcome | None = None
+
+    @property
+    def unwritten(self) -> int:
+        return self._out.size + (self._err.size if self._err is not self._out else 0)
+
+    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
+        if self._closed or (self._outcome is not None and kind == DATA):
+            return
+        if self.shown is not None:
+            self.shown(data)
+        box = self._err if kind == STDERR else self._out
+        self._pass_on(kind, box, lambda: box.put(data))
+
+    def end(self) -> None:
+        self._ends = True
+        self._settle()
+
+    def finish(self, outcome: Outcome) -> None:
+        self.pause()
+        self._outcome = outcome
+        self._ends = self._ends or isinstance(outcome, int)
+        self._settle()
+
+    def pause(self) -> None:
+        if self._reads and self._source is not None:
+            self._loop.unwatch(self._source)
+        self._reads = False
+
+    def resume(self) -> None:
+        if self._source is None or self._reads or self._closed or self._outcome is not None:
+            return
+        self._reads = True
+        self._loop.watch(self._source, selectors.EVENT_READ, self._read)
+
+    def close(self, *, reset: bool = False) -> None:
+        if self._closed:
+            return
+        self.pause()
+        self._closed = True
+        for descriptor in self._waiting:
+            self._loop.unwatch(descriptor)
+        self._opened.close()
+
+    def _read(self, _: int) -> None:
+        assert self._source is not None, "it is watched"  # noqa: S101
+        try:
+            data = os.read(self._source, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            # A terminal after a hang-up: as at the end.
+            data = b""
+        if not data:
+            self.pause()
+            self._source = None
+            self.receiver.ended()
+        elif data := data if self.typed is None else self.typed(data):
+            self.receiver.arrived(data)
+
+    def _pass_on(self, kind: int, box: Outbox, write: Callable[[], int]) -> None:
+        try:
+            written = write()
+        except OSError as error:
+            # A reader of standard error that is gone does not end the stream.
+            written = box.drop()
+            if box is self._out:
+                self._outcome, written = error, 0
+        self._await(kind, box)
+        self._settle()
+        if written and not self._closed:
+            self.receiver.taken(written)
+
+    def _await(self, kind: int, box: Outbox) -> None:
+        """Watch the descriptor of ``box`` as long as data waits."""
+        descriptor = self._descriptors[kind]
+        if box.size and descriptor not in self._waiting:
+            self._waiting.add(descriptor)
+            self._loop.watch(descriptor, selectors.EVENT_WRITE, lambda _: self._pass_on(kind, box, box.flush))
+        elif not box.size and descriptor in self._waiting:
+            self._waiting.discard(descriptor)
+            self._loop.unwatch(descriptor)
+
+    def _settle(self) -> None:
+        """Report the ends that wait for the output to be written."""
+        if self.unwritten or self._closed:
+            return
+        if self._ends:
+            # Readers of a pipe see its end when the last descriptor is closed, and some of them are our own.
+            self._opened.close()
+            if self.output_ended is not None:
+                output_ended, self.output_ended = self.output_ended, None
+                output_ended()
+        if self._outcome is not None:
+            self.close()
+            self.receiver.over(self._outcome)
+
+    def _writer(self, descriptor: int) -> Write:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISSOCK(mode):
+            connected = self._opened.enter_context(socket.socket(fileno=os.dup(descriptor)))
+            return lambda data: connected.send(data, socket.MSG_DONTWAIT)
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            own = self._opened_anew(descriptor)
+            return (
+                (lambda data: _little_by_little(descriptor, data)) if own is None else lambda data: os.write(own, data)
+            )
+        return lambda data: os.write(descriptor, data)
+
+    def _opened_anew(self, descriptor: int) -> int | None:
+        """Return a non-blocking descriptor of the same pipe or terminal, or None if there can be none.
+
+        Setting O_NONBLOCK would affect all processes that share the open file; opening it again yields an own one.
+        """
+        try:
+            own = os.open(f"/dev/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        self._opened.callback(os.close, own)
+        # Where /dev/fd duplicates descriptors, the file was not opened again.
+        return None if os.get_blocking(own) or not os.get_blocking(descriptor) else own
+
+
+def _little_by_little(descriptor: int, data: memoryview) -> int:
+    """Write a piece that cannot block once the descriptor is writable: POSIX lets a pipe take PIPE_BUF bytes then."""
+    writable = select.poll()
+    writable.register(descriptor, select.POLLOUT)
+    if not writable.poll(0):
+        raise BlockingIOError
+    return os.write(descriptor, data[: select.PIPE_BUF])

@@ -1,0 +1,186 @@
+"""The routes of tunnels: a leased link, the streams that are opened over it, and ports of a remote host."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from connmgr.engine.script import Source, script_argv
+from connmgr.errors import HostRefused, ShellLost, TransportUnsupported
+from connmgr.links.link import Lease
+from connmgr.links.process import PROBE_SECONDS, answering
+from connmgr.links.table import LinkTable
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener, Transport
+from connmgr.secrets.principals import Access
+from connmgr.streams.loop import Loop
+
+DIAL_SECONDS = 10.0
+"""Longest time for the remote host to open a stream."""
+
+READ_SECONDS = 1.0
+PROGRAMS = ("python3", "bash", "socat", "nc")
+"""Programs that can relay, the best first: they pass on more about the end of a stream."""
+
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
+"""Names and addresses that no program can mistake for an option or for more than a host."""
+
+_FIND = Source("connmgr.tunnels", "find_relay")
+_RELAY = Source("connmgr.tunnels", "relay")
+
+
+ACCEPT_SECONDS = 1.0
+"""Longest single wait for a connection, before waiting again."""
+
+Take = Callable[[socket.socket | None, ByteStream, str], object]
+
+
+class Route(NamedTuple):
+    """A leased link, or None if no link is needed, because the tunnel leads to its own machine.
+
+    If the link carries no streams, ``relay`` starts programs for them. ``listener`` is the tunnel's port on the
+    remote host, if it has one, and ``address`` that port's address.
+    """
+
+    lease: Lease | None
+    relay: Relay | None = None
+    listener: Listener | None = None
+    address: tuple[str, int] | None = None
+
+    @property
+    def intact(self) -> bool:
+        """Whether its link works, as far as known without asking the remote host."""
+        return self.lease is None or self.lease.link.alive
+
+    def dial(self, host: str, port: int) -> ByteStream | Channel:
+        """Open a stream from the remote host to ``host:port``.
+
+        :raises ShellLost: the link is lost, or gives no sign of life.
+        :raises connmgr.errors.OperationError: the stream could not be opened.
+        """
+        if self.lease is None:
+            raise ShellLost("The tunnel has no link.")
+        deadline = Deadline(DIAL_SECONDS)
+        first = self.lease.link.first
+        if not first.answers(deadline.within(PROBE_SECONDS).left()):
+            raise ShellLost("The far side does not respond.")
+        transport = self.lease.link.transport
+        if self.relay is not None:
+            return self.relay.dial(transport, host, port, deadline.left(LEAST_SECONDS))
+        return transport.open_tcp(host, port, timeout=deadline.left(LEAST_SECONDS))
+
+    def retire(self) -> None:
+        """Refuse further leases of the link."""
+        if self.lease is not None:
+            self.lease.link.retire()
+
+    def close(self) -> None:
+        """Stop listening, and release the link."""
+        with ExitStack() as ending:
+            if self.lease is not None:
+                ending.callback(self.lease.release)
+            if self.listener is not None:
+                self.listener.close()
+
+
+def open_route(
+    links: LinkTable, connection: str, forward: Forward, access: Access, timeout: float, *, listens_far: bool
+) -> Route:
+    """Open the route through ``connection`` within ``timeout`` seconds.
+
+    :raises connmgr.errors.TransportUnsupported: it carries no streams, and the host has no program for them.
+    :raises connmgr.errors.ConnmgrError: what leasing a link raises.
+    """
+    deadline = Deadline(timeout)
+    lease = answering(links, connection, access, deadline)
+    with ExitStack() as cleanup:
+        cleanup.callback(lease.release)
+        transport = lease.link.transport
+        route = Route(lease)
+        if listens_far:
+            listener = transport.listen_tcp(forward.host, forward.port, timeout=deadline.left(1.0))
+            route = Route(lease, None, listener, (forward.host, listener.port))
+        elif not transport.carries_streams:
+            route = Route(lease, find_relay(transport, deadline.left(1.0)))
+        cleanup.pop_all()
+        return route
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A program of the remote host that joins its standard streams with a TCP connection."""
+
+    program: str
+
+    def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
+        """Start it for a connection to ``host:port``; the channel's exit status tells whether that failed.
+
+        :raises HostRefused: ``host`` is neither a name nor an address.
+        """
+        if not _HOST.fullmatch(host):
+            raise HostRefused(f"{host!r} is neither the name nor the address of a host.")
+        argv = script_argv(_RELAY.text, [self.program, host, str(port)], own_locale=True)
+        channel = transport.open_channel(argv, timeout=timeout)
+        channel.expect_bulk()
+        return channel
+
+
+def find_relay(transport: Transport, timeout: float) -> Relay:
+    """Return the first of :data:`PROGRAMS` that the remote host has.
+
+    :raises TransportUnsupported: it has none.
+    :raises connmgr.errors.OperationError: it could not be asked.
+    """
+    deadline = Deadline(timeout)
+    channel = transport.open_channel(script_argv(_FIND.text, PROGRAMS, own_locale=True), timeout=timeout)
+    told = b""
+    try:
+        while not deadline.passed:
+            told += channel.recv(min(READ_SECONDS, deadline.left()))[0]
+    except EOFError:
+        pass
+    finally:
+        channel.close()
+    lines = told.decode(errors="replace").split()
+    if "relay" not in lines[:-1]:
+        raise TransportUnsupported(
+            "The connection carries no TCP streams, and its machine has none of the programs that could: "
+            f"{', '.join(PROGRAMS)}. Install one there."
+        )
+    return Relay(lines[lines.index("relay") + 1])
+
+
+class RemotePort:
+    """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link lost.
+
+    For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or with None and the
+    error.
+    """
+
+    def __init__(self, loop: Loop, listener: Listener, to: tuple[str, int], take: Take) -> None:
+        self._loop, self._listener, self._to, self._take = loop, listener, to, take
+        threading.Thread(target=self._accept, name="tunnel port", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                stream = self._listener.accept(ACCEPT_SECONDS)
+            except TimeoutError:
+                continue
+            except (OSError, EOFError):
+                return
+            self._loop.work(partial(self._dial, stream))
+
+    def _dial(self, stream: ByteStream) -> None:
+        """Open the connection on this side, in a thread that may wait."""
+        connected, fault = None, ""
+        try:
+            connected = socket.create_connection(self._to, DIAL_SECONDS)
+        except (OSError, UnicodeError) as error:
+            fault = getattr(error, "strerror", None) or str(error)
+        self._loop.call(partial(self._take, connected, stream, fault))

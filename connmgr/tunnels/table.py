@@ -1,0 +1,338 @@
+"""All wanted tunnels: toggled, started with the daemon, restarted with their connections, ended with tokens."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from connmgr.errors import (
+    ConnmgrError,
+    IntegrityError,
+    NotToggleable,
+    OperationError,
+    PermissionDenied,
+    PortInUse,
+    SecretLocked,
+    Stopping,
+    StreamLimit,
+)
+from connmgr.fields import map_secrets
+from connmgr.links.table import LinkTable
+from connmgr.plugin import Deadline, Forward
+from connmgr.plugin import Tunnel as TunnelType
+from connmgr.registry import Registry
+from connmgr.secrets.principals import Access
+from connmgr.streams.listener import Accepted, PortListener
+from connmgr.streams.loop import Loop
+from connmgr.tunnels.routes import Route, open_route
+from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, Status, Tunnel
+from connmgr.vault import Connection, Vault
+from connmgr.vault.wellknown import LOCAL
+
+MAX_TUNNELS = 1000
+LOOK_SECONDS = 0.5
+"""Interval of checks for lost links."""
+
+RELEASE_SECONDS = 10.0
+"""Longest wait for a stopped tunnel to release its link."""
+
+WANTED, BY_TOKEN = "sessionEnabled", "sessionToken"
+"""Members of a connection's ``cache``: whether it is wanted, and the id of the token that toggled it."""
+
+logger = logging.getLogger("connmgr.tunnels")
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A wanted tunnel or the error that prevents it, the access that opens its route, and the token it ends with."""
+
+    access: Access
+    token: str | None
+    via: str
+    """The connection that it goes through."""
+    tunnel: Tunnel | None = None
+    failure: ConnmgrError | None = None
+
+    @property
+    def status(self) -> Status:
+        if self.tunnel is not None:
+            return self.tunnel.status
+        told = None if self.failure is None else (self.failure.code, self.failure.message)
+        return Status(FAILED, last_error=told)
+
+
+class Tunnels:
+    """Keeps the wanted tunnels open; opening a route may take ``timeout`` seconds.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
+        self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
+        self._loop = Loop("tunnels")
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        self._looking = self._closed = False
+
+    def start(
+        self, id: str, access: Access, *, token: str | None = None, has_ended: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Open the tunnel ``id``, and keep it open; return after the first attempt.
+
+        An unreachable far side is not an error. ``token`` is the id of the token with which the tunnel ends;
+        ``has_ended`` returns whether that token has become invalid.
+        :raises NotToggleable: the connection is not a tunnel.
+        :raises connmgr.errors.PortInUse: another program listens on its port.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
+        :raises ConnmgrError: it cannot be opened, and there will be no other attempt.
+        """
+        record = self._vault.connections.get(id)
+        entry, is_new = self._wanted(record, access, token)
+        tunnel = entry.tunnel
+        settled = is_new and tunnel is not None and tunnel.settled.wait(self._timeout)
+        failure = tunnel.failure if settled and tunnel is not None else None
+        if failure is not None and isinstance(failure, (*FINAL, SecretLocked)):
+            self._drop(id, entry)
+            raise failure
+        with self._lock:
+            closed_since = self._entries.get(id) is not entry
+        if closed_since:
+            return
+        self._note(record, wanted=True, token=entry.token)
+        if has_ended():
+            self.stop(id)
+
+    def stop(self, id: str) -> None:
+        """Close the tunnel ``id``; return when its port and its link are released.
+
+        :raises NotToggleable: the connection is not a tunnel.
+        """
+        record = self._vault.connections.get(id)
+        self._kind(record)
+        self._note(record, wanted=False, token=None)
+        self._end([id])
+
+    def status(self, id: str) -> Status:
+        """Return the state of the tunnel ``id``."""
+        with self._lock:
+            entry = self._entries.get(id)
+        return Status(STOPPED) if entry is None else entry.status
+
+    def probe(self, via: str, access: Access) -> None:
+        """Open the route of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""
+        self._links.lease(via, access, self._timeout).release()
+
+    def resume(self) -> None:
+        """Open, in another thread, the tunnels that were wanted when the daemon stopped or that have ``autoStart``."""
+        self._loop.work(self._resume)
+
+    def unlocked(self, access: Access) -> None:
+        """Try again, with the owner's ``access``, tunnels of the owner that failed because of a locked secret."""
+        with self._lock:
+            # Those of tokens have the access of their tokens, and no more.
+            wanted = [one for one in self._entries.values() if one.token is None]
+            locked = [one for one in wanted if (one.status.last_error or ("",))[0] == "secret_locked"]
+            for entry in locked:
+                entry.access = access
+        for entry in locked:
+            if entry.tunnel is not None:
+                entry.tunnel.try_now()
+
+    def forget(self, connections: Collection[str], token: str | None = None) -> None:
+        """Close the tunnels of removed or changed connections, and open those that still exist again.
+
+        After a change with a ``token`` only the tunnels that this token has toggled are opened again, because nobody
+        has asked for the others with their new data.
+        """
+        with self._lock:
+            concerned = {id: self._entries[id] for id in connections if id in self._entries}
+        if token is not None:
+            for record in self._stored(connections):
+                if record.cache.get(WANTED) and record.cache.get(BY_TOKEN) != token:
+                    self._note(record, wanted=False, token=None)
+        self._end(concerned)
+        for id, entry in concerned.items():
+            if token is None or entry.token == token:
+                self._loop.work(partial(self._restart, id, entry))
+
+    def end(self, tokens: Collection[str], through: Collection[str] | None = None) -> None:
+        """Close the tunnels that were toggled with tokens of these ids, ``through`` these connections or all."""
+        with self._lock:
+            toggled = [(id, entry) for id, entry in self._entries.items() if entry.token in tokens]
+            ending = [id for id, entry in toggled if through is None or entry.via in through]
+        for id in ending:
+            self._loop.work(partial(self._stop_quietly, id))
+
+    def close(self, timeout: float) -> None:
+        """Close all tunnels within about ``timeout`` seconds; they stay wanted."""
+        with self._lock:
+            self._closed = True
+        self._end(list(self._entries), timeout)
+        self._loop.close(timeout)
+
+    def _wanted(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
+        """Return the entry of a tunnel, and whether it is new."""
+        kind = self._kind(record)
+        with self._lock:
+            entry = self._entries.get(record.id)
+            if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
+                # A tunnel that the owner wants too does not end with a token, nor with what the token may open.
+                if entry.token is not None or token is None:
+                    entry.access, entry.token = access, None if token is None else entry.token
+                entry.tunnel.try_now()
+                return entry, False
+            if self._closed:
+                raise Stopping("The daemon is stopping.")
+            if len(self._entries) >= MAX_TUNNELS:
+                raise StreamLimit(f"{MAX_TUNNELS} tunnels are open; close one of them first.")
+            entry = _Entry(access, token, str(record.data[kind.via or ""]))
+            entry.tunnel = self._made(kind, record, entry)
+            self._entries[record.id] = entry
+        entry.tunnel.begin()
+        self._look_on()
+        return entry, True
+
+    def _made(self, kind: TunnelType, record: Connection, entry: _Entry) -> Tunnel:
+        forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
+        via = str(record.data[kind.via or ""])
+        if kind.listens_far:
+            return Tunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
+        if via == LOCAL and (here := _already_here(forward)) is not None:
+            return Tunnel(self._loop, lambda: Route(None, address=here), None, None)
+        return Tunnel(
+            self._loop,
+            partial(self._open, kind, record, via, forward, entry),
+            partial(self._listen, forward),
+            None,
+        )
+
+    def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
+        # The tunnel leads to the data that was checked, even if the row changes meanwhile.
+        self._vault.connections.way([via], record.way)
+        route = open_route(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
+        self._vault.connections.touch(record.id, via)
+        return route
+
+    def _listen(self, forward: Forward, enter: Callable[[Accepted], None]) -> PortListener:
+        """Listen on the tunnel's port on this machine.
+
+        :raises PortInUse: the port is taken.
+        :raises OperationError: the address is not this machine's, or nobody may listen on it.
+        """
+        host = "127.0.0.1" if forward.host == "localhost" else forward.host
+        try:
+            return PortListener(self._loop, host, forward.port, forward.to, enter)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"Another program listens on port {forward.port} of {host} already.") from error
+            if error.errno == errno.EACCES:
+                raise PermissionDenied(f"The daemon's user may not listen on port {forward.port}.") from error
+            reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
+            raise OperationError(f"Cannot listen on {host} port {forward.port}: {reason}.") from error
+
+    def _kind(self, record: Connection) -> TunnelType:
+        kind = self._registry.get(record.type)
+        if not isinstance(kind, TunnelType):
+            raise NotToggleable(f"A connection of type {record.type} is not a tunnel, and cannot be toggled.")
+        return kind
+
+    def _note(self, record: Connection, *, wanted: bool, token: str | None) -> None:
+        cache = {name: value for name, value in record.cache.items() if name != BY_TOKEN}
+        cache |= {WANTED: wanted} | ({BY_TOKEN: token} if wanted and token is not None else {})
+        if cache != record.cache:
+            self._vault.connections.set_cache(record.id, cache)
+
+    def _drop(self, id: str, entry: _Entry) -> None:
+        with self._lock:
+            if self._entries.get(id) is entry:
+                del self._entries[id]
+        if entry.tunnel is not None:
+            entry.tunnel.stop()
+
+    def _end(self, ids: Collection[str], timeout: float = RELEASE_SECONDS) -> None:
+        with self._lock:
+            entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
+        deadline = Deadline(timeout)
+        for done in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
+            done.wait(deadline.left())
+
+    def _stop_quietly(self, id: str) -> None:
+        try:
+            self.stop(id)
+        except ConnmgrError as error:
+            logger.warning("That the tunnel %s is not wanted any more is not stored: %s", id, error.message)
+            self._end([id])
+
+    def _restart(self, id: str, entry: _Entry) -> None:
+        try:
+            self._wanted(self._vault.connections.get(id), entry.access, entry.token)
+        except ConnmgrError as error:
+            logger.info("The tunnel %s is not opened again: %s", id, error.message)
+
+    def _resume(self) -> None:
+        try:
+            records = self._stored(one.id for one in self._vault.connections.listed())
+        except ConnmgrError as error:
+            logger.warning("No tunnel is opened, for the vault cannot be read: %s", error.message)
+            return
+        for record in records:
+            kind = self._kind(record)
+            by_token = record.cache.get(BY_TOKEN) is not None
+            if by_token and record.cache.get(WANTED):
+                # Tunnels end with their token, and nothing has checked whether the token is still valid.
+                self._note(record, wanted=False, token=None)
+            wanted = record.cache.get(WANTED) is True and not by_token
+            if wanted or kind.forward(map_secrets(kind.schema(), record.data, lambda _: "")).auto_start:
+                self._begin_alone(record)
+
+    def _begin_alone(self, record: Connection) -> None:
+        """Open a tunnel without a waiting request; an error is shown in its state."""
+        access = Access()
+        try:
+            self._wanted(record, access, None)
+        except ConnmgrError as error:
+            logger.warning("The tunnel %s is not opened: %s", "/".join(record.path), error.message)
+            with self._lock:
+                self._entries.setdefault(record.id, _Entry(access, None, "", failure=error))
+
+    def _stored(self, among: Iterable[str]) -> list[Connection]:
+        """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""
+        kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
+        named = set(among)
+        ids = [one.id for one in self._vault.connections.listed() if one.type in kinds and one.id in named]
+        found = self._vault.connections.each(ids).values() if ids else []
+        return [one for one in found if not isinstance(one, IntegrityError)]
+
+    def _look_on(self) -> None:
+        with self._lock:
+            begins, self._looking = not self._looking, True
+        if begins:
+            self._loop.after(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        with self._lock:
+            tunnels = [entry.tunnel for entry in self._entries.values() if entry.tunnel is not None]
+            self._looking = bool(tunnels) and not self._closed
+            looks_on = self._looking
+        for tunnel in tunnels:
+            tunnel.look()
+        if looks_on:
+            self._loop.after(LOOK_SECONDS, self._look)
+
+
+def _already_here(forward: Forward) -> tuple[str, int] | None:
+    """Return the tunnel's address if it leads to the very address on which it would listen here, else None."""
+    if forward.to is None or forward.port not in (0, forward.to[1]):
+        return None
+    host, port = forward.to
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return None
+    return (forward.host if host == "localhost" else host, port) if is_loopback else None
