@@ -88,7 +88,7 @@ class CommandRules:
             asked.pop("encoding", None)
         if "input" in asked:
             asked["input"] = "unknown: the client sends it while the command runs"
-        if sent := {name: value for name, value in (decided.get("sendEnv") or {}).items() if name not in LOCALE}:
+        if sent := _sent(decided):
             asked["sendEnv"] = sent
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen, "terminal": self._action.on_terminal(self._request)}
@@ -122,6 +122,11 @@ def _as_scoped(grant: Grant, request: Any) -> Any:
     return changed(request, command=None, argv=list(argv))
 
 
+def _sent(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the client's environment, without those of the locale: they choose only a language."""
+    return {name: value for name, value in (request.get("sendEnv") or {}).items() if name not in LOCALE}
+
+
 def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
     saved: Saved | None = request.get("saved")
     return Wanted(
@@ -131,7 +136,8 @@ def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
         text=request.get("command"),
         saved=None if saved is None else (saved.name, saved.arguments),
         too_free=not_too_free if saved is None or saved.too_free is None else saved.too_free,
-        env=request.get("env") or {},
+        # What a client sends counts as what a request sets, whether the connection admits it or not.
+        env={**_sent(request), **(request.get("env") or {})},
         cwd=request.get("cwd"),
         has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),
         has_pty=action.on_terminal(request),
