@@ -59,23 +59,20 @@ class Starts:
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
         with self._room(job):
-            return self._start(job, launch, spool, cancellation)
-
-    def _start(
-        self, job: StoredJob, launch: Launch, spool: Spool, cancellation: Cancellation
-    ) -> tuple[StoredJob, str | None]:
-        cancellation.require()
-        if job.key is None:
-            # Simultaneously, because the commit waits for a disk and the far side for its processes.
-            with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
-                adding = pool.submit(self._vault.jobs.add, job)
-                return self._run(job, spool, launch, adding.result)
-        stored = self._vault.jobs.add(job)
-        followed = self._jobs.follow(stored)
-        with followed.reading():
-            if stored.id != job.id and (stored.state != STARTING or followed.begun or self._is_there(spool, stored)):
-                return stored, None
-            return self._run(stored, spool, launch, lambda: stored)
+            cancellation.require()
+            if job.key is None:
+                # Simultaneously, because the commit waits for a disk and the far side for its processes.
+                with self._beginning(job.id), ThreadPoolExecutor(1, "job-row") as pool:
+                    adding = pool.submit(self._vault.jobs.add, job)
+                    return self._run(job, spool, launch, adding.result)
+            stored = self._vault.jobs.add(job)
+            followed = self._jobs.follow(stored)
+            with followed.reading():
+                if stored.id != job.id and (
+                    stored.state != STARTING or followed.begun or self._is_there(spool, stored)
+                ):
+                    return stored, None
+                return self._run(stored, spool, launch, lambda: stored)
 
     @contextmanager
     def _beginning(self, id: str) -> Iterator[None]:

@@ -131,14 +131,14 @@ class SudoPasswords:
         return None
 
     def over_each(self, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Return as :meth:`over_each_within` does, in a transaction of its own."""
+        return self._database.read(lambda tx: self.over_each_within(tx, connections))
+
+    def over_each_within(self, tx: sa.Connection, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
         """Return the sealed passwords of ``connections``, which are given with the ids of their categories.
 
         Each is the one that :meth:`stored` returns; connections without one are left out.
         """
-        return self._database.read(lambda tx: self.over_each_within(tx, connections))
-
-    def over_each_within(self, tx: sa.Connection, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-        """Like :meth:`over_each`, within a transaction."""
         stored = {one.key: one.body["sealed"] for one in self._documents.all_within(tx)}
         if not stored:
             return {}
