@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -60,6 +60,26 @@ class Shares:
         if holder == STRANGER:
             return wanted <= self._strangers
         return wanted <= self.one and self._of_tokens + size <= self.together
+
+
+def of_tokens(count: int) -> tuple[int, int]:
+    """Return how many of ``count`` things one token may have, and all tokens together: five eighths, three quarters."""
+    one = max(1, count * 5 // 8)
+    return one, max(one, count * 3 // 4)
+
+
+def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str | None:
+    """Return why ``holder`` may have no more of ``count`` things, of which ``held`` are the holders, or None.
+
+    The owner, None, may have all that are free.
+    """
+    if holder is None:
+        return None
+    one, together = of_tokens(count)
+    tokens = [each for each in held if each is not None]
+    if tokens.count(holder) >= one:
+        return f"the token has {one} of them, its share"
+    return f"tokens have {together} of them, their share" if len(tokens) >= together else None
 
 
 REST = 10.0

@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -150,10 +150,9 @@ class Tokens:
 
     Handshakes create session tokens here; a token of ``grants`` is a bearer token too, and has one caller. A token
     expires after ``ttl`` seconds of idleness, and a caller's vault user is locked after ``unlock_ttl`` seconds; 0 means
-    never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the longest-idle caller
-    is removed. A removed caller is locked out of all secrets at once. After :meth:`watch`, idle callers are removed
-    within
-    :data:`SWEEP_SECONDS`.
+    never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the longest-idle
+    caller of whoever has the most is removed. A removed caller is locked out of all secrets at once. After
+    :meth:`watch`, idle callers are removed within :data:`SWEEP_SECONDS`.
     """
 
     def __init__(
@@ -192,9 +191,14 @@ class Tokens:
             leaving += self._excess(kept)
             while self._callers:
                 digest, oldest = next(iter(self._callers.items()))
-                if len(self._callers) <= MAX_CALLERS and not self._expired(oldest, now):
+                if not self._expired(oldest, now):
                     break
                 leaving.append(self._callers.pop(digest))
+            while len(self._callers) > MAX_CALLERS:
+                holders = Counter(one.holder for one in self._callers.values())
+                most = max(holders.values())
+                idlest = next(digest for digest, one in self._callers.items() if holders[one.holder] == most)
+                leaving.append(self._callers.pop(idlest))
         for one in leaving:
             one.access.lock()
         return kept

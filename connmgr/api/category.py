@@ -19,7 +19,7 @@ from connmgr.contract.category import (
     CategoryRemoveRequest,
 )
 from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_categories
+from connmgr.rights.limits import changes_categories, draws_default_sudo_password
 from connmgr.vault import Category
 
 ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
@@ -110,7 +110,7 @@ def add(request: CategoryAddRequest) -> CategoryAddResponse:
     CategoryRemoveRequest,
     has_content=True,
     most_values=LISTED_VALUES,
-    action=Action("category.remove", limits=[changes_categories]),
+    action=Action("category.remove", limits=[changes_categories, draws_default_sudo_password]),
     about=("categories",),
     raises=[
         errors.UnknownCategory,

@@ -266,10 +266,6 @@ def update(request: ConnectionUpdateRequest) -> None:
     given = {"name": request.name, "category": request.category}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
-        password = connections.sudo_passwords.stored(id, stored.category)
-        if password is not None:
-            # It may go to another host from now on.
-            services().vault.principals.permit([password.sealed], caller().access)
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
@@ -548,6 +544,7 @@ def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
         fingerprint=data.fingerprint,
         same=data.equals,
         is_visible=lambda id: id in visible,
+        share=caller().holder,
     )
 
 

@@ -22,7 +22,7 @@ from connmgr.rights.action import Action
 from connmgr.rights.limits import (
     changes_what_others_need,
     chooses_data,
-    draws_sudo_password,
+    draws_secrets,
     escapes_rules,
     moves_out_of_sight,
     puts_out_of_sight,
@@ -34,10 +34,10 @@ from connmgr.vault.connections import Removed
 from connmgr.vault.names import elevation_of
 from connmgr.vault.search import Listed
 
-ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_sudo_password])
+ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets])
 UPDATE = Action(
     "connection.update",
-    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_sudo_password],
+    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
 )
 
 Placed = TypeVar("Placed", Connection, Listed)

@@ -90,10 +90,10 @@ def blob() -> BlobResponse:
     body = flask.request.environ["wsgi.input"]
     if not isinstance(body, BlobSpool):
         # An empty body has no spool; one beyond the limit was already refused.
-        empty, body = body, services().blobs.spool()
+        empty, body = body, services().blobs.spool(caller().holder)
         body.append(empty.read())
     detail(bytes=len(body))
-    return BlobResponse(blob=services().blobs.store(caller(), body))
+    return BlobResponse(blob=services().blobs.store(caller(), body, caller().holder))
 
 
 @group.endpoint(

@@ -24,7 +24,7 @@ from connmgr.errors import (
     UnknownPrincipal,
 )
 from connmgr.rights.action import Action
-from connmgr.rights.limits import escapes_rules
+from connmgr.rights.limits import escapes_rules, sets_passwords_of_categories
 from connmgr.vault.names import elevation_of
 
 EXAMPLE = {
@@ -45,7 +45,7 @@ EXAMPLE = {
 
 CONNECTION = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
-SUDO = Action("secret.sudo", limits=[escapes_rules])
+SUDO = Action("secret.sudo", limits=[escapes_rules, sets_passwords_of_categories])
 
 group = Group("secret", "Values that only their principals can read.")
 

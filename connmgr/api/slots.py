@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connmgr.errors import Busy
-from connmgr.shares import Shares, waiting
+from connmgr.shares import Shares, of_tokens, waiting
 
 STOPS = 16
 """Extra slots for requests that stop something, so that a full daemon can still be freed."""
@@ -20,8 +20,7 @@ class RequestSlots:
     """
 
     def __init__(self, count: int) -> None:
-        one = max(1, count * 5 // 8)
-        self._shares = Shares(one, max(one, count * 3 // 4))
+        self._shares = Shares(*of_tokens(count))
         self._free = threading.BoundedSemaphore(count)
         self._stops = threading.BoundedSemaphore(STOPS)
         self._lock = threading.Lock()

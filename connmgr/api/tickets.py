@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from connmgr.errors import InvalidToken
 
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 1000
-"""Most valid tickets; beyond that the oldest is dropped."""
+"""Most valid tickets; beyond that the oldest of whoever has the most is dropped."""
 
 
 class _Ticket(NamedTuple):
@@ -38,7 +39,9 @@ class Tickets:
             now = self._clock()
             self._tickets = {digest: one for digest, one in self._tickets.items() if one.expires > now}
             while len(self._tickets) >= MAX_TICKETS:
-                del self._tickets[next(iter(self._tickets))]
+                holders = Counter(one.caller.holder for one in self._tickets.values())
+                most = max(holders.values())
+                del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
             self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS)
         return ticket
 

@@ -44,7 +44,8 @@ class ServiceUnavailable(Error):
 
 @dataclass(frozen=True)
 class Bodies:
-    """The limits of request bodies, and the place of those that are files: a ``spool`` each at ``path``.
+    """The limits of request bodies, and the place of those that are files: a ``spool`` each at ``path``,
+    for the holder of a share or None.
 
     A spool has at most ``max_bytes``. At the paths in ``streamed`` bodies are used as they arrive, and may have any
     length; at those in ``fed`` only bodies of the type :data:`BYTES`. All others are kept in memory, as far as
@@ -53,7 +54,7 @@ class Bodies:
     """
 
     path: str
-    spool: Callable[[], BlobSpool]
+    spool: Callable[[str | None], BlobSpool]
     max_bytes: int
     shares: Shares
     streamed: frozenset[str] = frozenset()
@@ -134,7 +135,7 @@ class Parser(HTTPRequestParser):
         elif self.path == bodies.path and self.body_rcv is not None:
             self._limit_body(bodies.max_bytes + 1)
             self.is_upload = True
-            self.body_rcv.buf = bodies.spool()  # type: ignore[assignment]
+            self.body_rcv.buf = bodies.spool(self.caller.holder)  # type: ignore[assignment]
         elif self.body_rcv is not None and bodies.stream(self.path, self.headers.get("CONTENT_TYPE", "")):
             self._limit_body(sys.maxsize)
             self.is_upload = True

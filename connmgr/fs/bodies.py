@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from connmgr.errors import BlobQuotaExceeded, ConnmgrError, InvalidRequest, NoSpace, StartupError, UnknownBlob
+from connmgr.shares import Shares, of_tokens
 
 PIECE_BYTES = 192 << 10
 """Bytes of a blob read at once, just below the size that the C library returns to the system."""
@@ -172,6 +174,7 @@ class Blob:
     """
 
     owner: object
+    holder: str | None
     size: int
     sha256: str
     stored: float
@@ -195,7 +198,8 @@ class Blob:
 class Blobs:
     """The blobs of all client sessions. Safe to use from several threads.
 
-    ``quota`` limits the bytes of all blobs, incoming ones included; ``ttl`` is in seconds. ``directory`` is for blobs
+    ``quota`` limits the bytes of all blobs, incoming ones included; tokens have shares of it (:mod:`connmgr.shares`),
+    and of the files. ``ttl`` is in seconds. ``directory`` is for blobs
     that do not fit into memory; it is created, mode 0700, if missing.
     """
 
@@ -217,14 +221,17 @@ class Blobs:
         self._lock = threading.Lock()
         self._blobs: dict[str, Blob] = {}
         self._used = 0
+        self._shares = Shares(*of_tokens(quota))
         self._timer: threading.Timer | None = None
 
-    def spool(self) -> BlobSpool:
-        """Return a new spool, whose bytes count towards the quota."""
-        return BlobSpool(BlobContent(self._directory, self._room), self._claim)
+    def spool(self, holder: str | None = None) -> BlobSpool:
+        """Return a new spool, whose bytes count towards the quota, and the share of the token ``holder``."""
+        return BlobSpool(BlobContent(self._directory, self._room, holder), partial(self._claim, holder))
 
-    def store(self, owner: object, spool: BlobSpool) -> str:
+    def store(self, owner: object, spool: BlobSpool, holder: str | None = None) -> str:
         """Store the content of ``spool`` for the client session ``owner``, and return the blob's uuid.
+
+        ``holder`` is that of the spool.
 
         :raises BlobQuotaExceeded: the quota is exhausted.
         :raises NoSpace: the daemon's disk is full.
@@ -232,7 +239,7 @@ class Blobs:
         content, digest = spool.release()
         identifier = str(uuid.uuid4())
         with self._lock:
-            self._blobs[identifier] = Blob(owner, len(spool), digest, time.monotonic(), content)
+            self._blobs[identifier] = Blob(owner, holder, len(spool), digest, time.monotonic(), content)
             self._schedule()
         return identifier
 
@@ -298,12 +305,20 @@ class Blobs:
         if blob.dropped and not blob.readers:
             blob.close()
             self._used -= blob.size
+            self._shares.give_back(blob.holder, blob.size)
 
-    def _claim(self, size: int) -> None:
+    def _claim(self, holder: str | None, size: int) -> None:
         with self._lock:
+            if size < 0:
+                self._shares.give_back(holder, -size)
             if size > 0 and self._used + size > self._quota:
                 raise BlobQuotaExceeded(
                     f"All blobs together may have {self._quota} bytes; each is kept for {self._ttl:g} s."
+                )
+            if size > 0 and not self._shares.take(holder, size):
+                raise BlobQuotaExceeded(
+                    f"The blobs of a token may have {self._shares.one} of {self._quota} bytes, those of all tokens "
+                    f"{self._shares.together}; each is kept for {self._ttl:g} s."
                 )
             self._used += size
 
@@ -350,6 +365,7 @@ class BlobRoom:
         self._lock = threading.Lock()
         self._bytes = 0
         self._files = 0
+        self._shares = Shares(*of_tokens(self._most_files))
 
     def take_memory(self, size: int) -> bool:
         """Reserve ``size`` bytes of memory if available; a negative size returns them."""
@@ -359,10 +375,10 @@ class BlobRoom:
             self._bytes += size
             return True
 
-    def take_file(self) -> None:
-        """Reserve one file.
+    def take_file(self, holder: str | None) -> None:
+        """Reserve one file for ``holder``, a token, or None for the owner.
 
-        :raises BlobQuotaExceeded: too many are in use.
+        :raises BlobQuotaExceeded: too many are in use, or tokens have their share.
         """
         with self._lock:
             if self._files >= self._most_files:
@@ -370,19 +386,25 @@ class BlobRoom:
                     f"{self._most_files} blobs lie in files already, and memory has no room: repeat it when some of "
                     "them have expired."
                 )
+            if not self._shares.take(holder):
+                raise BlobQuotaExceeded(
+                    f"Of {self._most_files} files for blobs the token has its share, and memory has no room: repeat it "
+                    "when some of its blobs have expired."
+                )
             self._files += 1
 
-    def give_file_back(self) -> None:
+    def give_file_back(self, holder: str | None) -> None:
         with self._lock:
+            self._shares.give_back(holder)
             self._files -= 1
 
 
 class BlobContent:
     """Bytes written once, then read; in memory while there is :class:`BlobRoom`, else in a file."""
 
-    def __init__(self, directory: Path, room: BlobRoom) -> None:
+    def __init__(self, directory: Path, room: BlobRoom, holder: str | None = None) -> None:
         self._directory = directory
-        self._room = room
+        self._room, self._holder = room, holder
         self._file: IO[bytes] = io.BytesIO()
         self._held = 0
         self._in_file = False
@@ -401,7 +423,7 @@ class BlobContent:
         return True
 
     def _move_to_file(self) -> None:
-        self._room.take_file()
+        self._room.take_file(self._holder)
         self._in_file = True
         memory = self._file
         self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - closed by close()
@@ -431,7 +453,7 @@ class BlobContent:
             self._file.close()
         self._let_go()
         if self._in_file:
-            self._room.give_file_back()
+            self._room.give_file_back(self._holder)
 
 
 class BlobSpool:

@@ -236,6 +236,7 @@ class Jobs:
         self._access: dict[str, Access] = {}
         self._starting: set[str] = set()
         self._room = ("", 0, 0.0)
+        self._of_tokens = 0
         """The connection that was counted last, how many more jobs may start there uncounted, and until when."""
 
     def find(self, id: str) -> CachedJob:
@@ -285,19 +286,19 @@ class Jobs:
         """
         if self._vault.connections.temporary.get(job.connection) is not None:
             raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
-        self._require_room(job.connection)
-        cancellation.require()
-        if job.key is None:
-            with self._beginning(job.id):
-                return self._start_and_store(job, remote, launch)
-        stored = self._vault.jobs.add(job)
-        cached = self.cache(stored)
-        with cached.reading():
-            if stored.id != job.id and (
-                stored.state != STARTING or cached.begun or self.seen(remote, stored.id).state != GONE
-            ):
-                return stored, None
-            return self._start_and_store(stored, remote, launch, is_stored=True)
+        with self._place(job):
+            cancellation.require()
+            if job.key is None:
+                with self._beginning(job.id):
+                    return self._start_and_store(job, remote, launch)
+            stored = self._vault.jobs.add(job)
+            cached = self.cache(stored)
+            with cached.reading():
+                if stored.id != job.id and (
+                    stored.state != STARTING or cached.begun or self.seen(remote, stored.id).state != GONE
+                ):
+                    return stored, None
+                return self._start_and_store(stored, remote, launch, is_stored=True)
 
     @contextmanager
     def _beginning(self, id: str) -> Iterator[None]:
@@ -347,6 +348,21 @@ class Jobs:
         cached.begun = True
         return job, warning
 
+    @contextmanager
+    def _place(self, job: StoredJob) -> Iterator[None]:
+        """Require room for ``job``; among tokens, those count too that are being started at the same time."""
+        with self._lock:
+            self._of_tokens += job.token is not None
+        try:
+            if job.token is None:
+                self._require_room(job.connection)
+            else:
+                self._count_room(job.connection, job.token)
+            yield
+        finally:
+            with self._lock:
+                self._of_tokens -= job.token is not None
+
     def _require_room(self, connection: str) -> None:
         """Raise :class:`connmgr.errors.JobLimit` if too many jobs are under way."""
         # Counting takes a tenth of a start. So half of what a count has left may start within a second without another
@@ -361,14 +377,20 @@ class Jobs:
         with self._lock:
             self._room = base, left // 2, time.monotonic() + COUNTED_SECONDS
 
-    def _count_room(self, connection: str) -> int:
-        most = {"most_of_connection": self._limits.of_connection, "most": self._limits.in_all}
+    def _count_room(self, connection: str, token: str | None = None) -> int:
+        require = partial(
+            self._vault.jobs.require_room,
+            connection,
+            most_of_connection=self._limits.of_connection,
+            most=self._limits.in_all,
+            token=token,
+        )
         try:
-            return self._vault.jobs.require_room(connection, **most)
+            return require(starting=max(0, self._of_tokens - 1))
         except errors.JobLimit:
             # Some may have ended unnoticed.
             self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
-            return self._vault.jobs.require_room(connection, **most)
+            return require(starting=max(0, self._of_tokens - 1))
 
     def output(self, id: str, access: Access, stdout: int, stderr: int, max_bytes: int) -> JobOutput:
         """Return a job's output from the two offsets on, at most about ``max_bytes`` of each stream.

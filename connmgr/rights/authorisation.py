@@ -164,7 +164,8 @@ class Authorisation:
         seen = self.sight.require(grant, self.subjects.connections(about))
         self.sight.require_categories(grant, self.subjects.categories(about))
         for name, work in self.subjects.works(about):
-            if work is None or not _is_open(grant, work):
+            if work is None or not _is_open(grant, work) or not self.sight.visible(grant, [work.connection]):
+                # The same answer for one on a hidden connection, whose id the token must not learn.
                 raise _UNKNOWN[name](about[name])
             seen += self.sight.require(grant, [work.connection])
         return seen

@@ -14,6 +14,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
+from connmgr.rights.programs import LOCALE
 from connmgr.rights.rules import Decision, Wanted, combined, not_too_free, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
@@ -22,11 +23,6 @@ GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
 
 _BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
 """The fields of a request to which an approval is bound, besides its connections."""
-
-
-_CATEGORIES = "ADDRESS ALL COLLATE CTYPE IDENTIFICATION MEASUREMENT MESSAGES MONETARY NAME NUMERIC PAPER TELEPHONE TIME"
-_LOCALE = frozenset({"LANG", *(f"LC_{category}" for category in _CATEGORIES.split())})
-"""The variables of a client to which no approval is bound: they choose the language of messages."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class CommandRules:
             asked.pop("encoding", None)
         if "input" in asked:
             asked["input"] = "unknown: the client sends it while the command runs"
-        if sent := {name: value for name, value in (decided.get("sendEnv") or {}).items() if name not in _LOCALE}:
+        if sent := _sent(decided):
             asked["sendEnv"] = sent
         seen = {"connections": [one.id for one in self._seen], "names": [one.path for one in self._seen]}
         return {**asked, "action": self._action.name, **seen, "terminal": self._action.on_terminal(self._request)}
@@ -126,6 +122,11 @@ def _as_scoped(grant: Grant, request: Any) -> Any:
     return changed(request, command=None, argv=list(argv))
 
 
+def _sent(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the client's environment, without those of the locale: they choose only a language."""
+    return {name: value for name, value in (request.get("sendEnv") or {}).items() if name not in LOCALE}
+
+
 def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
     saved: Saved | None = request.get("saved")
     return Wanted(
@@ -135,7 +136,8 @@ def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
         text=request.get("command"),
         saved=None if saved is None else (saved.name, saved.arguments),
         too_free=not_too_free if saved is None or saved.too_free is None else saved.too_free,
-        env=request.get("env") or {},
+        # What a client sends counts as what a request sets, whether the connection admits it or not.
+        env={**_sent(request), **(request.get("env") or {})},
         cwd=request.get("cwd"),
         has_stdin=action.takes_input or bool(request.get("stdin") or request.get("input")),
         has_pty=action.on_terminal(request),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connmgr.errors import ApprovalRequired
-from connmgr.rights.programs import steers
+from connmgr.rights.programs import LOCALE, runs_others, steers
 
 SEND_AGAIN = " Send it again to ask for an approval of that."
 """The end of the message of a request whose ground has moved, while nobody is asked."""
@@ -37,25 +37,25 @@ class Reads:
     """The part of a shell's state that a request depends on."""
 
     directory: bool = True
-    steering_only: bool = False
-    """Whether only those variables count that decide what programs run, load and read."""
-
-    replaced: frozenset[str] = frozenset()
-    """The variables that the request sets itself."""
+    regardless: frozenset[str] = frozenset()
+    """The variables that do not count. All others do: no list has each by which some program chooses where it acts."""
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Reads:
-        """Return what the command of a request reads: a text may use any variable."""
-        directory = not (request.get("cwd") or "").startswith("/")
-        return cls(directory, "argv" in request, frozenset(request.get("env") or ()))
+        """Return what the command of a request reads.
+
+        Variables that the request sets itself do not count. Nor do locale and former directory, unless it is a text, or
+        a program that runs others: their texts may use any variable.
+        """
+        directory, regardless = not (request.get("cwd") or "").startswith("/"), frozenset(request.get("env") or ())
+        argv = request.get("argv")
+        if argv and not runs_others(argv[0]):
+            regardless |= LOCALE | {"OLDPWD"}
+        return cls(directory, regardless)
 
     def variables(self, state: ShellState) -> dict[str, str | None]:
         """Return the changed variables of ``state`` that count."""
-        return {
-            name: value
-            for name, value in state.variables.items()
-            if name not in self.replaced and (steers(name) or not self.steering_only)
-        }
+        return {name: value for name, value in state.variables.items() if name not in self.regardless}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from connmgr.contract.message import ABSENT
 from connmgr.errors import PolicyDenied, ScopeDenied
 from connmgr.rights.grant import Grant, joined
 from connmgr.rights.scopes import TEXT
@@ -118,19 +119,48 @@ def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
             sight.require_place(grant, joined((path, *below.path[len(stored.path) :])), request["category"])
 
 
-def draws_sudo_password(sight: Sight, grant: Grant, request: Request) -> None:
-    """Refuse to bring a connection under a password for sudo that the token may not open, or to lead it elsewhere.
+def draws_secrets(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to lead a secret that the token may not open to a host that it has chosen.
 
-    The next request that elevates would send the password to the host that the token has chosen.
+    That is a secret of a connection above the changed one, or a password for sudo: the next request that uses the
+    connection above, or elevates, would send it to that host.
     """
     if "secret.decrypt" in grant.scopes or request.get("temporary"):
         return
     connection = request.get("connection")
-    if connection is not None and "data" not in request and "category" not in request:
+    if connection is None:
+        category = sight.position(request["name"], request["data"], request.get("positions", {})).category
+        if sight.has_sudo_password(None, request.get("category", category)):
+            raise _draws("a password for sudo is stored for this place")
         return
-    category = request.get("category") or (sight.stored(connection).category if connection else DEFAULT)
-    if sight.has_sudo_password(connection if "data" in request else None, category):
-        raise ScopeDenied("The token lacks the scope secret.decrypt: a password for sudo is stored for this place.")
+    if "category" in request and sight.has_sudo_password(None, request["category"]):
+        raise _draws("a password for sudo is stored for this place")
+    if "data" in request and (path := sight.with_secret_over(connection)) is not None:
+        raise _draws(f"a secret of {path} goes over this connection")
+
+
+def draws_default_sudo_password(sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to move the content of removed categories to the default one, if sudo has a password there.
+
+    The token may have added it, with hosts of its own.
+    """
+    moves = not request["removeContents"]
+    if moves and "secret.decrypt" not in grant.scopes and sight.has_sudo_password(None, DEFAULT):
+        raise _draws("a password for sudo is stored for the default category, to which the content would move")
+
+
+def _draws(why: str) -> ScopeDenied:
+    return ScopeDenied(f"The token lacks the scope secret.decrypt: {why}.")
+
+
+def sets_passwords_of_categories(_sight: Sight, grant: Grant, request: Request) -> None:
+    """Refuse to store or remove the password for sudo of a category: it serves connections that the token may not see.
+
+    A changed password also ends the elevated shells of all of them.
+    """
+    # Null is a wish too: it removes the password.
+    if "category" in request and getattr(request, "password", ABSENT) is not ABSENT and not grant.sees_all:
+        raise ScopeDenied("The token sees certain connections alone, and may change no password of a category.")
 
 
 def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:

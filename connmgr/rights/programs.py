@@ -124,3 +124,8 @@ def steers(variable: str) -> bool:
     """Whether an environment variable is known to make programs run, load, read or trust what its value names."""
     name = variable.upper()
     return name in STEERING or _FAMILIES.match(name) is not None
+
+
+_CATEGORIES = "ADDRESS ALL COLLATE CTYPE IDENTIFICATION MEASUREMENT MESSAGES MONETARY NAME NUMERIC PAPER TELEPHONE TIME"
+LOCALE = frozenset({"LANG", *(f"LC_{category}" for category in _CATEGORIES.split())})
+"""Variables that choose the language of messages."""

@@ -13,7 +13,7 @@ from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, 
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
-from connmgr.vault.connection_rows import Placing, placing
+from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
 from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, elevation_of, segment
 
 KNOWN_SECONDS = 0.5
@@ -121,6 +121,21 @@ class Sight:
     def has_sudo_password(self, connection: str | None, category: str) -> bool:
         """Whether a password for sudo is stored for a connection, or for its category or one above that."""
         return self._vault.connections.sudo_passwords.stored(connection, category) is not None
+
+    def with_secret_over(self, id: str) -> str | None:
+        """Return the path of a connection whose secret or password for sudo goes over the connection ``id``, or None.
+
+        A password for sudo of ``id`` itself counts, but no secret in its data, which whoever changes them replaces.
+        """
+        connections = self._vault.connections
+        over = connections.each(connections.with_dependents([id])).values()
+        # A connection that was changed outside of connmgr sends no secret.
+        sound = [one for one in over if isinstance(one, Connection)]
+        passwords = connections.sudo_passwords.over_each({one.id: one.category for one in sound})
+        for one in sound:
+            if one.id in passwords or (one.id != id and next(sealed_secrets(one.data), None) is not None):
+                return joined(one.path)
+        return None
 
     def data_of(self, id: str) -> dict[str, Any]:
         """Return the stored data of a connection, with its type."""

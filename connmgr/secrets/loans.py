@@ -169,6 +169,10 @@ class Borrower(Access):
         self._loans, self._lineage = loans, lineage
 
     @property
+    def holder(self) -> str | None:
+        return self._lineage()[-1]
+
+    @property
     def advice(self) -> str:
         return (
             f"Or its owner lets this token use it: `connmgr token lend {self._lineage()[0]}`, "
@@ -187,6 +191,10 @@ class Lent(Access):
         super().__init__(own.asker)
         self.loan = loan
         self._loans = loans
+
+    @property
+    def holder(self) -> str | None:
+        return self.loan.lineage[-1]
 
     @property
     def principal(self) -> Principal | None:

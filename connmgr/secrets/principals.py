@@ -136,6 +136,11 @@ class Access:
         """The unlocked user as stored when it was unlocked, or None."""
         return self._principal
 
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the daemon it uses (:mod:`connmgr.shares`): a token's id, or None for the owner's."""
+        return None
+
     def grant(self, principal: Principal, private: bytes) -> None:
         """Unlock ``principal``, and lock the one unlocked before."""
         with self._lock:

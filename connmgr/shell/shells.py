@@ -31,6 +31,7 @@ from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.shares import refused
 from connmgr.shell.opening import PROBE_SECONDS, Shell, ShellOpener
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import base_of
@@ -70,6 +71,8 @@ class ShellEntry:
     shell: Shell | None = None
     stale: bool = False
     lost: bool = False
+    holder: str | None = None
+    """Whose share of the connection's shells it counts for: a token's id, or None for the owner's."""
 
 
 class ShellEntries:
@@ -86,18 +89,25 @@ class ShellEntries:
 
     @contextlib.contextmanager
     def holding(
-        self, name: ShellRef, timeout: float | None = None, cancellation: Cancellation = NEVER, *, make: bool = False
+        self,
+        name: ShellRef,
+        timeout: float | None = None,
+        cancellation: Cancellation = NEVER,
+        *,
+        make: bool = False,
+        holder: str | None = None,
     ) -> Iterator[ShellEntry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
-        If there is no entry, ``make`` adds one; otherwise an empty entry outside the table is held.
+        If there is no entry, ``make`` adds one, which counts for ``holder``; otherwise an empty entry outside the table
+        is held.
         :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
         :raises connmgr.errors.CommandCancelled: it was cancelled while another thread held the entry.
-        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`.
+        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`, or the holder its share.
         """
         deadline = Deadline(self._timeout if timeout is None else timeout)
         while True:
-            entry = self._made(name) if make else self._entry(name)
+            entry = self._made(name, holder) if make else self._entry(name)
             if entry is None:
                 yield ShellEntry()
                 return
@@ -120,7 +130,7 @@ class ShellEntries:
         with self._lock:
             return self._entries.get(name.connection, {}).get(name.session)
 
-    def _made(self, name: ShellRef) -> ShellEntry:
+    def _made(self, name: ShellRef, holder: str | None) -> ShellEntry:
         with self._lock:
             entries = self._entries.setdefault(name.connection, {})
             if name.session not in entries and len(entries) >= MAX_SHELLS:
@@ -129,7 +139,10 @@ class ShellEntries:
                     raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
                 del entries[left[0]]
             if name.session not in entries:
-                entries[name.session] = ShellEntry(lost=name in self._gave_way)
+                held = [entry.holder for entry in entries.values() if not entry.lost or entry.lock.taken]
+                if (why := refused(MAX_SHELLS, holder, held)) is not None:
+                    raise SessionLimit(f"Of the connection's {MAX_SHELLS} shells {why}; stop one of them first.")
+                entries[name.session] = ShellEntry(lost=name in self._gave_way, holder=holder)
                 self._gave_way.pop(name, None)
             return entries[name.session]
 
@@ -225,7 +238,7 @@ class ShellTable:
         :raises connmgr.errors.OperationError: the shell could not be started.
         """
         self._vault.connections.get(connection)
-        with self._made(ShellRef(connection, session), cancellation) as entry:
+        with self._made(ShellRef(connection, session), cancellation, access.holder) as entry:
             running = entry.shell
             info = self._started(connection, entry, access, cancellation).session.info
             started, entry.lost = ShellStart(info, entry.lost), False
@@ -376,32 +389,36 @@ class ShellTable:
 
     @contextlib.contextmanager
     def _holding(
-        self, name: ShellRef, cancellation: Cancellation = NEVER, *, make: bool = False
+        self, name: ShellRef, cancellation: Cancellation = NEVER, *, make: bool = False, holder: str | None = None
     ) -> Iterator[ShellEntry]:
         """Hold the entry of a shell; afterwards end the shell if its connection was changed meanwhile."""
-        with self._entries.holding(name, cancellation=cancellation, make=make) as entry:
+        with self._entries.holding(name, cancellation=cancellation, make=make, holder=holder) as entry:
             try:
                 yield entry
             finally:
                 self._renew(entry)
 
     @contextlib.contextmanager
-    def _made(self, name: ShellRef, cancellation: Cancellation) -> Iterator[ShellEntry]:
+    def _made(self, name: ShellRef, cancellation: Cancellation, holder: str | None) -> Iterator[ShellEntry]:
         """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
         with contextlib.ExitStack() as holding:
             while True:
                 try:
-                    entry = holding.enter_context(self._holding(name, cancellation, make=True))
+                    entry = holding.enter_context(self._holding(name, cancellation, make=True, holder=holder))
                 except SessionLimit:
-                    if not self._makes_room(name.connection):
+                    if not self._makes_room(name.connection, holder):
                         raise
                 else:
                     break
             yield entry
 
-    def _makes_room(self, connection: str) -> bool:
-        """End the least needed shell of the command line; return False if there is none to end."""
-        for name in dispensable([(one, shell) for one, _, shell in self._entries.taken(connection)]):
+    def _makes_room(self, connection: str, holder: str | None) -> bool:
+        """End the least needed shell of the command line; return False if there is none to end.
+
+        For a token that is one of its own.
+        """
+        taken = self._entries.taken(connection)
+        for name in dispensable([(one, shell) for one, entry, shell in taken if holder in (None, entry.holder)]):
             with contextlib.suppress(ShellBusy), self._entries.holding(name, timeout=0.0) as entry:
                 # Another request may have begun to use it.
                 if entry.shell is not None and entry.shell.session.idle_seconds:

@@ -58,6 +58,9 @@ class Origin:
     token: str | None = None
     """The id of the token that opened it; None for the owner."""
 
+    holder: str | None = None
+    """Whose share of the terminals it counts for: a token's id, or None for the owner's."""
+
 
 class Terminal:
     """The terminal of ``origin``, whose process is behind ``channel`` and has printed ``early``.

@@ -7,7 +7,6 @@ import re
 import shlex
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -34,6 +33,7 @@ from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel, Deadline, Pty, Transport
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
+from connmgr.shares import refused
 from connmgr.terminals.output import TerminalOutput
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminal import RUNNING, Origin, Terminal
@@ -113,7 +113,7 @@ class Terminals:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._terminals: dict[str, Terminal] = {}
-        self._opening: Counter[str] = Counter()
+        self._opening: list[tuple[str, str | None]] = []
         self._closed = self._tidying = False
 
     def open(self, spec: TerminalSpec, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
@@ -128,7 +128,7 @@ class Terminals:
         connection, pty = spec.connection, spec.pty
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
-        with self._counted(connection), contextlib.ExitStack() as cleanup:
+        with self._place(connection, access.holder), contextlib.ExitStack() as cleanup:
             recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if spec.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
@@ -151,7 +151,7 @@ class Terminals:
                     spec.when_ended(id, status)
 
             opened = datetime.now(timezone.utc)
-            origin = Origin(id, connection, spec.session, spec.command, pty.term, opened, spec.token)
+            origin = Origin(id, connection, spec.session, spec.command, pty.term, opened, spec.token, access.holder)
             terminal = Terminal(
                 self._streams,
                 origin,
@@ -234,29 +234,30 @@ class Terminals:
         self._close(terminals, timeout)
 
     @contextlib.contextmanager
-    def _counted(self, connection: str) -> Iterator[None]:
-        """Count a terminal that is being opened."""
+    def _place(self, connection: str, holder: str | None) -> Iterator[None]:
+        """Count a terminal that is being opened, for the share of ``holder`` too."""
         self._tidy()
         with self._lock:
             if self._closed:
                 raise Stopping("The daemon is shutting down.")
-            terminals = self._terminals.values()
-            running = Counter(each.origin.connection for each in terminals if each.state == RUNNING)
-            running += self._opening
-            if running[connection] >= self._limits.of_connection:
-                raise TerminalLimit(
-                    f"The connection has {self._limits.of_connection} terminals; close one of them first."
-                )
-            if running.total() >= self._limits.in_all:
-                raise TerminalLimit(f"{self._limits.in_all} terminals are open; close one of them first.")
-            self._opening[connection] += 1
+            running = [terminal.origin for terminal in self._terminals.values() if terminal.state == RUNNING]
+            held = [*((one.connection, one.holder) for one in running), *self._opening]
+            of_connection, in_all = self._limits.of_connection, self._limits.in_all
+            there = [one for where, one in held if where == connection]
+            if len(there) >= of_connection:
+                raise TerminalLimit(f"The connection has {of_connection} terminals; close one of them first.")
+            if (why := refused(of_connection, holder, there)) is not None:
+                raise TerminalLimit(f"Of the connection's {of_connection} terminals {why}; close one of them first.")
+            if len(held) >= in_all:
+                raise TerminalLimit(f"{in_all} terminals are open; close one of them first.")
+            if (why := refused(in_all, holder, [one for _, one in held])) is not None:
+                raise TerminalLimit(f"Of {in_all} terminals {why}; close one of them first.")
+            self._opening.append((connection, holder))
         try:
             yield
         finally:
             with self._lock:
-                self._opening[connection] -= 1
-                # Otherwise an empty entry would stay for ever.
-                self._opening += Counter()
+                self._opening.remove((connection, holder))
 
     def _keep(self, terminal: Terminal) -> None:
         with self._lock:

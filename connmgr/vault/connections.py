@@ -50,6 +50,10 @@ class Removed:
     categories: list[str] = field(default_factory=list)
 
 
+Passwords = Callable[[sa.Connection, Mapping[str, str]], Mapping[str, Mapping[str, Any]]]
+"""Returns the sealed passwords for sudo of connections, which are given with their categories, by their ids."""
+
+
 def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
     """Refuse changes that affect secrets."""
     if secrets:
@@ -216,10 +220,10 @@ class Connections:
         A new ``category`` also becomes that of the connections below it which shared the old one; return their ids.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
-        of each connection above it, if its data or what it runs over changes, because they then reach something else,
-        and of each connection that it newly runs over, because its users can then use them. ``token`` is the id of the
-        token that changes it, None for the owner: connections that a token has set are marked, until the owner gives
-        them data.
+        of each connection above it whose dependency digest changes, because they are tied to the new one; with the
+        passwords for sudo on it and on these; and with the secrets of each connection that it newly runs over, because
+        its users can then use them. ``token`` is the id of the token that changes it, None for the owner: connections
+        that a token has set are marked, until the owner gives them data.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -235,7 +239,7 @@ class Connections:
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
         columns["last_modified"] = now()
-        return change_row(tx, self._key, id, columns, targets, permits, token)
+        return change_row(tx, self._key, id, columns, targets, permits, self.sudo_passwords.over_each_within, token)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -276,6 +280,16 @@ class Connections:
         if elevation_of(id) is not None:
             self.sudo_passwords.leave(id)
         self.temporary.leave(base_of(id), id)
+
+    def give_sudo_password(
+        self, elevation: Elevation, sealed: Mapping[str, Any], *, same: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """Keep a password for an elevated connection in memory, while what it runs over is what it is now.
+
+        A password of the same holder for which ``same`` returns True stays as it is.
+        """
+        base = self.get(elevation.base)
+        self.sudo_passwords.give(elevation.id, sealed, dependencies.digest([_as_row(base)]), same=same)
 
     def unchanged(self, id: str, data: Mapping[str, Any], dependency_digest: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
@@ -363,12 +377,13 @@ class Connections:
     def _elevated(self, elevation: Elevation) -> Connection:
         """Return an elevated connection as it is now, or raise as :meth:`get`."""
         base = self.get(elevation.base)
-        password = self.sudo_passwords.given(elevation.id)
+        bound = dependencies.digest([_as_row(base)])
+        password = self.sudo_passwords.given(elevation.id, bound)
         # A temporary one may lead anywhere: no stored password goes there.
         if password is None and self.temporary.get(base.id) is None:
             stored = self.sudo_passwords.stored(base.id, base.category)
             password = None if stored is None else stored.sealed
-        return derived(elevation, base, dependencies.digest([_as_row(base)]), password)
+        return derived(elevation, base, bound, password)
 
     def _each_elevated(self, ids: Iterable[str]) -> Iterator[tuple[str, Connection | IntegrityError]]:
         for id in ids:
@@ -415,6 +430,7 @@ def change_row(
     changes: dict[str, Any],
     targets: set[str] | None,
     permits: Permission,
+    passwords: Passwords,
     token: str | Literal[False] | None = False,
 ) -> list[str]:
     """Change columns of a row, its targets unless ``targets`` is None, and the rows above and below accordingly.
@@ -441,8 +457,11 @@ def change_row(
     above = []
     if (after["data"], after["way"]) != (before["data"], before["way"]):
         above = dependencies.rebound_dependents(tx, key, before, after)
-        _require_permission(above, permits, "Secrets of {} go over this connection")
-        _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
+        typed = passwords(tx, {row["id"]: row["category"] for row in (before, *above)})
+        sudo = [(row, [typed[row["id"]]]) for row in (before, *above) if row["id"] in typed]
+        _require_permission(_secrets_of(above), permits, "Secrets of {} go over this connection")
+        _require_permission(sudo, permits, "The password for sudo on {} goes over this connection")
+        _require_permission(_secrets_of(over.values()), permits, "This connection runs over {} with its secrets")
     _store(tx, key, [after, *above])
     return _follow(tx, key, before, after, token)
 
@@ -484,10 +503,16 @@ def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row, token: st
     return moved
 
 
-def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
-    for row in hops:
+def _secrets_of(some: Iterable[Row]) -> Iterator[tuple[Row, list[Mapping[str, Any]]]]:
+    return ((row, list(connection_rows.sealed_secrets(json.loads(row["data"])))) for row in some)
+
+
+def _require_permission(
+    some: Iterable[tuple[Row, Sequence[Mapping[str, Any]]]], permits: Permission, reason: str
+) -> None:
+    for row, secrets in some:
         try:
-            permits(list(connection_rows.sealed_secrets(json.loads(row["data"]))))
+            permits(secrets)
         except SecretLocked as error:
             raise SecretLocked(
                 f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",

@@ -82,7 +82,11 @@ class Documents:
 
     def all(self) -> list[Document]:
         """Return all documents, oldest first."""
-        rows = self._database.read(lambda tx: tx.execute(_ALL, {"kind": self._kind}).mappings().all())
+        return self._database.read(self.all_within)
+
+    def all_within(self, tx: sa.Connection) -> list[Document]:
+        """Return all documents, oldest first, within a transaction."""
+        rows = tx.execute(_ALL, {"kind": self._kind}).mappings().all()
         return [self._document(None, row) for row in rows]
 
     def codes(self, ids: Iterable[str]) -> dict[str, bytes]:

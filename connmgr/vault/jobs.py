@@ -14,6 +14,7 @@ from connmgr.contract.job import RUNNING as RUNNING
 from connmgr.contract.job import STARTING as STARTING
 from connmgr.contract.job import UNDER_WAY as UNDER_WAY
 from connmgr.errors import JobLimit, UnknownJob
+from connmgr.shares import of_tokens
 from connmgr.vault import connection_rows
 from connmgr.vault.database import Database
 from connmgr.vault.names import ELEVATION_SEPARATOR, base_of, with_elevation
@@ -23,8 +24,13 @@ from connmgr.vault.schema import job as table
 # Built once, because building a statement costs more than running it.
 _INSERT = table.insert()
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
+_THERE = table.c.connection == sa.bindparam("connection")
+_OF_TOKENS = table.c.token.is_not(None)
+_OWN = table.c.token == sa.bindparam("token")
 _COUNTS = sa.select(
-    sa.func.count(sa.case((table.c.connection == sa.bindparam("connection"), 1))), sa.func.count()
+    sa.func.count(sa.case((_THERE, 1))),
+    sa.func.count(),
+    *(sa.func.count(sa.case((which, 1))) for which in (_OF_TOKENS & _THERE, _OF_TOKENS, _OWN & _THERE, _OWN)),
 ).where(table.c.state.in_(UNDER_WAY))
 _SET_STATE = (
     table.update()
@@ -80,18 +86,33 @@ class StoredJobs:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def require_room(self, connection: str, *, most_of_connection: int, most: int) -> int:
+    def require_room(
+        self, connection: str, *, most_of_connection: int, most: int, token: str | None = None, starting: int = 0
+    ) -> int:
         """Return how many more jobs may be started on a connection; raise :class:`JobLimit` if none may.
 
-        ``most`` limits those under way in the whole vault.
+        ``most`` limits those under way in the whole vault. For a ``token`` it is also raised if it or all tokens have
+        their share (:mod:`connmgr.shares`), with ``starting`` more that may not be stored yet.
         """
-        of_base = {"connection": base_of(connection)}
-        counted = self._database.read(lambda tx: tx.execute(_COUNTS, of_base).one())
-        limits = (most_of_connection, most)
-        for under_way, limit, of in zip(counted, limits, ("connection", "vault"), strict=True):
+        bound = {"connection": base_of(connection), "token": token}
+        counted: tuple[int, ...] = tuple(self._database.read(lambda tx: tx.execute(_COUNTS, bound).one()))
+        there, all, of_tokens_there, of_all_tokens, own_there, own = counted
+        for under_way, limit, of in ((there, most_of_connection, "connection"), (all, most, "vault")):
             if under_way >= limit:
                 raise JobLimit(f"{limit} jobs are under way on this {of}: wait for one to end, or kill one.")
-        return min(limit - under_way for under_way, limit in zip(counted, limits, strict=True))
+        if token is not None:
+            shares = (
+                (own_there, of_tokens_there, most_of_connection, "connection"),
+                (own, of_all_tokens, most, "vault"),
+            )
+            for mine, theirs, limit, of in shares:
+                one, together = of_tokens(limit)
+                if mine + starting >= one or theirs + starting >= together:
+                    raise JobLimit(
+                        f"A token may have {one} of the {limit} jobs under way on a {of}, and all tokens {together}: "
+                        "wait for one to end, or kill one."
+                    )
+        return min(most_of_connection - there, most - all)
 
     def add(self, job: StoredJob) -> StoredJob:
         """Store ``job``, or return the job of its connection that has the same key.

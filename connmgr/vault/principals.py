@@ -358,7 +358,7 @@ class Principals:
         except SecretLocked:
             return False
         # Whoever uses the connections above it gets no other secret than before.
-        connections.change_row(tx, self._key, id, {"data": canonical(data)}, None, lambda _: None)
+        connections.change_row(tx, self._key, id, {"data": canonical(data)}, None, lambda _: None, lambda _tx, _: {})
         return True
 
     def _reseal_password(self, tx: sa.Connection, of: str, anew: Anew) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -19,11 +20,12 @@ import sqlalchemy as sa
 
 from connmgr.errors import TemporaryLimit, UnknownConnection
 from connmgr.secrets.vault_key import VaultKey
+from connmgr.shares import refused
 from connmgr.vault import category_rows, dependencies
 from connmgr.vault.connection_rows import Connection
 from connmgr.vault.database import Database
 from connmgr.vault.documents import Document, Documents
-from connmgr.vault.names import ALL_CONNECTIONS, Elevation, base_of, elevation_of, segment
+from connmgr.vault.names import ALL_CONNECTIONS, OWNER, Elevation, base_of, elevation_of, segment
 from connmgr.vault.schema import document, now
 
 MAX_TEMPORARY = 1000
@@ -54,6 +56,9 @@ class _Temporary:
     connection: Connection
     fingerprint: bytes
     until: float | None
+    share: str | None
+    """Whose share it counts for: a token's id, or None for the owner's."""
+
     holders: set[str] = field(default_factory=set)
 
 
@@ -76,11 +81,13 @@ class TemporaryConnections:
         fingerprint: bytes,
         same: Callable[[Mapping[str, Any]], bool],
         is_visible: Callable[[str], bool] = lambda _: True,
+        share: str | None = None,
     ) -> tuple[str, bool]:
         """Keep a connection; arguments and answer are those of :meth:`Connections.add`.
 
-        One for whose id ``is_visible`` returns False counts as equivalent to none.
-        :raises TemporaryLimit: there are too many.
+        One for whose id ``is_visible`` returns False counts as equivalent to none. ``share`` is the token for whose
+        share it counts (:mod:`connmgr.shares`), or None for the owner's.
+        :raises TemporaryLimit: there are too many, or the token has its share.
         """
         with self._lock:
             alive = self._alive()
@@ -93,8 +100,10 @@ class TemporaryConnections:
                     return id, False
             if len(alive) >= MAX_TEMPORARY:
                 raise TemporaryLimit(f"There are {MAX_TEMPORARY:,} temporary connections: stop shells of some first.")
+            if (why := refused(MAX_TEMPORARY, share, [entry.share for entry in alive.values()])) is not None:
+                raise TemporaryLimit(f"Of {MAX_TEMPORARY:,} temporary connections {why}: stop shells of some first.")
             made = _made(name, type, data)
-            self._by_id = {**alive, made.id: _Temporary(made, fingerprint, _soon())}
+            self._by_id = {**alive, made.id: _Temporary(made, fingerprint, _soon(), share)}
             return made.id, True
 
     @property
@@ -181,9 +190,14 @@ class SudoPassword(NamedTuple):
 
 @dataclass
 class _Given:
-    """A sealed password, and the time until which it is kept; None while a link that uses it is open."""
+    """A sealed password, and the time until which it is kept; None while a link that uses it is open.
+
+    It serves only while the connection that it was given for leads where it led then: ``digest`` is that of what it
+    runs over.
+    """
 
     sealed: Mapping[str, Any]
+    digest: str
     until: float | None
 
     @property
@@ -224,23 +238,45 @@ class SudoPasswords:
                 return SudoPassword(of, password.body["sealed"])
         return None
 
-    def give(self, id: str, sealed: Mapping[str, Any], *, same: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Keep a password for the elevated connection ``id`` in memory; the :func:`same` one stays as it is."""
+    def over_each(self, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Return as :meth:`over_each_within` does, in a transaction of its own."""
+        return self._database.read(lambda tx: self.over_each_within(tx, connections))
+
+    def over_each_within(self, tx: sa.Connection, connections: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """Return the sealed passwords of ``connections``, which are given with the ids of their categories.
+
+        Each is the one that :meth:`stored` returns; connections without one are left out.
+        """
+        stored = {document.key: document.body["sealed"] for document in self._documents.all_within(tx)}
+        if not stored:
+            return {}
+        above = {category: self._upwards_within(tx, category) for category in set(connections.values())}
+        places = {id: [of for of in (id, *above[category]) if of in stored] for id, category in connections.items()}
+        return {id: stored[nearest[0]] for id, nearest in places.items() if nearest}
+
+    def give(
+        self, id: str, sealed: Mapping[str, Any], digest: str, *, same: Callable[[Mapping[str, Any]], bool]
+    ) -> None:
+        """Keep a password for the elevated connection ``id`` in memory; the :func:`same` one stays as it is.
+
+        ``digest`` is that of what it runs over. If there are too many, one of the holder with the most is forgotten.
+        """
         with self._lock:
             self._given = {other: entry for other, entry in self._given.items() if not entry.is_over}
             entry = self._given.get(id)
-            if entry is not None and same(entry.sealed):
+            if entry is not None and entry.digest == digest and same(entry.sealed):
                 return
             unused = [other for other, each in self._given.items() if each.until is not None]
             if entry is None and len(self._given) >= MAX_GIVEN and unused:
-                del self._given[unused[0]]
-            self._given[id] = _Given(sealed, None if id in self._used else time.monotonic() + UNUSED_SECONDS)
+                holders = Counter(map(_holder_of, unused))
+                del self._given[next(one for one in unused if holders[_holder_of(one)] == max(holders.values()))]
+            self._given[id] = _Given(sealed, digest, None if id in self._used else time.monotonic() + UNUSED_SECONDS)
 
-    def given(self, id: str) -> Mapping[str, Any] | None:
-        """Return the password that was given for the elevated connection ``id``, if it is still kept."""
+    def given(self, id: str, digest: str) -> Mapping[str, Any] | None:
+        """Return the password that was given for the elevated connection ``id`` over this ``digest``, if it is kept."""
         with self._lock:
             entry = self._given.get(id)
-            return None if entry is None or entry.is_over else entry.sealed
+            return None if entry is None or entry.is_over or entry.digest != digest else entry.sealed
 
     def hold(self, id: str) -> None:
         """Keep what was given for ``id`` until :meth:`leave`, because a link is being opened."""
@@ -267,15 +303,20 @@ class SudoPasswords:
             return [id for id in self._used if base_of(id) in connections]
 
     def _upwards(self, category: str) -> list[str]:
-        def work(tx: sa.Connection) -> list[str]:
-            ids: list[str] = []
-            at: str | None = category
-            while at is not None and at not in ids:
-                ids.append(at)
-                at = category_rows.load(tx, [at], self._key)[at].parent
-            return ids
+        return self._database.read(lambda tx: self._upwards_within(tx, category))
 
-        return self._database.read(work)
+    def _upwards_within(self, tx: sa.Connection, category: str) -> list[str]:
+        ids: list[str] = []
+        at: str | None = category
+        while at is not None and at not in ids:
+            ids.append(at)
+            at = category_rows.load(tx, [at], self._key)[at].parent
+        return ids
+
+
+def _holder_of(id: str) -> str:
+    elevation = elevation_of(id)
+    return OWNER if elevation is None else elevation.holder
 
 
 def derived(elevation: Elevation, base: Connection, digest: str, password: Mapping[str, Any] | None) -> Connection:

@@ -44,7 +44,7 @@ def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 
 def server_of(application: Application, bound: socket.socket, spools: Path) -> Server:
-    bodies = Bodies("/upload", lambda: BlobSpool(spools), 1_000_000, Shares(100_000, 100_000))
+    bodies = Bodies("/upload", lambda _: BlobSpool(spools), 1_000_000, Shares(100_000, 100_000))
     owner = Caller("owner", Access(), 0.0)
     return Server(
         application,

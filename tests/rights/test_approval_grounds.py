@@ -110,18 +110,26 @@ def pending_or_ok(holder: Holder, path: str, body: dict[str, Any]) -> str | None
     return str(answer.json["approval"]) if answer.status == 403 else None
 
 
-def test_a_variable_that_steers_nothing_is_part_of_an_approved_text_and_not_of_an_argv(
-    daemon: Daemon, holder: Holder, here: str
+@pytest.mark.parametrize(
+    "what", [{"command": 'rm -r "$TARGET"'}, {"argv": ["sh", "-c", 'rm -r "$TARGET"']}, {"argv": ["true"]}]
+)
+def test_every_variable_of_the_shell_is_part_of_an_approved_text_or_argv(
+    daemon: Daemon, holder: Holder, here: str, what: dict[str, Any]
 ) -> None:
-    text: dict[str, Any] = {"connection": here, "command": 'echo "$TARGET"'}
-    argv: dict[str, Any] = {"connection": here, "argv": ["true"]}
-    for body in (text, argv):
-        approve(daemon, pending(holder, "/shell/exec", **body))
+    body: dict[str, Any] = {"connection": here, **what}
+    approve(daemon, pending(holder, "/shell/exec", **body))
     daemon.client.shell.exec(here, "export TARGET=a-secret")
-    assert holder.ok("/shell/exec", **argv)["exitCode"] == 0
-    found = asked(daemon, pending(holder, "/shell/exec", **text))
+    found = asked(daemon, pending(holder, "/shell/exec", **body))
     assert found["moved"] == ["the exported variable TARGET has changed"]
+    assert found["on"][0]["otherVariables"] == ["TARGET"]
     assert "a-secret" not in json.dumps(found), "who decides learns the value of a variable of others"
+
+
+def test_the_locale_of_the_shell_is_no_part_of_an_approved_argv(daemon: Daemon, holder: Holder, here: str) -> None:
+    body: dict[str, Any] = {"connection": here, "argv": ["true"]}
+    approve(daemon, pending(holder, "/shell/exec", **body))
+    daemon.client.shell.exec(here, "export LC_MESSAGES=C")
+    assert holder.ok("/shell/exec", **body)["exitCode"] == 0
 
 
 def test_an_absolute_directory_of_the_request_is_the_one_that_counts(

@@ -266,3 +266,19 @@ def test_a_token_that_may_run_nothing_reaches_no_jobs_or_terminals_of_others(own
     assert unbound.ok("/terminal/query")["terminals"][0]["terminal"] == terminal
     for id in (job, own):
         client.post("/job/kill", job=id, signal="KILL")
+
+
+def test_work_on_a_hidden_connection_is_answered_as_unknown_work(world: World) -> None:
+    client = world.daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    job = client.post("/job/start", connection=LOCAL, command="true")["job"]
+    terminal = client.post("/terminal/open", connection=LOCAL, command="exec sleep 1000")["terminal"]
+    holder = create(world.daemon, *ALL_OF, connections=["web"])
+    for kind, id, paths in (
+        ("job", job, ("info", "output", "wait", "kill", "remove")),
+        ("terminal", terminal, ("screen", "output", "close", "ticket")),
+    ):
+        for path in paths:
+            hidden, unknown = (holder.send(f"/{kind}/{path}", **{kind: one}) for one in (id, NOBODY))
+            assert (hidden.status, hidden.code) == (unknown.status, f"unknown_{kind}")
+            assert LOCAL not in json.dumps(hidden.json)
