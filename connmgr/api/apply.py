@@ -15,7 +15,7 @@ from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.contract.connection import ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange, Outcome
+from connmgr.contract.connection import AddOutcome, ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange
 from connmgr.errors import InvalidRequest
 from connmgr.rights.action import Action
 from connmgr.rights.sight import Position
@@ -82,7 +82,7 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     end_what_runs(applied.stale)
     see_off(applied.removed)
     return ApplyResponse(
-        added=[Outcome(connection=id, added=new) for id, new in applied.added],
+        added=[AddOutcome(connection=id, added=new) for id, new in applied.added],
         removed=list(applied.removed.connections),
     )
 

@@ -26,29 +26,29 @@ IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
 
 
-class Server(receiving.Server, Protocol):
+class ChannelServer(receiving.ReceivingServer, Protocol):
     """The parts of the server that a channel uses."""
 
     parked_channels: ParkedChannels
     departures: Departures
     sender_of: Callable[[str], Caller | None]
 
-    def join(self, channel: Channel, holder: str) -> bool: ...
-    def leave(self, channel: Channel) -> None: ...
+    def join(self, channel: ClientChannel, holder: str) -> bool: ...
+    def leave(self, channel: ClientChannel) -> None: ...
 
     @property
     def crowded(self) -> bool: ...
     def pull_trigger(self) -> None: ...
 
 
-class Channel(receiving.ReceivingChannel):
+class ClientChannel(receiving.ReceivingChannel):
     """Closes a client that is silent for too long, unless it waits for its answer.
 
     A thread owns the channel while it answers, and :data:`KEEP_ALIVE_SECONDS` longer. At all other times the main
     thread owns it, and polls all clients.
     """
 
-    server: Server
+    server: ChannelServer
     rejected = False
     parked: Parked | None = None
     """The event for which the oldest request waits without a thread."""

@@ -34,7 +34,7 @@ UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 """Bytes of an upload received at once, just below the size that the C library returns to the system."""
 
 
-class Server(Protocol):
+class ReceivingServer(Protocol):
     """The parts of the server that receiving uses."""
 
     bodies: Bodies
@@ -46,7 +46,7 @@ class Server(Protocol):
 class ReceivingChannel(SendingChannel):
     """waitress's channel, whose requests are also received by the thread that answers them."""
 
-    server: Server  # type: ignore[assignment] # waitress declares a smaller one
+    server: ReceivingServer  # type: ignore[assignment] # waitress declares a smaller one
     request: Parser | None
     requests: list[Parser]
     keeps_alive = False

@@ -15,7 +15,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from connmgr.api.auth import Caller
-from connmgr.daemon.channel import Channel
+from connmgr.daemon.channel import ClientChannel
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Bodies
@@ -99,8 +99,8 @@ class Server(TcpWSGIServer):
     a request by its Authorization header if that is valid, and ``bodies`` says where bodies go.
     """
 
-    channel_class = Channel
-    active_channels: dict[int, Channel]  # type: ignore[assignment]
+    channel_class = ClientChannel
+    active_channels: dict[int, ClientChannel]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Server(TcpWSGIServer):
             if not self._shut_down:
                 super().pull_trigger()
 
-    def add_task(self, channel: Channel) -> None:  # type: ignore[override]
+    def add_task(self, channel: ClientChannel) -> None:  # type: ignore[override]
         """Queue the request for a thread, unless the thread that received it answers it itself."""
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ class Server(TcpWSGIServer):
             if len(self.active_channels) == before:
                 return
 
-    def join(self, channel: Channel, holder: str) -> bool:
+    def join(self, channel: ClientChannel, holder: str) -> bool:
         """Count a connection for the token ``holder``; return False if it may have no more, and none can be closed."""
         with self._joining:
             if not self._shares.take(holder):
@@ -206,12 +206,12 @@ class Server(TcpWSGIServer):
             channel.counts_for = holder
         return True
 
-    def leave(self, channel: Channel) -> None:
+    def leave(self, channel: ClientChannel) -> None:
         """Count a connection for no token any more; calling it again does nothing."""
         with self._joining:
             self._leave(channel)
 
-    def _leave(self, channel: Channel) -> None:
+    def _leave(self, channel: ClientChannel) -> None:
         if channel.counts_for is not None:
             self._shares.give_back(channel.counts_for)
             channel.counts_for = None

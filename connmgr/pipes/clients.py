@@ -29,8 +29,8 @@ from connmgr.streams.websocket import (
     TOO_LARGE,
     UNSUPPORTED_DATA,
     Codec,
-    Message,
     ProtocolError,
+    WebSocketMessage,
     acceptance,
     read_closing,
     require_upgrade,
@@ -265,7 +265,7 @@ class WebSocket:
             self.close(INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
             raise
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: WebSocketMessage) -> None:
         if message.opcode == CLOSE:
             self._take_goodbye(*read_closing(message.payload))
         elif self._closing:

@@ -28,7 +28,7 @@ GRACE_SECONDS = 2.0
 """Time for a process to end after HUP, before its streams are closed."""
 
 
-class Stream(Protocol):
+class OpenStream(Protocol):
     """An open stream, with a client or a process."""
 
     def stop(self, why: ConnmgrError) -> None:
@@ -51,7 +51,7 @@ class Streams:
     def __init__(self) -> None:
         self.loop = Loop()
         self._lock = threading.Lock()
-        self._open: dict[Stream, _Held] = {}
+        self._open: dict[OpenStream, _Held] = {}
         self._stopping = False
         self._all_ended = threading.Event()
 
@@ -77,7 +77,7 @@ class Streams:
 
     def add(
         self,
-        stream: Stream,
+        stream: OpenStream,
         connection: str | None = None,
         *,
         token: str | None = None,
@@ -99,7 +99,7 @@ class Streams:
         elif has_ended():
             self.loop.call(lambda: stream.stop(TokenRevoked("The token is not valid any more.")))
 
-    def discard(self, stream: Stream) -> None:
+    def discard(self, stream: OpenStream) -> None:
         """Release ``stream``."""
         with self._lock:
             self._open.pop(stream, None)

@@ -25,7 +25,7 @@ from connmgr.vault.sealed import within
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
 
 
-class Caller(PluginCaller, Protocol):
+class GrantedCaller(PluginCaller, Protocol):
     """The sender of a request; ``grant`` is None for the owner."""
 
     @property
@@ -45,11 +45,11 @@ class Authorisation:
         self._hook = registry.plugins.hook.connmgr_authorise
         self._has_plugins = bool(self._hook.get_hookimpls())
 
-    def concerns(self, caller: Caller) -> bool:
+    def concerns(self, caller: GrantedCaller) -> bool:
         """Whether anything decides about ``caller``; if not, the subjects of a request need not be found."""
         return self._has_plugins or caller.grant is not None
 
-    def check(self, caller: Caller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
+    def check(self, caller: GrantedCaller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
         """Return how ``caller`` may carry out the loaded ``request``, whose fields ``names`` name its subjects.
 
         :raises ScopeDenied: its token lacks a scope.
@@ -66,7 +66,7 @@ class Authorisation:
         return permitted
 
     def path_rules(
-        self, caller: Caller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
+        self, caller: GrantedCaller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
     ) -> PathRules | None:
         """Return the rules over paths of the caller's token for one request, or None if there are none.
 
@@ -84,7 +84,7 @@ class Authorisation:
 
         return PathRules(grant, seen, self._approvals, asked, wait, ground)
 
-    def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
+    def visible(self, caller: GrantedCaller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
         grant, found = caller.grant, list(connections)
         # A token that sees everything does not see the elevated connections of others.
@@ -92,7 +92,7 @@ class Authorisation:
             return found
         return self.sight.visible(grant, found)
 
-    def knows(self, caller: Caller, connections: Collection[str]) -> bool:
+    def knows(self, caller: GrantedCaller, connections: Collection[str]) -> bool:
         """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
         grant, wanted = caller.grant, set(connections)
         if grant is None or grant.sees_all:
@@ -100,18 +100,18 @@ class Authorisation:
         found = self.sight.of(wanted)
         return found.keys() == wanted and all(map(grant.sees, found.values()))
 
-    def visible_categories(self, caller: Caller, categories: Iterable[str]) -> list[str]:
+    def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""
         grant = caller.grant
         return list(categories) if grant is None or grant.sees_all else self.sight.visible_categories(grant, categories)
 
-    def visible_work(self, caller: Caller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
+    def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
         """Yield the first members of pairs whose job or terminal ``caller`` may see."""
         pairs = list(work)
         seen = set(self.visible(caller, {of.connection for _, of in pairs}))
         yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
 
-    def sees(self, caller: Caller, entry: Mapping[str, Any]) -> bool:
+    def sees(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
         """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""
         grant = caller.grant
         if grant is None or entry.get("token") == grant.id:

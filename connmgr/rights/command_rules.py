@@ -14,7 +14,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
-from connmgr.rights.rules import Decision, Wanted, combined, not_too_free, rule_of
+from connmgr.rights.rules import Decision, RequestedCommand, combined, not_too_free, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
 GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
@@ -126,9 +126,9 @@ def _as_scoped(grant: Grant, request: Any) -> Any:
     return changed(request, command=None, argv=list(argv))
 
 
-def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
+def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> RequestedCommand:
     saved: Saved | None = request.get("saved")
-    return Wanted(
+    return RequestedCommand(
         names=on.names,
         user=on.user,
         argv=tuple(request["argv"]) if "argv" in request else None,
