@@ -32,7 +32,14 @@ from tests.derivation import is_cost_lowered, lower_cost
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("connmgr")
 SERVER = (
-    *("connmgr.cli.serve", "connmgr.daemon", "connmgr_containers", "connmgr_elevated", "connmgr_local", "connmgr_ssh"),
+    *(
+        "connmgr.cli.commands.serve",
+        "connmgr.daemon",
+        "connmgr_containers",
+        "connmgr_elevated",
+        "connmgr_local",
+        "connmgr_ssh",
+    ),
     *("connmgr_tunnels", "alembic.command", "alembic.config", "alembic.ddl.sqlite", "sqlalchemy.dialects.sqlite"),
     "importlib.resources.readers",
 )

@@ -13,62 +13,61 @@ import click
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.cli.common_options import take_common_options
 from connmgr.cli.examples import give_examples
-from connmgr.cli.group import Group
+from connmgr.cli.group import Group, take_common_options
 from connmgr.errors import ConnmgrError
 
 SECTIONS = {
     "Run commands": {
-        "exec": "exec",
-        "job": "job",
+        "exec": "commands.exec",
+        "job": "commands.jobs",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",
-        "command": "command",
-        "start": "disconnect",
-        "restart": "disconnect",
-        "disconnect": "disconnect",
-        "container": "container",
+        "command": "commands.saved_commands",
+        "start": "commands.shells",
+        "restart": "commands.shells",
+        "disconnect": "commands.shells",
+        "container": "commands.containers",
     },
     "Files and ports": {
-        "cp": "cp",
-        "tunnel": "tunnel",
+        "cp": "copy",
+        "tunnel": "commands.tunnels",
     },
     "Connections": {
-        "ls": "ls",
-        "info": "info",
-        "add": "add",
-        "edit": "edit",
-        "mv": "mv",
-        "rm": "rm",
-        "category": "category",
-        "trust": "trust",
-        "import-ssh-config": "import_ssh_config",
-        "import-ansible-inventory": "import_ansible_inventory",
-        "export": "export",
-        "apply": "apply",
+        "ls": "commands.connections",
+        "info": "commands.connections",
+        "add": "commands.editing",
+        "edit": "commands.editing",
+        "mv": "commands.editing",
+        "rm": "commands.editing",
+        "category": "commands.connections",
+        "trust": "commands.trust",
+        "import-ssh-config": "declarative.imports",
+        "import-ansible-inventory": "declarative.imports",
+        "export": "declarative.document",
+        "apply": "declarative.document",
     },
     "Secrets and rights": {
-        "vault": "vault",
-        "encrypt": "secret",
-        "decrypt": "secret",
-        "sudo-password": "secret",
+        "vault": "commands.vault",
+        "encrypt": "commands.secrets",
+        "decrypt": "commands.secrets",
+        "sudo-password": "commands.secrets",
         "token": "token",
-        "approve": "approve",
+        "approve": "commands.approvals",
         "audit": "audit",
-        "api-key": "api_key",
-        "mcp": "mcp",
+        "api-key": "commands.serve",
+        "mcp": "commands.mcp",
     },
     "The daemon": {
-        "serve": "serve",
-        "status": "status",
-        "stop": "stop",
-        "service": "service",
-        "doctor": "doctor",
-        "plugins": "plugins",
-        "completion": "completion",
-        "help": "help",
+        "serve": "commands.serve",
+        "status": "commands.daemon",
+        "stop": "commands.daemon",
+        "service": "commands.service",
+        "doctor": "commands.doctor",
+        "plugins": "commands.serve",
+        "completion": "commands.help",
+        "help": "commands.help",
     },
 }
 """Each command and its module in this package, which is imported when the command is used; by sections of the help."""
@@ -79,7 +78,6 @@ WHICH_WAY = """
 Which of the four: `exec` waits for a command and exits with its code. `exec --detach` begins a job, which runs on
 without you. `shell` opens a terminal for editors, pagers and questions. `ssh` stands in for ssh under other tools.
 """
-
 
 COMPLETION_VARIABLE = "_CONNMGR_COMPLETE"
 """The completion scripts of ``connmgr completion`` set this variable to ask for completions."""
@@ -117,9 +115,9 @@ class Commands(Group):
 
     def main(self, *arguments: Any, **more: Any) -> NoReturn:
         if COMPLETION_VARIABLE in os.environ:
-            from connmgr.cli import completion
+            from connmgr.cli.commands.help import register_completion
 
-            completion.register()
+            register_completion()
         try:
             code = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
         except click.ClickException as error:

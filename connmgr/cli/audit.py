@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from connmgr.cli.daemon import connect
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED
 from connmgr.cli.group import Group
-from connmgr.cli.names import ConnectionName, find_exactly
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.cli.selection import ConnectionName, find_exactly
 from connmgr.durations import parse_duration
 from connmgr.printable import visible
 

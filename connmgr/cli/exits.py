@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from connmgr.errors import ConnmgrError
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.client import ClientError
+
 
 FAILED = 1
 USAGE = 2
@@ -38,7 +41,6 @@ MEANINGS = {
 """The meaning of each exit code; any other comes from the command that ran, 128 + N for signal N."""
 
 FROM_THE_COMMAND = "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it."
-
 _FORBIDDEN = {"scope_denied", "policy_denied", "quota_exceeded", "approval_required", "approval_denied"}
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
 _UNKNOWN = {"unknown_connection", "unknown_category", "unknown_job"}
@@ -132,3 +134,35 @@ def _login_advice(details: dict[str, Any]) -> str:
         offers = f"`connmgr edit {name} identity.file=FILE` names a key."
     agent = " `ssh-add` puts a key into an ssh-agent, which commands lend." if "agent" in details else ""
     return f"`connmgr info {name}` shows what is offered; {offers}{agent}"
+
+
+KILLED = "command_timeout"
+"""The code of the error that carries the output of a command killed at its timeout."""
+
+
+class ExecCommand(click.Command):
+    """Gives connmgr's own failures exit codes that differ from the command's."""
+
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **more)
+        except click.UsageError as error:
+            raise coded(error, NOT_RUN) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from connmgr.client import ClientError
+
+        try:
+            return super().invoke(ctx)
+        except ClientError as error:
+            code = TIMED_OUT if error.code == KILLED else NOT_RUN
+            raise coded(failure(error), code) from error
+        except click.ClickException as error:
+            raise coded(error, NOT_RUN) from error
+        except ConnmgrError as error:
+            raise Failure(error.message, NOT_RUN) from error
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                # The reader closed the pipe; click then ends quietly.
+                raise
+            raise coded(io_failure(error), NOT_RUN) from error

@@ -1,26 +1,139 @@
-"""``connmgr exec --all``: runs one command on many connections at once."""
+"""Work on many connections at once: repeated after a login, its outcomes gathered, printed and summed up."""
 
 from __future__ import annotations
 
+import codecs
+import re
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import click
 
-from connmgr.cli.gathered import OK, Gathered, sum_up, together
-from connmgr.cli.login import with_remedies
-from connmgr.cli.outcome import BUSY_SECONDS, as_object, is_new, printed_until, tell_restarted
+from connmgr.cli.exits import FAILED
 from connmgr.cli.output import counted, print_json
+from connmgr.cli.progress import counting
+from connmgr.cli.remedies import ask_for_all, lacking
 from connmgr.cli.selection import Chosen
+from connmgr.cli.sessions import BUSY_SECONDS, ROOT, as_object, is_new, printed_until, tell_restarted
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
+from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
     from connmgr.cli.script import Script
+
+
+class OnConnection(Protocol):
+    """The outcome of work on the connection with this uuid, and why it failed, if it did."""
+
+    @property
+    def connection(self) -> str: ...
+
+    @property
+    def failure(self) -> ClientError | Exception | None: ...
+
+
+Outcome = TypeVar("Outcome", bound=OnConnection)
+
+
+def with_remedies(
+    client: Client, names: Mapping[str, str], sudo: str | None, work: Callable[[list[str]], Iterable[Outcome]]
+) -> Iterator[Outcome]:
+    """Yield the outcomes of ``work`` on the connections ``names``, with what this program lends where a login fails.
+
+    There the work is done again, which is safe, because it has not begun. One password for ``sudo`` is asked for all.
+    """
+    pending, tried, has_asked = list(names), set[str](), False
+    while pending:
+        refused: list[tuple[str, ClientError, Outcome]] = []
+        lacks: list[Outcome] = []
+        for outcome in work(pending):
+            id, failure = outcome.connection, outcome.failure
+            if lacking(failure) is not None and not has_asked:
+                lacks.append(outcome)
+            elif _is_refused(failure) and lacking(failure) is None and id not in tried:
+                refused.append((id, failure, outcome))
+            else:
+                yield outcome
+        # Only now, since the work may occupy the client's connection, or be done in threads, where nobody can be asked.
+        pending = []
+        for id, failure, outcome in refused:
+            tried.add(id)
+            if client.remedies(failure, connection=id):
+                pending.append(id)
+            else:
+                yield outcome
+        if not lacks:
+            continue
+        has_asked = True
+        password = ask_for_all([names[one.connection] for one in lacks], sudo or ROOT)
+        if password is None:
+            yield from lacks
+            continue
+        for one in lacks:
+            client.connection.elevate(one.connection, sudo or ROOT, password=password)
+            pending.append(one.connection)
+
+
+def _is_refused(failure: object) -> TypeGuard[ClientError]:
+    return isinstance(failure, ClientError) and failure.code == REFUSED
+
+
+class Done(NamedTuple):
+    """What was done on a connection, in words, or why it failed."""
+
+    connection: str
+    said: str = ""
+    failure: ClientError | None = None
+
+    def as_object(self, name: str) -> dict[str, Any]:
+        """Return it for JSON."""
+        head = {"connection": self.connection, "name": name}
+        if self.failure is None:
+            return {**head, "done": self.said}
+        return {**head, "error": {"code": self.failure.code, "message": self.failure.message}}
+
+
+def each(client: Client, names: list[Name], work: Callable[[Client, str], str], jobs: int, *, as_json: bool) -> None:
+    """Do ``work`` for each connection, ``jobs`` at a time, and say what it did; an error of one spares the others.
+
+    :raises click.exceptions.Exit: with 1, it failed for one of several.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    labels = telling(names)
+    if len(names) == 1 and not as_json:
+        click.echo(f"{visible(labels[names[0].id])}: {work(client, names[0].id)}")
+        return
+
+    def outcome(own: Client, id: str) -> Done:
+        try:
+            with own:
+                return Done(id, work(own, id))
+        except ClientError as error:
+            return Done(id, failure=error)
+
+    def outcomes(ids: list[str]) -> Iterator[Done]:
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from pool.map(outcome, [client.clone() for _ in ids], ids)
+
+    results = []
+    for one in with_remedies(client, labels, None, outcomes):
+        results.append(one)
+        if not as_json:
+            said = one.said if one.failure is None else one.failure.message
+            click.echo(f"{visible(labels[one.connection])}: {visible(said)}", err=one.failure is not None)
+    if as_json:
+        print_json([one.as_object(labels[one.connection]) for one in results])
+    if any(one.failure is not None for one in results):
+        raise click.exceptions.Exit(FAILED)
+
 
 CONNECTIONS_PER_REQUEST = 1000
 
@@ -63,15 +176,15 @@ def run_everywhere(
 def _in_lines(outcomes: Iterable[RawOutcome], chosen: Chosen, names: dict[str, str], *, as_json: bool) -> Iterator[str]:
     """Print a line for each outcome as it comes, and yield its verdict."""
     connections = {one.id: one for one in chosen.names}
-    told = {id: visible(name) for id, name in names.items()}
-    width = max(map(len, told.values()), default=0)
+    labels = {id: visible(name) for id, name in names.items()}
+    width = max(map(len, labels.values()), default=0)
     for outcome in outcomes:
         if as_json:
             print_json(_object(outcome, connections[outcome.connection]), indent=None)
         else:
-            click.echo(_line(outcome, told[outcome.connection].ljust(width)))
+            click.echo(_line(outcome, labels[outcome.connection].ljust(width)))
             if is_new(outcome.result):
-                tell_restarted(told[outcome.connection])
+                tell_restarted(labels[outcome.connection])
         yield _verdict(outcome)
 
 
@@ -141,3 +254,202 @@ def _gist(outcome: RawOutcome) -> str:
 def _object(outcome: RawOutcome, connection: Name) -> dict[str, Any]:
     head = {"connection": connection.id, "name": qualified(connection), "seconds": round(outcome.seconds, 3)}
     return {**head, **as_object(outcome.result)}
+
+
+OK = "ok"
+
+MEMORY_BYTES = 16 << 20
+"""Output beyond this goes to a temporary file."""
+
+PIECE_BYTES = 64 << 10
+RULE = "-" * 15
+_NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>[0-9]+)(?P<after>[^0-9]*)", re.DOTALL)
+
+_LEAST_FOLDED = 3
+"""Two names are shorter to read than a range."""
+
+_DIGITS = 18
+"""Longest number in a range; longer digits are not machine numbers."""
+
+
+class _Group:
+    """The names that share an outcome; its output lies in the spool from ``at`` on, stdout first."""
+
+    def __init__(self, verdict: str, message: str, at: int, sizes: tuple[int, int]) -> None:
+        self.verdict = verdict
+        self.message = message
+        self.at = at
+        self.sizes = sizes
+        self.names: list[str] = []
+
+    @property
+    def has_output(self) -> bool:
+        return any(self.sizes)
+
+
+class Gathered:
+    """Collects outcomes and prints them. However many outcomes are equal, their output is kept once.
+
+    ``order`` has all names in the order in which they are shown.
+    """
+
+    def __init__(self, order: Sequence[str]) -> None:
+        # Imported here, because work whose outcomes are lines needs none of it.
+        import tempfile
+
+        self._place = {name: place for place, name in enumerate(order)}
+        self._groups: dict[bytes, _Group] = {}
+        self._spool = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> Gathered:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._spool.close()
+
+    def add(self, name: str, verdict: str, stdout: bytes = b"", stderr: bytes = b"", message: str = "") -> None:
+        """Record the outcome of ``name``: ``ok`` or another verdict, output, and the message of an error."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        for part in (verdict.encode(), message.encode(errors="surrogatepass"), stdout, stderr):
+            digest.update(len(part).to_bytes(8, "big") + part)
+        group = self._groups.get(digest.digest())
+        if group is None:
+            at = self._spool.seek(0, 2)
+            self._spool.write(stdout)
+            self._spool.write(stderr)
+            group = _Group(verdict, message, at, (len(stdout), len(stderr)))
+            self._groups[digest.digest()] = group
+        group.names.append(name)
+
+    def show(self) -> None:
+        """Print all outcomes on stdout: successes first, then failures, then errors without output."""
+        for group in self._groups.values():
+            group.names.sort(key=self._place.__getitem__)
+        for group in sorted(self._groups.values(), key=lambda one: (_rank(one), self._place[one.names[0]])):
+            names = folded([visible(name) for name in group.names])
+            if group.message and not group.has_output:
+                click.echo(f"{names}: {group.verdict}: {visible(group.message, lines=True)}")
+                continue
+            verdict = "" if group.verdict == OK else f": {group.verdict}"
+            message = f": {visible(group.message, lines=True)}" if group.message else ""
+            click.echo(f"{RULE}\n{names} ({len(group.names)}){verdict}{message}\n{RULE}")
+            self._print(group)
+        sys.stdout.flush()
+
+    def _print(self, group: _Group) -> None:
+        stdout, stderr = group.sizes
+        if stdout:
+            _write(self._pieces(group.at, stdout))
+        if stderr:
+            click.echo(f"{RULE} stderr")
+            _write(self._pieces(group.at + stdout, stderr))
+
+    def _pieces(self, at: int, size: int) -> Iterator[bytes]:
+        self._spool.seek(at)
+        while size > 0 and (piece := self._spool.read(min(size, PIECE_BYTES))):
+            size -= len(piece)
+            yield piece
+
+
+Ended = tuple[str, str, Callable[[Gathered, str], None]]
+"""The uuid of a connection that is done, its verdict, and a function that adds its outcome under a name."""
+
+
+def together(ended: Iterable[Ended], names: Mapping[str, str]) -> list[str]:
+    """Print the outcomes of work on the connections ``names`` when all have ended, and return their verdicts."""
+    left = dict(names)
+    verdicts = list[str]()
+    with Gathered(list(names.values())) as gathered:
+        try:
+            with counting(list(left.values())) as tell:
+                for id, verdict, gather in ended:
+                    name = left.pop(id)
+                    verdicts.append(verdict)
+                    gather(gathered, name)
+                    tell(list(left.values()), sum(one != OK for one in verdicts))
+        except KeyboardInterrupt:
+            # What has ended has ended: its output is all that is left of it.
+            for name in left.values():
+                gathered.add(name, "interrupted", message="It had not ended when Ctrl-C was pressed.")
+            raise
+        finally:
+            gathered.show()
+    return verdicts
+
+
+def sum_up(verdicts: Sequence[str], of: int, seconds: float, noun: str = "connection") -> None:
+    """Print on stderr how work on ``of`` connections, or what else ``noun`` says, has ended.
+
+    :raises click.exceptions.Exit: with 1, it failed on some.
+    """
+    counts = Counter(verdicts)
+    failed = len(verdicts) - counts.pop(OK, 0)
+    said = "".join(f", {count} {verdict}" for verdict, count in counts.most_common())
+    ran = counted(of, noun) if len(verdicts) == of else f"{len(verdicts)} of {counted(of, noun)}"
+    click.echo(f"{ran} in {seconds:.1f} s: {len(verdicts) - failed} ok{said}", err=True)
+    if failed:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _rank(group: _Group) -> int:
+    if group.verdict == OK:
+        return 0
+    return 2 if group.message and not group.has_output else 1
+
+
+def _write(pieces: Iterable[bytes]) -> None:
+    """Write output to stdout, ended by a newline: byte by byte, or on a terminal with its control characters visible"""
+    sys.stdout.flush()
+    last = b""
+    if not sys.stdout.isatty():
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+            last = piece
+    else:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        held = ""
+        for piece in pieces:
+            text = held + decoder.decode(piece)
+            # A carriage return is harmless only before a newline, which may be in the next piece.
+            held = "\r" if text.endswith("\r") else ""
+            sys.stdout.write(visible(text.removesuffix("\r") if held else text, lines=True))
+            last = piece
+        sys.stdout.write(visible(held + decoder.decode(b"", final=True), lines=True))
+        sys.stdout.flush()
+    if not last.endswith(b"\n"):
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+def folded(names: Sequence[str]) -> str:
+    """Return names as one text; three or more that differ in their last number become ``web[1-3,7]``."""
+    parted = [(name, _NUMBERED.fullmatch(name)) for name in names]
+    buckets: dict[tuple[str, str, int], list[str]] = {}
+    order: dict[tuple[str, str, int] | str, None] = {}
+    padded = {
+        (parts["before"], parts["after"])
+        for _, parts in parted
+        if parts and parts["number"].startswith("0") and len(parts["number"]) > 1
+    }
+    for name, parts in parted:
+        if parts is None or len(parts["number"]) > _DIGITS:
+            order.setdefault(name)
+            continue
+        around = parts["before"], parts["after"]
+        key = (*around, len(parts["number"]) if around in padded else 0)
+        buckets.setdefault(key, []).append(parts["number"])
+        order.setdefault(key)
+    return ", ".join(one if isinstance(one, str) else _range(*one, buckets[one]) for one in order)
+
+
+def _range(before: str, after: str, width: int, numbers: list[str]) -> str:
+    if len(numbers) < _LEAST_FOLDED:
+        return ", ".join(f"{before}{number}{after}" for number in numbers)
+    runs = []
+    ordered = sorted(map(int, numbers))
+    for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
+        members = [f"{number:0{width}}" for _, number in run]
+        runs.append(members[0] if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return f"{before}[{','.join(runs)}]{after}"

@@ -1,6 +1,8 @@
-"""Commands that have subcommands."""
+"""Commands in groups: names are suggested and completed, and the options of the root may stand anywhere."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,9 +30,51 @@ class Group(click.Group):
             raise click.UsageError(f"{ctx.command_path} has no command {args[0]!r}.{hint}", ctx) from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = super().shell_complete(ctx, incomplete)
-        commands = {one.value: self.get_command(ctx, one.value) for one in found if not one.value.startswith("-")}
-        for one in found:
+        items = super().shell_complete(ctx, incomplete)
+        commands = {one.value: self.get_command(ctx, one.value) for one in items if not one.value.startswith("-")}
+        for one in items:
             if command := commands.get(one.value):
                 one.help = command.get_short_help_str(WHOLE_CHARACTERS)
-        return found
+        return items
+
+
+JSON = "--json"
+
+
+def take_common_options(command: click.Command, root: click.Group) -> None:
+    """Let ``command``, and all below it, take the options of ``root``, except those that they have themselves.
+
+    Only the help of ``root`` lists these options.
+    """
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            take_common_options(one, root)
+        if not command.invoke_without_command:
+            return
+    own = {name for parameter in command.params for name in parameter.opts}
+    for option in root.params:
+        if isinstance(option, click.Option) and not option.is_eager and not own.intersection(option.opts):
+            command.params.append(_passed_up(option))
+
+
+def _passed_up(option: click.Option) -> click.Option:
+    """Return an option like ``option`` of the root, which stores its value there."""
+
+    def pass_up(context: click.Context, _: click.Parameter, value: Any) -> None:
+        shared = context.find_root().params
+        if value is not None and value is not False:
+            shared[option.name] = value
+        # A command that prints JSON has the option itself.
+        if JSON in option.opts and shared.get(option.name):
+            raise click.UsageError(f"{context.command_path} prints no JSON.", context)
+
+    return click.Option(
+        [*option.opts, option.name or ""],
+        type=option.type,
+        is_flag=option.is_flag,
+        metavar=option.metavar,
+        default=None,
+        hidden=True,
+        expose_value=False,
+        callback=pass_up,
+    )

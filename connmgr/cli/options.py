@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from connmgr import paths
-from connmgr.cli.duration import in_units
 from connmgr.cli.exits import DENIED, Failure
+from connmgr.cli.output import in_units
 from connmgr.settings import Settings, load, options
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -1,16 +1,20 @@
-"""The output of commands: JSON for programs, tables for people."""
+"""How commands print values and read times: JSON for programs, tables for people, files for this user alone."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
-import sys
+import stat
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from connmgr.cli.exits import Failure
 from connmgr.printable import visible
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -44,7 +48,7 @@ def _asked_anywhere(context: click.Context, _: click.Parameter, given: bool) -> 
 def print_json(value: Any, indent: int | None = 2) -> None:
     r"""Print a value as JSON; characters that control or reorder a terminal's text become ``\uXXXX``."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    click.echo(_UNUSUAL.sub(lambda found: found[0] if found[0].isprintable() else _escaped(found[0]), text))
+    click.echo(_UNUSUAL.sub(lambda match: match[0] if match[0].isprintable() else _escaped(match[0]), text))
 
 
 def _escaped(character: str) -> str:
@@ -59,11 +63,6 @@ def print_table(rows: Sequence[Sequence[str]], indent: str = "", *, err: bool = 
     if cells:
         # All at once: printing a line takes longer than making it.
         click.echo("\n".join(f"{indent}{line.rstrip()}" for line in lines), err=err)
-
-
-def on_terminal() -> bool:
-    """Whether stdout is a terminal."""
-    return sys.stdout.isatty()
 
 
 def counted(number: int, noun: str) -> str:
@@ -85,10 +84,85 @@ def lasting(seconds: float) -> str:
     return f"{int(seconds)} y"
 
 
-def summarised(state: dict[str, Any]) -> str:
-    """Return the last known state of a connection in a few words."""
-    if state.get("running") is False:
-        return "gone" if state.get("gone") else "stopped"
-    if "error" in state:
-        return str(state["error"])
-    return str(state.get("osName") or ("running" if state.get("running") else ""))
+class Duration(click.ParamType):  # type: ignore[type-arg]  # it takes no argument before click 8.4
+    """A duration such as 90, 90s, 30m, 1h30m or 1d; loaded as seconds, from ``least`` to ``most``.
+
+    Without a ``least`` it must be more than nothing.
+    """
+
+    name = "time"
+
+    def __init__(self, most: float = math.inf, *, least: float | None = None) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        # Imported here, because most commands are given no time.
+        from connmgr.durations import FORMS, parse_duration
+
+        try:
+            seconds = parse_duration(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is not a duration: give {FORMS}.", param, ctx)
+        if self._least is None and not seconds:
+            self.fail(f"{value!r} is too short: more than 0s.", param, ctx)
+        if self._least is not None and seconds < self._least:
+            self.fail(f"{value!r} is too short: at least {in_units(self._least)}.", param, ctx)
+        if seconds > self._most:
+            self.fail(f"{value!r} is too long: at most {in_units(self._most)}.", param, ctx)
+        # Members of requests that count whole seconds refuse 60.0.
+        return int(seconds) if seconds.is_integer() else seconds
+
+
+def in_units(seconds: float) -> str:
+    """Return a duration in the largest unit that is whole in it, such as ``90d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size:g}{unit}"
+    return f"{seconds:g}s"
+
+
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def check_new(path: Path, *, force: bool) -> None:
+    """Check that :func:`write_private` may write ``path``, before what it shall contain is made.
+
+    :raises Failure: its directory is missing, or it exists; with ``force``, if it is anything but a regular file.
+    """
+    if not path.parent.is_dir():
+        raise Failure(f"{path} cannot be written: {path.parent} is not a directory.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise Failure(f"{path} cannot be written: {path.parent} is not writable for you.")
+    if not os.path.lexists(path):
+        return
+    if not force:
+        raise Failure(f"{path} exists already: choose another file, or overwrite it with --force.")
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise Failure(f"{path} is not a regular file, and is not overwritten: choose another file.")
+
+
+def write_private(path: Path, text: str, *, replace: bool = True) -> None:
+    """Write ``text`` to ``path`` atomically, with mode 0600; missing directories are created.
+
+    :raises Failure: it cannot be written, or exists although it is not to be replaced.
+    """
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(draft, CREATE, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)
+            if replace:
+                draft.replace(path)
+            else:
+                # Unlike a rename, a link never replaces a file that appeared meanwhile.
+                os.link(draft, path)
+                draft.unlink()
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}") from error

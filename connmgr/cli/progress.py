@@ -136,14 +136,14 @@ class Waiting:
         self._thread.join()
 
     def _count(self) -> None:
-        shown, found, looked, pause = False, None, 0.0, LOOK_SECONDS
+        shown, command, looked, pause = False, None, 0.0, LOOK_SECONDS
         # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
             while not self._over.wait(QUIET_SECONDS):
                 waited = time.monotonic() - self._began
                 if self._ahead is not None and waited >= looked + pause:
-                    looked, found, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
-                said = f"{waited:.0f} s" if found is None else found.after(waited - looked)
+                    looked, command, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
+                said = f"{waited:.0f} s" if command is None else command.after(waited - looked)
                 sys.stderr.write(f"{WIPE}{self._what}: {said}")
                 sys.stderr.flush()
                 shown = True
@@ -156,10 +156,10 @@ class Waiting:
         # The reader of stderr may be gone.
         with contextlib.suppress(OSError, ValueError):
             while self._ahead is not None and not self._over.wait(pause):
-                found = self._ahead(time.monotonic() - self._began)
+                command = self._ahead(time.monotonic() - self._began)
                 # The wait may have ended while the daemon was asked.
-                if found is not None and not self._over.is_set():
-                    sys.stderr.write(f"connmgr: {self._what}: {found.after(0)}\n")
+                if command is not None and not self._over.is_set():
+                    sys.stderr.write(f"connmgr: {self._what}: {command.after(0)}\n")
                     sys.stderr.flush()
                     return
                 pause = min(2 * pause, LONGEST_LOOK_SECONDS)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import click
 
-from connmgr.cli import standard_input
 from connmgr.cli.exits import NOT_RUN, Failure
-from connmgr.cli.outcome import BUSY_SECONDS, own_session
+from connmgr.cli.sessions import BUSY_SECONDS, own_session
 from connmgr.client import Client, ClientError, RawOutcome, RawResult
 from connmgr.printable import visible
+
+STREAM = "-"
+"""Standard input in place of a file."""
 
 INTERPRETER = "/bin/sh"
 """Runs a script without a ``#!`` line, as shells do."""
@@ -34,7 +36,7 @@ class Script(NamedTuple):
 
         :raises Failure: its first line cannot name an interpreter.
         """
-        content = sys.stdin.buffer.read() if path == standard_input.WORD else Path(path).expanduser().read_bytes()
+        content = sys.stdin.buffer.read() if path == STREAM else Path(path).expanduser().read_bytes()
         script = cls(content, tuple(arguments))
         if not script.interpreter:
             raise Failure(f"{path}: nothing was run: the line #! names no interpreter.", NOT_RUN)

@@ -1,24 +1,214 @@
-"""The choice of several connections, by names, GLOBs, category, type and an earlier run; and what many need: a yes."""
+"""Which connections a command is about: by name, address, GLOB, category, type, or the result of an earlier run."""
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import click
+from click.shell_completion import CompletionItem
 
-from connmgr.cli.address import reach, read
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.names import ConnectionName, suggested_category
 from connmgr.cli.output import counted, print_table
-from connmgr.client import Client, Name
-from connmgr.client.names import UUID, is_pattern, is_text
+from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
+from connmgr.client.names import (
+    UUID,
+    alone,
+    did_you_mean,
+    escape,
+    is_pattern,
+    is_text,
+    named,
+    qualified,
+    split_elevation,
+    telling,
+)
+from connmgr.printable import visible
+
+MAX_COMPLETIONS = 500
+COMPLETION_SECONDS = 1.0
+
+
+class ConnectionName(click.types.StringParamType):
+    """The name of a connection, completed by the daemon's; without a daemon there are no completions, and no error."""
+
+    name = "connection"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in offered(ctx, lambda client: _completions(client, incomplete))]
+
+
+def find_exactly(client: Client, name: str) -> str | None:
+    """Return the uuid of the connection that ``name`` means, None if none is called so.
+
+    :raises ClientError: several are.
+    """
+    ids = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(client.connection, name), name)]
+    return ids[0] if ids else None
+
+
+def on_matching(client: Client, pattern: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of ``items`` whose ``connection`` is one that ``pattern`` means, or runs by sudo over one."""
+    if pattern == "*":
+        # It means also those to addresses, which no list of connections has.
+        return items
+    ids = {one.id for one in client.connection.choose(pattern)}
+    return [one for one in items if split_elevation(one["connection"])[0] in ids]
+
+
+def find_category(client: Client, name: str) -> str:
+    """Return the uuid of the category with the path ``name``, with or without the root.
+
+    :raises Failure: there is none.
+    """
+    if UUID.fullmatch(name):
+        return name.lower()
+    if name == "/":
+        return ROOT_CATEGORY
+    ids = client.category.query(escape(name.strip("/"))) if is_text(name) and name.strip() else []
+    if not ids:
+        raise Failure(
+            f"No category is called {name!r}.{suggested_category(client, name)} `connmgr category ls` lists them.",
+            NOT_FOUND,
+        )
+    if len(ids) > 1:
+        # The path was sought with and without the root. Both exist if a category in the root is called like the root.
+        size = len(name.strip("/").split("/"))
+        ids = [one.id for one in client.category.info(ids) if len(one.name) == size]
+    return ids[0]
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError if ``name`` is blank: no command could name such a connection."""
+    if not name.strip():
+        raise click.UsageError("The name of a connection cannot be blank.")
+
+
+def category_path(client: Client, category: str) -> tuple[str, ...]:
+    """Return the path of a category that is given by its uuid, or by its path, which need not exist yet."""
+    if UUID.fullmatch(category):
+        return client.category.info([category.lower()])[0].name[1:]
+    return tuple(name for name in category.split("/") if name)
+
+
+def ensure_category(client: Client, path: str) -> str:
+    """Return the uuid of the category ``path``, which is created where it is missing, and then named on stderr."""
+    names = [name for name in path.split("/") if name] if path.strip() else []
+    if UUID.fullmatch(path) or not names or (is_text(path) and client.category.query(escape("/".join(names)))):
+        return find_category(client, path)
+    id = ROOT_CATEGORY
+    for name in names:
+        id = client.category.add(name, id)
+    click.echo(f"Created the category {visible('/'.join(names))}.", err=True)
+    return id
+
+
+def suggested_category(client: Client, word: str) -> str:
+    """Return a sentence, after a blank, with the categories whose paths are most like ``word``."""
+    paths = ["/".join(one.name[1:]) for one in client.category.info(client.category.query())]
+    return did_you_mean(word, dict(zip(paths, paths, strict=True))) if is_text(word) else ""
+
+
+def offered(context: click.Context, names: Callable[[Client], list[str]]) -> list[str]:
+    """Return the names that ``names`` finds for a completion; none if the daemon does not answer at once."""
+    from connmgr.cli.connect import connect
+
+    try:
+        with context.scope(cleanup=False):
+            client = connect(COMPLETION_SECONDS, offers_start=False)
+        matching = names(client)
+        client.close()
+    except (ClientError, click.ClickException, OSError):
+        return []
+    return matching
+
+
+def _completions(client: Client, incomplete: str) -> list[str]:
+    """Return for each connection with a name that begins with ``incomplete`` the shortest that means it alone."""
+    begun = incomplete.lower()
+    names = client.connection.names()
+    labels = telling(names)
+    times = Counter(text for one in names for text in _texts(one))
+    offers: list[str] = []
+    for one in names:
+        if texts := [text for text in _texts(one) if text.startswith(begun)]:
+            # The shell replaces the word even by a name that begins in another way.
+            offers.append(next((text for text in texts if times[text] == 1), labels[one.id]))
+    return sorted(offers)[:MAX_COMPLETIONS]
+
+
+def _texts(one: Name) -> dict[str, None]:
+    """Return the names of a connection, the shortest first."""
+    return dict.fromkeys((one.name[-1], one.path, qualified(one)))
+
+
+SCHEME = "ssh://"
+_USER_AND_HOST = re.compile(r"(?P<user>[^@/:\s]+)@(?P<host>[^@/:\s]+)")
+
+
+class Address(NamedTuple):
+    """``user@host`` or ``ssh://user@host:port``; ~/.ssh/config decides about parts that are None."""
+
+    host: str
+    user: str | None
+    port: int | None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The data of a connection to it."""
+        given = {"user": self.user, "port": self.port}
+        return {"type": "ssh", "host": self.host, **{name: value for name, value in given.items() if value is not None}}
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+
+
+def reach(client: Client, name: str, *, store: bool = False) -> str:
+    """Return the uuid of the connection that ``name`` means, or of one to the address ``name``, added if need be.
+
+    The daemon keeps an added connection in memory until some time after its shell has ended, unless ``store``.
+    :raises Failure: as :func:`connmgr.cli.selection.find`.
+    :raises click.UsageError: ``name`` is a malformed ``ssh://`` address; or with ``store``, no address.
+    """
+    address = read_address(name)
+    if address is None:
+        if store:
+            raise click.UsageError(f"--store is for USER@HOST and {SCHEME}[USER@]HOST[:PORT], and {name!r} is neither.")
+        return client.connection.find(name)
+    return find_exactly(client, name) or client.connection.add(str(address), address.data, temporary=not store)
+
+
+def read_address(name: str) -> Address | None:
+    """Return the address that ``name`` is, or None if it does not have the form of an address.
+
+    :raises click.UsageError: it begins with ``ssh://`` and is not an address.
+    """
+    if not name.startswith(SCHEME):
+        match = _USER_AND_HOST.fullmatch(name)
+        return Address(match["host"], match["user"], None) if match else None
+    try:
+        parts = urlsplit(name)
+        port = parts.port
+    except ValueError as error:
+        raise click.UsageError(f"{name!r} is not of the form {SCHEME}[USER@]HOST[:PORT]: {error}.") from None
+    if parts.password is not None:
+        raise click.UsageError(
+            "A password in an address is seen by all users of this machine: `connmgr add ssh NAME host=… "
+            "--secret password` asks for it."
+        )
+    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise click.UsageError(f"{name!r} is not of the form {SCHEME}[USER@]HOST[:PORT].")
+    return Address(parts.hostname, parts.username, port)
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
 EVERYTHING = "*"
 
 
@@ -89,7 +279,7 @@ def selecting(command: Command) -> Command:
     """Give a command its CONNECTION arguments, as ``selectors``, and the options of :func:`choosing`."""
     named = click.argument("selectors", metavar="CONNECTION|GLOB...", type=ConnectionName(), nargs=-1)
     everywhere = click.option(
-        "--all", is_flag=True, expose_value=False, help="As for `connmgr exec`, where a GLOB needs it; here none does."
+        "--all", is_flag=True, expose_value=False, help="Accepted as by `connmgr exec`; here a GLOB does not need it."
     )
     return named(everywhere(choosing(command)))
 
@@ -187,20 +377,22 @@ def chosen(
     :raises ClientError: as :meth:`connmgr.client.endpoints.Connections.choose`.
     """
     # Connections to addresses are not listed; a uuid may be that of one.
-    direct = [one for one in patterns if addresses and not is_pattern(one) and (UUID.fullmatch(one) or read(one))]
+    direct = [
+        one for one in patterns if addresses and not is_pattern(one) and (UUID.fullmatch(one) or read_address(one))
+    ]
     rest = [one for one in patterns if one not in direct or (UUID.fullmatch(one) and choice.filters)]
     selected = [_at(client, one) for one in direct if one not in rest]
     if rest or not patterns:
         selected += client.connection.choose(*rest, category=choice.category, type=choice.kind, usage=usage)
     if not (selected or patterns or may_be_none):
         raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
-    found = {one.id: one for one in selected}
+    connections = {one.id: one for one in selected}
     if choice.failed is not None:
         failed = set(_failed(choice.failed))
-        if not patterns and (gone := failed - found.keys()):
-            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run cannot be chosen", err=True)
-        found = {id: one for id, one in found.items() if id in failed}
-    names = list(found.values())
+        if not patterns and (gone := failed - connections.keys()):
+            click.echo(f"connmgr: {counted(len(gone), 'connection')} of the earlier run no longer match", err=True)
+        connections = {id: one for id, one in connections.items() if id in failed}
+    names = list(connections.values())
     return Chosen(names[: choice.limit], len(names))
 
 
@@ -227,3 +419,18 @@ def _failed(lines: Iterable[str]) -> Iterator[str]:
                 yield outcome["connection"]
         except (ValueError, TypeError, KeyError):
             raise Failure(f"--failed: line {number} is not one that `connmgr exec --all --json` prints.") from None
+
+
+INFOS_PER_REQUEST = 2000
+
+
+def described(client: Client, kind: str) -> list[dict[str, Any]]:
+    """Return the daemon's descriptions of the connections of a type."""
+    return infos_of(client, client.connection.query(type=kind))
+
+
+def infos_of(client: Client, ids: list[str], **more: bool) -> list[dict[str, Any]]:
+    """Return the daemon's descriptions of connections; ``more`` are options of `/connection/info`."""
+    parts = [ids[start : start + INFOS_PER_REQUEST] for start in range(0, len(ids), INFOS_PER_REQUEST)]
+    answers = (client.post("/connection/info", connections=part, created=True, **more) for part in parts)
+    return [info for answer in answers for info in answer["infos"]]

@@ -13,11 +13,11 @@ import click
 from click.core import ParameterSource
 
 from connmgr import paths
-from connmgr.cli.address import reach
-from connmgr.cli.daemon import connect
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import INTERRUPTED, failure
-from connmgr.cli.names import ConnectionName
-from connmgr.cli.outcome import (
+from connmgr.cli.progress import ahead_in, waiting
+from connmgr.cli.selection import ConnectionName, reach
+from connmgr.cli.sessions import (
     ensure_shell,
     fresh_option,
     own_session,
@@ -28,7 +28,6 @@ from connmgr.cli.outcome import (
     tell_restarted,
     write_all,
 )
-from connmgr.cli.progress import ahead_in, waiting
 from connmgr.client import Client, ClientError
 from connmgr.printable import visible
 

@@ -10,11 +10,9 @@ from typing import Any
 
 import click
 
-from connmgr.cli.daemon import connect
-from connmgr.cli.duration import Duration
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
-from connmgr.cli.output import json_option, print_json, print_table
-from connmgr.cli.private_file import check_new, write_private
+from connmgr.cli.output import Duration, check_new, json_option, print_json, print_table, write_private
 from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import Client
 from connmgr.client.names import did_you_mean, is_text, with_beginning

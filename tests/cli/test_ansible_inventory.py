@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from connmgr.cli.declarative.inventory import Lineage, read
 from connmgr.cli.exits import Failure
-from connmgr.cli.inventory import Lineage, read
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
 
@@ -144,7 +144,7 @@ all:
     ("text", "message"),
     [
         ("[web]\nok\nweb[1-3]\n", "hosts:3: web[1-3]: a range is written as [01:20]"),
-        ("web[c:a]\n", "hosts:1: [c:a] is no range"),
+        ("web[c:a]\n", "hosts:1: [c:a] is not a range"),
         ("web user\n", "hosts:1: 'user' is not of the form name=value"),
         ('web a="b\n', "hosts:1: No closing quotation"),
         ("w[1:99]-[1:99]-[1:99]\n", "hosts:1: more than 20,000 hosts"),

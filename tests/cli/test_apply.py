@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from connmgr.cli.apply import _content
+from connmgr.cli.declarative.document import _content
 from connmgr.cli.exits import Failure
 from tests.cli.program import CommandLine, finish
 
@@ -169,7 +169,7 @@ def test_only_prune_removes_and_nothing_that_is_run_over(peopled: CommandLine, t
         ("passphrase: {secret: kept}", "passphrase: 12", "the secret identity.passphrase must not"),
         ("type: ssh\n  data:\n", "type: telnet\n  data:\n", "no type is called 'telnet'"),
         ("host: web,", "host: nowhere,", "team/web/root: host: no connection is called 'nowhere'"),
-        ("host: web,", "host: hop,", "none of what it runs over is called web"),
+        ("host: web,", "host: hop,", "its name says that it runs over web, but its data does not"),
         ("name: Web", "name: Web\n  labels: {}", "connections[1] (Web): labels is unknown"),
         ("name: Web", "name: Hop", "team/hop stands in the file more than once"),
         ("host: web.example", "host: web.example\n    prot: 22", "team/web: data.prot: Unknown field."),

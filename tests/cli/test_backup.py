@@ -129,7 +129,7 @@ def test_an_older_backup_is_restored_and_a_newer_or_forged_one_refused(
 
     older = changed("older", "DROP TABLE backup", "DROP TABLE backup_file")
     done = connmgr("vault", "restore", older, "--data-dir", str(tmp_path / "from older"))
-    assert "trusted anew" in done.output
+    assert "trust the hosts again" in done.output
     newer = changed("newer", "UPDATE backup SET value = '2' WHERE name = 'format'")
     refused = connmgr("vault", "restore", newer, "--data-dir", str(tmp_path / "from newer"), code=1)
     assert "has format 2" in refused.errors

@@ -130,7 +130,7 @@ class TestWhatFailed:
         log = tmp_path / "log"
         log.write_text(json.dumps({"connection": LOCAL_MACHINE.replace("f", "a"), "exitCode": 1}) + "\n")
         done = connmgr("exec", "--all", "--failed", str(log), "--", "true")
-        assert "1 connection of the earlier run cannot be chosen" in done.errors
+        assert "1 connection of the earlier run no longer match" in done.errors
 
 
 class TestWhatIsNear:

@@ -95,6 +95,7 @@ def test_what_fails_leaves_no_file_and_says_why(connmgr: CommandLine, tmp_path: 
         (f"{tmp_path}", f"local:{tmp_path}/old", 1, "directory"),
         (f"{tmp_path}/old", f"{tmp_path}/new", 2, "CONNECTION:path"),
         ("-", "local:", 2, "name the file"),
+        ("-", f"local:{tmp_path}", 2, "name the file"),
         (f"{tmp_path}/old", "nowhere:x", 5, "No connection is called"),
         (f"local:{tmp_path}/old", f"{tmp_path}/no/where", 1, "No such file"),
     ):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.cli.cp.plan import Found
-from connmgr.cli.cp.unpack import Unpacker
+from connmgr.cli.copy.local import LocalTree
+from connmgr.cli.copy.plan import TreeEntry
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.fs.far_sides import names_in
@@ -283,19 +283,19 @@ def test_progress_of_a_tree(connmgr: CommandLine, tree: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "..", "/x", "a//x", "./x", ""])
 def test_a_path_that_a_machine_lists_leads_nowhere_else(tmp_path: Path, path: str) -> None:
     (tmp_path / "root" / "a").mkdir(parents=True)
-    found = Found(path, "file", 1, 0o644, WHEN)
-    unpacker = Unpacker(tmp_path / "root", 0)
+    entry = TreeEntry(path, "file", 1, 0o644, WHEN)
+    local = LocalTree(tmp_path / "root", 0)
     try:
         for work in (
-            lambda: unpacker.file(found, io.BytesIO(b"x"), lambda _: None),
-            lambda: unpacker.link(found, "target"),
-            lambda: unpacker.directory(found),
-            lambda: unpacker.again(found._replace(path="b"), path),
+            lambda: local.file(entry, io.BytesIO(b"x"), lambda _: None),
+            lambda: local.link(entry, "target"),
+            lambda: local.directory(entry),
+            lambda: local.again(entry._replace(path="b"), path),
         ):
             with pytest.raises(OSError, match="lead out"):
                 work()
     finally:
-        unpacker.close(times=True)
+        local.close(times=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["root"]
     assert names_in(tmp_path / "root") == ["a"]
 

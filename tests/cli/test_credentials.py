@@ -221,7 +221,7 @@ class TestMcp:
 
     def test_an_api_key_is_for_no_agent(self, connmgr: CommandLine, key: Path) -> None:
         assert "no agent may have it" in connmgr("mcp", "--http", "--api-key-file", str(key), code=2).errors
-        assert "An agent gets a token" in connmgr("mcp", "--api-key-file", str(key), code=1).errors
+        assert "No token is given for the agent" in connmgr("mcp", "--api-key-file", str(key), code=1).errors
 
     def test_an_empty_token_decides_nothing(self, connmgr: CommandLine, token: Path, tmp_path: Path) -> None:
         empty = tmp_path / "approver"

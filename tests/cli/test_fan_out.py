@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.cli.gathered import Gathered, folded
+from connmgr.cli.fan_out import Gathered, folded
 from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
@@ -186,7 +186,7 @@ def test_control_characters_are_visible_on_a_terminal(
     text: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("connmgr.cli.gathered.PIECE_BYTES", 1)
+    monkeypatch.setattr("connmgr.cli.fan_out.PIECE_BYTES", 1)
     with Gathered(["a"]) as gathered:
         gathered.add("a", "ok", text.encode())
         gathered.show()

@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from connmgr.cli.job import STATES
+from connmgr.cli.commands.jobs import STATES
 from connmgr.client import LOCAL_MACHINE
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 from tests.cli.conftest import StartSshd

@@ -141,7 +141,7 @@ def test_a_validated_connection_is_opened_with_the_passphrase(
     terminal.sendline("n")
     code, rest = finish(terminal)
     assert code == 0
-    assert "was known" in rest
+    assert "trusted already" in rest
 
 
 def test_a_daemon_without_an_agent_borrows_the_client_s(

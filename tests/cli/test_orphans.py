@@ -73,7 +73,7 @@ def test_doctor_tells_of_them_where_a_shell_runs(left: tuple[Daemon, str]) -> No
     assert command in found["advice"]
     assert job in connmgr(*command.replace("'local machine'", "local").split()[1:]).output
     (found,) = findings(connmgr)
-    assert (found["result"], found["message"]) == ("ok", "none is left behind on 1 connection with a running shell")
+    assert (found["result"], found["message"]) == ("ok", "no leftovers on 1 connection with a running shell")
 
 
 def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_
         (found,) = findings(CommandLine(daemon))
         gate.write_text("end\n")
         running.result(20)
-    assert (found["result"], found["message"]) == ("ok", "1 connection could not be asked what is left there")
+    assert (found["result"], found["message"]) == ("ok", "1 connection could not be asked for leftovers")
 
 
 def test_doctor_says_nothing_of_jobs_where_no_daemon_runs(own_daemon: Daemon) -> None:

@@ -225,9 +225,7 @@ Host later
 
 
 @pytest.mark.parametrize("usual_file", [True, False], ids=["the usual file", "another file"])
-def test_what_is_not_heeded_is_told_beside_its_host(
-    clean_connmgr: CommandLine, tmp_path: Path, usual_file: bool
-) -> None:
+def test_what_is_ignored_stands_beside_its_host(clean_connmgr: CommandLine, tmp_path: Path, usual_file: bool) -> None:
     if usual_file:
         usual(clean_connmgr, UNHEEDED)
         arguments = ()
@@ -237,9 +235,9 @@ def test_what_is_not_heeded_is_told_beside_its_host(
         arguments = (str(file),)
     lines = {line.split()[1]: line for line in clean_connmgr("import-ssh-config", *arguments).output.splitlines()}
     assert "(" not in lines["plain"]
-    assert "not heeded: LocalForward, Ciphers, bogus; ForwardAgent is left to forwardAgent=true" in lines["busy"]
+    assert "ignored: LocalForward, Ciphers, bogus; ForwardAgent is left to forwardAgent=true" in lines["busy"]
     assert ("the first IdentityFile alone" in lines["later"]) is not usual_file
-    assert "not heeded: Match exec)" in lines["later"]
+    assert "ignored: Match exec)" in lines["later"]
     clean_connmgr("import-ssh-config", "--apply", *arguments)
     assert "forwardAgent" not in clean_connmgr("info", "busy", "--json").json["rawData"]
     data = clean_connmgr("info", "later", "--json").json["rawData"]
@@ -249,4 +247,4 @@ def test_what_is_not_heeded_is_told_beside_its_host(
 
 def test_a_block_that_depends_on_a_program_is_told(clean_connmgr: CommandLine) -> None:
     usual(clean_connmgr, 'Host web\n  HostName web.example\nMatch host web.example exec "true"\n  User other\n')
-    assert "not heeded: Match exec" in clean_connmgr("import-ssh-config").output
+    assert "ignored: Match exec" in clean_connmgr("import-ssh-config").output

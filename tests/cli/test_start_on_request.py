@@ -117,7 +117,7 @@ def test_it_is_offered_after_a_daemon_was_killed(person: Person) -> None:
 
 
 def test_a_long_log_is_begun_anew(person: Person) -> None:
-    from connmgr.cli.starting import MAX_LOG_BYTES
+    from connmgr.cli.connect import MAX_LOG_BYTES
 
     person.log.parent.mkdir(mode=0o700)
     with person.log.open("wb") as log:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.cli.randomart import randomart
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.plugins.sshd import Sshd, keygen
@@ -16,12 +15,8 @@ pytestmark = pytest.mark.needs("sshd", "ssh")
 
 
 def fingerprint(server: Sshd) -> str:
-    return drawn(server.host_keys[0]).split()[1]
-
-
-def drawn(key: Path) -> str:
-    argv = ["ssh-keygen", "-lv", "-f", f"{key}.pub"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout
+    argv = ["ssh-keygen", "-l", "-f", f"{server.host_keys[0]}.pub"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout.split()[1]
 
 
 def add(connmgr: CommandLine, name: str, server: Sshd, *fields: str) -> str:
@@ -47,8 +42,6 @@ def test_on_a_terminal_an_unknown_key_is_shown_and_asked_about(connmgr: CommandL
     name = add(connmgr, "met", server)
     terminal = connmgr.on_terminal("exec", name, "--", "echo", "in", "side")
     terminal.expect_exact(f"ssh-ed25519 {fingerprint(server)}")
-    for line in drawn(server.host_keys[0]).splitlines()[1:]:
-        terminal.expect_exact(line)
     terminal.expect_exact("Trust this host?")
     terminal.sendline("perhaps")
     terminal.expect_exact("Trust this host?")
@@ -78,7 +71,7 @@ def test_the_fingerprint_is_an_answer(connmgr: CommandLine, start_sshd: StartSsh
     terminal.expect_exact("Trust this host?")
     terminal.sendline(fingerprint(server))
     assert finish(terminal)[0] == 0
-    assert "was known" in connmgr("trust", name).output
+    assert "trusted already" in connmgr("trust", name).output
 
 
 def test_a_script_names_the_fingerprint(connmgr: CommandLine, start_sshd: StartSshd) -> None:
@@ -147,13 +140,6 @@ def test_a_pattern_is_not_removed(connmgr: CommandLine, start_sshd: StartSshd) -
         assert known.exists()
     finally:
         known.unlink()
-
-
-@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
-def test_the_picture_is_that_of_ssh_keygen(tmp_path: Path, kind: str) -> None:
-    key = keygen(tmp_path / kind, kind)
-    text = key.with_name(key.name + ".pub").read_text()
-    assert randomart(text).splitlines() == drawn(key).splitlines()[1:]
 
 
 class TestMany:

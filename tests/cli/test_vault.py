@@ -92,7 +92,7 @@ def test_passphrases_change_and_users_go(own_connmgr: CommandLine) -> None:
         terminal.sendline(entered)
     code, shown = finish(terminal)
     assert code == 1
-    assert "not the same" in shown
+    assert "passphrases differ" in shown
     connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
     connmgr("vault", "user", "passphrase", "alice", stdin=f"{PASSPHRASE}\n{OTHER}\n")
     connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n", code=4)

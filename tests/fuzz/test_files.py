@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from connmgr import whereabouts
 from connmgr.audit.query import _entry
-from connmgr.cli.apply import _content
+from connmgr.cli.declarative.document import _content
+from connmgr.cli.declarative.inventory import Lineage, read
 from connmgr.cli.exits import Failure
-from connmgr.cli.inventory import Lineage, read
 from tests.fuzz.rounds import fuzz
 
 SCALARS = """

@@ -165,6 +165,25 @@ def test_comments_and_order_of_toml_stay(user: User) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('mcp_servers = { connmgr = { command = "x" } } # mine\n', "mcp_servers = {} # mine\n"),
+        ("mcp_servers.other.command = 'x'\n", "mcp_servers.other.command = 'x'\n"),
+        ('a = """\n[mcp_servers.connmgr]\n"""\n', 'a = """\n[mcp_servers.connmgr]\n"""\n'),
+        ("[mcp_servers]\n# all of mine\n[a]\nb = 1\n", "[mcp_servers]\n# all of mine\n[a]\nb = 1\n"),
+    ],
+)
+def test_a_server_goes_into_toml_however_it_is_written(user: User, text: str, left: str) -> None:
+    file = user.home / FILES["codex"][0]
+    file.parent.mkdir()
+    file.write_text(text)
+    assert _installed(user, "codex")["command"] != "x"
+    user("mcp", "uninstall", "codex")
+    assert _parsed(file.read_text(), file.name) == _parsed(left, file.name)
+    assert ("# mine" in file.read_text(), "# all" in file.read_text()) == ("# mine" in left, "# all" in left)
+
+
+@pytest.mark.parametrize(
     ("client", "text"),
     [
         ("claude", '{"mcpServers": {}} // mine'),
@@ -172,8 +191,7 @@ def test_comments_and_order_of_toml_stay(user: User) -> None:
         ("claude", '{"a": NaN}'),
         ("claude", "[]"),
         ("claude", '{"mcpServers": []}'),
-        ("codex", 'mcp_servers = { connmgr = { command = "x" } }\n'),
-        ("codex", 'a = """\n[mcp_servers.connmgr]\n"""\n'),
+        ("codex", "mcp_servers = 1\n"),
         ("codex", "a =\n"),
     ],
 )

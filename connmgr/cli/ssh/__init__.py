@@ -15,11 +15,10 @@ from click.shell_completion import CompletionItem
 
 from connmgr import __version__
 from connmgr.cli import exits
-from connmgr.cli.daemon import connect
-from connmgr.cli.host_key import Doorkeeper
-from connmgr.cli.login import remedies
-from connmgr.cli.names import ConnectionName
-from connmgr.cli.outcome import sent_environment
+from connmgr.cli.connect import connect
+from connmgr.cli.remedies import Doorkeeper, remedies
+from connmgr.cli.selection import ConnectionName
+from connmgr.cli.sessions import sent_environment
 from connmgr.cli.ssh.options import (
     AUTO,
     FORCE,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import click
 
-from connmgr.cli import address
-from connmgr.cli.names import find_exactly
+from connmgr.cli import selection
+from connmgr.cli.selection import find_exactly
 from connmgr.client import Client
 
 OPTIONS = "1246ab:c:e:fgi:kl:m:no:p:qstvxAB:CD:E:F:GI:J:KL:MNO:P:Q:R:S:TVw:W:XYy"
@@ -345,18 +345,18 @@ def resolve(client: Client, options: SshOptions) -> str:
     """
     name = options.host or ""
     host, user, port = name, options.user, options.port
-    stored = None if name.startswith(address.SCHEME) else find_exactly(client, name)
-    written = address.read(name) if stored is None else None
+    stored = None if name.startswith(selection.SCHEME) else find_exactly(client, name)
+    written = selection.read_address(name) if stored is None else None
     if written is not None:
         host, user, port = written.host, user or written.user, port or written.port
-        if not name.startswith(address.SCHEME):
+        if not name.startswith(selection.SCHEME):
             stored = find_exactly(client, host)
     if stored is not None:
         _check(client, stored, name, user, port)
         return stored
     if user is None and port is None and written is None:
         return client.connection.find(name)
-    dialled = address.Address(host, user, port)
+    dialled = selection.Address(host, user, port)
     return client.connection.add(str(dialled), dialled.data, temporary=True)
 
 
@@ -369,7 +369,7 @@ def _check(client: Client, id: str, name: str, user: str | None, port: int | Non
         said = f"logs in as {own}" if own else "does not say whom it logs in as"
         raise click.UsageError(
             f"{info.path} is a stored connection that {said}, not as {user}; "
-            f"leave the user out, or write {address.SCHEME}{user}@{name.rpartition('@')[2]} for the address."
+            f"leave the user out, or write {selection.SCHEME}{user}@{name.rpartition('@')[2]} for the address."
         )
     own_port = info.data.get("port") or SSH_PORT
     if port is not None and port != own_port:

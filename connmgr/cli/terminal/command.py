@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from connmgr.cli.daemon import connect
+from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
-from connmgr.cli.names import find_exactly, on_matching
 from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
+from connmgr.cli.selection import find_exactly, on_matching
 from connmgr.client import Client
 from connmgr.client.names import with_beginning
 from connmgr.printable import visible

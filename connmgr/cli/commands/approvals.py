@@ -1,0 +1,123 @@
+"""``connmgr approve``: decides about the requests of tokens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from connmgr.cli.connect import connect
+from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.output import Duration, ago, json_option, print_json, print_table
+from connmgr.client.asked import described, quoted
+from connmgr.client.names import with_beginning
+from connmgr.printable import visible
+
+GIST_CHARACTERS = 60
+
+
+DAY = 86400
+
+
+@click.command()
+@click.argument("name", metavar="[APPROVAL]", required=False)
+@click.option("--once", is_flag=True, help="Approve it for one request.")
+@click.option(
+    "--grant", metavar="TIME", type=Duration(DAY), help="Approve it repeatedly for this time: 90s, 30m, 1h, 1d."
+)
+@click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
+@json_option
+def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
+    """Decide about requests of tokens, or list them.
+
+    Without APPROVAL it lists the waiting requests. Name an APPROVAL by its uuid. It shows the whole request. Without
+    --once, --grant or --deny it asks on the terminal, and the first 8 digits of the uuid suffice.
+    """
+    if sum((once, grant is not None, deny)) > 1:
+        raise click.UsageError("Give one of --once, --grant and --deny.")
+    decided = once or grant is not None or deny
+    if name is None and decided:
+        raise click.UsageError("Name what to decide about; `connmgr approve` lists what waits.")
+    client = connect()
+    if name is None:
+        _list(client.post("/approval/query")["approvals"], as_json=as_json)
+        return
+    every = client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"]
+    found = _find(every, name, reads=not decided)
+    if not as_json:
+        click.echo("\n".join(described(found, f", {_age(found)} ({found['state']})")), err=decided)
+    if not decided and not as_json:
+        once, grant, deny = _ask()
+        decided = once or grant is not None or deny
+    if decided:
+        verdict: dict[str, Any] = {"decision": "once" if once else "deny" if deny else "grant"}
+        verdict |= {} if grant is None else {"seconds": grant}
+        found = client.post("/approval/decide", approval=found["approval"], **verdict)
+    if as_json:
+        print_json(found)
+
+
+def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(approvals)
+        return
+    print_table(
+        [
+            (
+                one["approval"],
+                visible(one["tokenName"]),
+                _age(one),
+                ", ".join(one["asked"]["names"]),
+                _gist(one["asked"]),
+            )
+            for one in approvals
+        ]
+    )
+
+
+def _find(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[str, Any]:
+    """Return the approval ``name``; its beginning suffices if ``reads``, for then the request is shown before the end.
+
+    :raises Failure: there is none, or more than one.
+    """
+    by_id = {one["approval"]: one for one in approvals}
+    found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
+    if len(found) == 1 and (reads or found == [name.lower()]):
+        return by_id[found[0]]
+    if len(found) == 1:
+        raise Failure(f"To decide without a look at the request, give the whole uuid: {found[0]}.", NOT_FOUND)
+    if found:
+        raise Failure(
+            "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in found)]), NOT_FOUND
+        )
+    raise Failure(
+        f"No approval has the uuid {name!r}, nor one that begins so with 8 digits. `connmgr approve` lists those that "
+        "wait.",
+        NOT_FOUND,
+    )
+
+
+def _ask() -> tuple[bool, float | None, bool]:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Say --once, --grant or --deny: there is no terminal to ask on.")
+    answer = click.prompt(
+        "Approve this? (once, a time such as 1h, deny, nothing)", default="nothing", show_default=False, err=True
+    ).strip()
+    if answer in ("nothing", "n", "no", ""):
+        return False, None, False
+    if answer in ("once", "deny"):
+        return answer == "once", None, answer == "deny"
+    return False, Duration(DAY).convert(answer, None, None), False
+
+
+def _age(one: Mapping[str, Any]) -> str:
+    return ago(datetime.fromisoformat(one["created"].replace("Z", "+00:00")))
+
+
+def _gist(asked: Mapping[str, Any]) -> str:
+    what = asked.get("argv") or asked.get("command") or asked.get("path") or asked["action"]
+    text = " ".join(map(quoted, what)) if isinstance(what, list) else quoted(str(what))
+    return text if len(text) <= GIST_CHARACTERS else f"{text[: GIST_CHARACTERS - 1]}…"

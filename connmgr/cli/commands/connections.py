@@ -1,0 +1,266 @@
+"""``connmgr ls``, ``info`` and ``category``: the stored connections, and the tree that they are sorted into."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.connect import connect
+from connmgr.cli.group import Group
+from connmgr.cli.output import ago, json_option, print_json, print_table
+from connmgr.cli.selection import Choice, chosen, find_category, infos_of, means_many, require_some, selecting
+from connmgr.client import ROOT_CATEGORY, Client, Connection
+from connmgr.client.names import UUID, qualified, split_elevation
+from connmgr.client.results import RunningShell
+from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+
+DEFAULT_PORT = 22
+"""The port of a connection that names none; ~/.ssh/config may then name another."""
+
+HEADING = ("NAME", "TYPE", "ADDRESS", "STATE", "LAST USED")
+MORE = ("CHANGED", "UUID")
+
+
+@click.command()
+@selecting
+@click.option(
+    "-l", "--long", "long", is_flag=True, help="Show one line with all columns per connection, with its uuid."
+)
+@click.option(
+    "--format",
+    "shape",
+    metavar="table|names|json",
+    type=click.Choice(["table", "names", "json"]),
+    help="Show a table with a heading, only names, or JSON.",
+)
+@json_option
+def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
+    """List connections: address, state, last use.
+
+    GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is held
+    against last names, one with / against paths, with or without the category. Case is ignored. A terminal shows a tree
+    by category; other output has one line per connection.
+    """
+    client = connect()
+    names = chosen(client, selectors, choice, may_be_none=True).names
+    if not names and choice.filters and not selectors:
+        filters = " and ".join(map(" ".join, choice.filters.items()))
+        click.echo(f"connmgr: no connection matches {filters}", err=True)
+    if shape == "names":
+        print_table([(qualified(one),) for one in names])
+        return
+    infos = infos_of(client, [one.id for one in names])
+    if as_json or shape == "json":
+        print_json(infos)
+        return
+    connections = [Connection.read(info) for info in infos]
+    if shape is None and not long and sys.stdout.isatty():
+        _print_tree(connections)
+        return
+    rows = [
+        (qualified(one), *_columns(one), *((ago(one.last_modified), one.id) if long else ())) for one in connections
+    ]
+    heading = [(*HEADING, *(MORE if long else ()))] if shape == "table" or sys.stdout.isatty() else []
+    if rows:
+        print_table([*heading, *rows])
+
+
+def _columns(one: Connection) -> tuple[str, str, str, str]:
+    return one.type, _address(one.data), summarised(one.state) or "-", used(one)
+
+
+def used(one: Connection) -> str:
+    """Return when a connection was last used."""
+    return "never used" if one.last_used == one.created else ago(one.last_used)
+
+
+def _address(data: dict[str, Any]) -> str:
+    """Return ``user@host:port`` as ``data`` say it, without a part that they leave out; ``-`` without a host."""
+    host = data.get("host")
+    if not isinstance(host, str) or UUID.fullmatch(host):
+        # A uuid means another connection, whose name begins the path.
+        return "-"
+    user, port = data.get("user"), data.get("port")
+    own_port = port not in (None, DEFAULT_PORT)
+    shown = f"[{host}]:{port}" if own_port and ":" in host else f"{host}:{port}" if own_port else host
+    return f"{user}@{shown}" if user else shown
+
+
+def _print_tree(connections: list[Connection]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+    branches: dict[tuple[str, ...], Tree] = {(): Tree("", hide_root=True)}
+    grouped: dict[tuple[str, ...], list[Connection]] = {}
+    for one in connections:
+        grouped.setdefault(one.category, []).append(one)
+    for category, members in grouped.items():
+        for depth in range(1, len(category) + 1):
+            if category[:depth] not in branches:
+                label = Text(visible(category[depth - 1]), style="bold")
+                branches[category[:depth]] = branches[category[: depth - 1]].add(label)
+        table = Table.grid(padding=(0, 2))
+        for one in members:
+            kind, where, seen, last = _columns(one)
+            style = "red" if "error" in one.state else "green"
+            cells = (Text(kind, "cyan"), Text(visible(where)), Text(visible(seen), style), Text(last, "dim"))
+            table.add_row(Text(visible(one.path)), *cells)
+        branches[category].add(table)
+    Console(highlight=False).print(branches[()])
+
+
+def summarised(state: dict[str, Any]) -> str:
+    """Return the last known state of a connection in a few words."""
+    if state.get("running") is False:
+        return "gone" if state.get("gone") else "stopped"
+    if "error" in state:
+        return str(state["error"])
+    return str(state.get("osName") or ("running" if state.get("running") else ""))
+
+
+SECRET = "(secret)"  # noqa: S105 - what is shown in its place
+
+
+@click.command()
+@selecting
+@click.option("--refresh", is_flag=True, help="Open it and close it again first, to see whether it works.")
+@json_option
+def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: bool) -> None:
+    """Show connections, and what each would dial.
+
+    It also shows what the connection's shells do. Secrets stay encrypted. CONNECTION may be an address: USER@HOST or
+    ssh://[USER@]HOST[:PORT]. --json prints an object for one name, and an array for a GLOB, several names or options.
+
+    "dials" is the host that CONNECTION leads to, according to ~/.ssh/config of the daemon's user, "through" the hosts
+    on the way there, and "offers" the private keys that are offered to it.
+    """
+    require_some(selectors, choice)
+    client = connect()
+    ids = [one.id for one in chosen(client, selectors, choice, addresses=True).names]
+    if refresh:
+        for id in ids:
+            for sentence in client.connection.refresh(id).skipped:
+                click.echo(f"connmgr: {visible(sentence)}", err=True)
+    answers = infos_of(client, ids, dialled=True)
+    if as_json:
+        print_json(answers if means_many(selectors, choice) else answers[0])
+        return
+    for number, answer in enumerate(answers):
+        if number:
+            click.echo()
+        _show(client, answer)
+
+
+def _show(client: Client, answer: Mapping[str, Any]) -> None:
+    # Imported here, because `connmgr ls` does not need it.
+    from connmgr.cli.sessions import at_work
+
+    one, shells = Connection.read(answer), client.shell.list(answer["connection"])
+    rows = [
+        ("name", one.path),
+        ("uuid", one.id),
+        ("category", "/".join(one.category)),
+        ("type", one.type),
+        *((name, value) for name, value in _flat(one.data)),
+        *_dialled(answer["dialled"]),
+        ("last used", used(one)),
+        ("last modified", ago(one.last_modified)),
+        *((f"seen: {name}", str(value)) for name, value in one.state.items()),
+        *((_label(shell.status), f"{at_work(shell)}, in {shell.directory}") for shell in shells),
+    ]
+    print_table(rows)
+
+
+def _dialled(dialled: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the host that would be dialled, and those on the way to it."""
+    if "error" in dialled:
+        yield "dials", str(dialled["error"]["message"])
+        return
+    for at, one in enumerate(reversed(dialled["hosts"])):
+        yield "through" if at else "dials", _login(one)
+    for one in dialled["hosts"][-1:]:
+        keys = [*one["identities"], *(["an ssh-agent's keys"] if one["agent"] else [])]
+        yield "offers", ", ".join(keys) or "no key"
+
+
+def _login(host: Mapping[str, Any]) -> str:
+    name = f"[{host['host']}]" if ":" in host["host"] else host["host"]
+    return f"{host['user']}@{name}:{host['port']}"
+
+
+def _label(status: RunningShell) -> str:
+    from connmgr.cli.sessions import shell_label
+
+    _, user = split_elevation(status.connection)
+    if status.session is None:
+        return f"shell as {user}" if user else "shell"
+    return f"shell {shell_label(status.session, user)}"
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in data.items():
+        if isinstance(value, Mapping) and "encryptedToken" in value:
+            yield prefix + name, SECRET
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@click.group(cls=Group)
+def category() -> None:
+    """Look after the categories of connections."""
+
+
+@category.command(name="ls")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@json_option
+def list_categories(pattern: str, *, as_json: bool) -> None:
+    """List categories."""
+    client = connect()
+    ids = client.category.query(pattern)
+    if as_json:
+        print_json(client.post("/category/info", categories=ids)["infos"])
+        return
+    rows = sorted(("/".join(one.name[1:]) or one.name[0], ago(one.last_used)) for one in client.category.info(ids))
+    if rows:
+        print_table(rows)
+
+
+@category.command(name="add")
+@click.argument("path")
+@json_option
+def add_category(path: str, *, as_json: bool) -> None:
+    """Add a category and its missing parents, and print its uuid."""
+    client = connect()
+    id = ROOT_CATEGORY
+    for name in filter(None, path.split("/")):
+        id = client.category.add(name, id)
+    if id == ROOT_CATEGORY:
+        raise click.UsageError("PATH names no category: write its name, such as customers/acme.")
+    if as_json:
+        print_json({"category": id})
+    else:
+        click.echo(id)
+
+
+@category.command(name="rm")
+@click.argument("path")
+@click.option("--children", is_flag=True, help="Remove the categories below it too. Default: they move up.")
+@click.option(
+    "--contents", is_flag=True, help="Remove its connections too. Default: they move to the default category."
+)
+def remove_category(path: str, *, children: bool, contents: bool) -> None:
+    """Remove a category. By default the categories and connections in it stay."""
+    client = connect()
+    client.category.remove([find_category(client, path)], children=children, contents=contents)

@@ -1,0 +1,260 @@
+"""``connmgr vault``: who can read its secrets, its backups, and its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.connect import ask_passphrase, connect, kept_session
+from connmgr.cli.group import Group
+from connmgr.cli.options import read_settings, setting_options
+from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.client import ClientError
+from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.vault.backup import Contents
+
+
+@click.group(cls=Group)
+def vault() -> None:
+    """Look after the vault."""
+
+
+@vault.command()
+@json_option
+def status(*, as_json: bool) -> None:
+    """Show whether the vault has users, and which one is unlocked."""
+    found = connect().vault.status()
+    if as_json:
+        print_json(
+            {"hasUsers": found.has_users, "user": found.user, "principals": found.principals, "users": found.users}
+        )
+        return
+    rows = [("users", "yes" if found.has_users else "none: every client may read its secrets")]
+    if found.has_users:
+        rows.append(("unlocked", found.user or "nobody"))
+    if found.users:
+        rows.append(("all users", ", ".join(found.users)))
+    print_table([*rows, ("readable", ", ".join(found.principals) or "nothing")])
+
+
+@vault.command()
+@click.argument("user")
+def unlock(user: str) -> None:
+    """Unlock a user for later commands.
+
+    The user stays unlocked until connmgr vault lock or the end of the daemon. It asks for the passphrase on the
+    terminal; other standard input has it as a line. Later commands of yours, in any terminal, continue this session.
+    Its token is in a file beside the auth file that only you can read. connmgr --unlock USER unlocks for a single
+    command instead, and keeps nothing.
+    """
+    client = connect()
+    client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+    kept_session().keep(client.session_token)
+
+
+@vault.command()
+def lock() -> None:
+    """Lock the user that connmgr vault unlock unlocked."""
+    connect().vault.lock()
+    kept_session().forget()
+
+
+@vault.group(cls=Group)
+def user() -> None:
+    """Look after the vault's users."""
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+def add(name: str) -> None:
+    """Add a user, and ask for the passphrase. The first user locks the vault for everybody else."""
+    client = connect()
+    if not client.vault.status().has_users:
+        click.echo(
+            "This is the vault's first user. From now on every script and session that needs a secret must unlock "
+            f"one: `connmgr vault unlock {name}`, or `connmgr --unlock {name} …`.",
+            err=True,
+        )
+    client.vault.add_user(name, ask_passphrase(f"Passphrase of {name}", confirm=True))
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+def passphrase(name: str) -> None:
+    """Change a user's passphrase. It asks for the old and the new one, or reads them as two lines."""
+    old = ask_passphrase(f"Passphrase of {name}")
+    connect().vault.change_passphrase(name, old, ask_passphrase("New passphrase", confirm=True))
+
+
+@user.command()
+@click.argument("name", metavar="USER")
+@click.option("--force", is_flag=True, help="Remove the user even if secrets are lost that nobody else can read.")
+@json_option
+def rm(name: str, *, force: bool, as_json: bool) -> None:
+    """Remove a user, and list connections whose secrets must change.
+
+    The user could read their secrets: change these passwords and keys on their machines. Secrets that nobody else can
+    read are sealed anew, to the other user that is unlocked, or for every remaining user. That takes the user to be
+    unlocked, or the passphrase, which the command asks for.
+    """
+    client = connect()
+    try:
+        removed = client.vault.remove_user(name, force=force)
+    except ClientError as error:
+        if error.code not in ("last_principal", "vault_locked"):
+            raise
+        click.echo(f"connmgr: {visible(error.message)}", err=True)
+        entered = ask_passphrase(f"Passphrase of {name}")
+        if not entered:
+            raise
+        removed = client.vault.remove_user(name, passphrase=entered, force=force)
+    if removed.resealed:
+        reader = "every remaining user" if removed.heir == "vault" else removed.heir
+        if removed.heir == "vault" and not client.vault.status().has_users:
+            reader = "every client of the daemon"
+        number = counted(len(removed.resealed), "connection")
+        click.echo(f"connmgr: secrets of {number} that only {name} could read can be read by {reader} now.", err=True)
+    if removed.lost:
+        click.echo(f"connmgr: secrets of {counted(len(removed.lost), 'connection')} are lost.", err=True)
+    if as_json:
+        print_json(removed._asdict())
+    elif removed.connections:
+        print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])
+
+
+_KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be read without it: keep a copy elsewhere."
+
+
+@vault.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+@setting_options("data_dir", "database_url")
+def backup(file: Path, *, as_json: bool, **given: Any) -> None:
+    """Write the vault into the new FILE, which only you can read. Daemons on the vault keep running.
+
+    FILE has connections, users, tokens, saved commands, approvals and jobs, and the files that connection types keep in
+    the data directory, such as known_hosts. It does not have the vault's key; the output lists what else is left out.
+    """
+    settings = read_settings(given)
+    from connmgr.daemon.storage import database_url
+    from connmgr.errors import StartupError
+    from connmgr.secrets.process import harden
+    from connmgr.vault import open_database
+    from connmgr.vault.backup import backup as write
+
+    harden()
+    if not settings.database_url and not (settings.data_dir / "vault.db").exists():
+        raise StartupError("There is no vault yet that could be backed up.")
+    database = open_database(database_url(settings))
+    try:
+        if database.empty:
+            raise StartupError("There is no vault yet that could be backed up.")
+        database.prepare()
+        contents = write(database, file, settings.data_dir)
+    finally:
+        database.close()
+    if as_json:
+        print_json(_as_json(contents))
+        return
+    click.echo(f"The vault is in {visible(str(file))}: {_listed(contents)}.\n{_KEY_NOT_INCLUDED}")
+    _tell_left_out(contents)
+
+
+@vault.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+@setting_options("data_dir", "database_url")
+def restore(file: Path, *, as_json: bool, **given: Any) -> None:
+    """Restore the vault from the backup FILE.
+
+    The data directory, or the PostgreSQL database, must be empty. Then put the vault's key into the data directory,
+    before you start a daemon.
+    """
+    settings = read_settings(given)
+    from connmgr.secrets.process import harden
+    from connmgr.vault import backup as copies
+    from connmgr.vault import open_database
+
+    harden()
+    if settings.database_url:
+        database = open_database(settings.database_url)
+        try:
+            contents = copies.restore_into(file, database, settings.data_dir)
+        finally:
+            database.close()
+    else:
+        _, contents = copies.restore(file, settings.data_dir)
+    if as_json:
+        print_json(_as_json(contents))
+        return
+    origin = f", as of {contents.created}, by connmgr {contents.version}" if contents.created else ""
+    click.echo(f"The vault is restored{origin}: {_listed(contents)}.")
+    if not contents.format:
+        click.echo("This backup is of an older format without files: trust the hosts again with `connmgr trust`.")
+    click.echo(f"Put its key, vault.key, into {settings.data_dir} before you start a daemon.")
+    _tell_left_out(contents)
+
+
+def _listed(contents: Contents) -> str:
+    rows = [f"{number} {_one(what) if number == 1 else what}" for what, number in contents.numbers.items() if number]
+    return ", ".join([*rows, *(f"{visible(name)} ({_lines(text)})" for name, text in contents.files.items())])
+
+
+def _one(plural: str) -> str:
+    return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
+
+
+def _lines(content: bytes) -> str:
+    return counted(len(content.splitlines()), "line")
+
+
+def _tell_left_out(contents: Contents) -> None:
+    rows = [(one.name, counted(len(one.files), "file"), f"{one.size:,} bytes", one.reason) for one in contents.left_out]
+    if rows:
+        click.echo("\nNot part of it are:")
+        print_table(rows, indent="  ")
+    click.echo("Nor are config.toml, and files that connections name: keys, ~/.ssh/config, ~/.ssh/known_hosts.")
+
+
+def _as_json(contents: Contents) -> dict[str, Any]:
+    return {
+        "format": contents.format,
+        "created": contents.created,
+        "version": contents.version,
+        "numbers": contents.numbers,
+        "files": {name: len(content) for name, content in contents.files.items()},
+        "leftOut": [{"name": one.name, "reason": one.reason, "files": one.files} for one in contents.left_out],
+    }
+
+
+@vault.command(name="rotate-key")
+@setting_options("data_dir", "database_url", "key_store")
+def rotate_key(**given: Any) -> None:
+    """Replace the vault's key, while no daemon runs on the vault.
+
+    Secrets and passphrases stay as they are. If it is interrupted, the next start finds the right key. Daemons that
+    share the vault's database must be stopped, and need a copy of the new key.
+    """
+    settings = read_settings(given)
+    from connmgr.daemon.files import private_directory
+    from connmgr.daemon.storage import database_url, key_store
+    from connmgr.errors import StartupError
+    from connmgr.secrets.process import harden
+    from connmgr.vault import VaultLock, open_database
+    from connmgr.vault.rotation import rotate
+
+    harden()
+    private_directory(settings.data_dir, "data directory")
+    with VaultLock(settings.data_dir / "lock"):
+        database = open_database(database_url(settings))
+        try:
+            if database.empty:
+                raise StartupError("There is no vault yet whose key could be replaced.")
+            rotate(database, key_store(settings))
+        finally:
+            database.close()
+    click.echo("The vault has a new key.")

@@ -1,0 +1,296 @@
+"""How a command comes to its daemon: address, credential, kept session, and a start on request."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from connmgr import paths
+from connmgr.cli.exits import UNREACHABLE, Failure
+from connmgr.cli.progress import ask_secret
+from connmgr.cli.remedies import Doorkeeper, Sudoer, remedies
+from connmgr.client import Client
+from connmgr.client.address import default_auth_file, default_url, is_address_named
+from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
+from connmgr.client.kept_session import KeptSession
+from connmgr.printable import visible
+from connmgr.whereabouts import file_of, find, read, url_of
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from connmgr.settings import Settings
+
+
+CLIENT_NAME = "connmgr"
+ANSWER_SECONDS = 86400.0 + 60.0
+_CREDENTIAL = "connmgr.credential"
+_NAMING = ("CONNMGR_HOST", "CONNMGR_PORT")
+
+
+def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Client:
+    """Return a client for the running command; it is closed when the command ends.
+
+    If no daemon runs and ``offers_start``, it asks on the terminal whether to start one. The client continues the
+    session of ``connmgr vault unlock`` if there is one; ``--unlock`` begins a session of its own. ``timeout`` is the
+    seconds for one answer.
+    :raises Failure: no daemon starts.
+    :raises ClientError: what an option or a variable names is not a credential, the file of the kept session is not
+        private, or the user could not be unlocked.
+    """
+    context = click.get_current_context()
+    options = context.find_root().params
+    url, auth_file = _address(options["url"])
+    user, key = options["unlock"], named_credential()
+    if offers_start and options["url"] is None and key is None and started_on_request(auth_file):
+        url, auth_file = _address(None)
+    session = kept_session()
+    # Without an auth file the daemon has ended, and its sessions with it.
+    kept = session.token() if user is None and (key or auth_file.exists()) else None
+    # A given address with a given key may be another user's daemon.
+    foreign = key is not None and options["url"] is not None
+    try:
+        client = Client(url, auth_file, key, name=CLIENT_NAME, timeout=timeout, session_token=kept, foreign=foreign)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    context.call_on_close(client.close)
+    if kept:
+        context.call_on_close(lambda: None if client.session_token == kept else session.forget())
+    sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))
+    client.remedy(lambda error, body: remedy(error, body) or sudoer.admits(error, body))
+    if user is not None:
+        client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+    return client
+
+
+def clients_by_token(timeout: float) -> Callable[[str], Client]:
+    """Return a function that returns a client with a given token for the running command's daemon, in any thread.
+
+    :raises Failure: the environment names no address.
+    """
+    given = click.get_current_context().find_root().params["url"]
+    _address(given)
+
+    def client(token: str) -> Client:
+        url, auth_file = _address(given)
+        return Client(url, auth_file, token, name=CLIENT_NAME, timeout=timeout, foreign=given is not None)
+
+    return client
+
+
+def way_to_daemon() -> tuple[list[str], dict[str, str]]:
+    """Return options and environment variables by which another program finds this command's daemon."""
+    given = click.get_current_context().find_root().params["url"]
+    if given is not None:
+        return ["--url", given], {}
+    named = {name: os.environ[name] for name in _NAMING if os.environ.get(name)}
+    return [], {"CONNMGR_AUTH_FILE": str(_address(None)[1].absolute()), **named}
+
+
+def kept_session() -> KeptSession:
+    """Return the file of the session that later commands with the same credential continue."""
+    url, auth_file = _address(click.get_current_context().find_root().params["url"])
+    key = named_credential()
+    return KeptSession(auth_file.parent, url, None if key is None else digest(key))
+
+
+def _line_of_stdin() -> str:
+    """Return the next line of standard input, and leave all that follows for a command."""
+    line = bytearray()
+    while (byte := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def ask_passphrase(prompt: str, *, confirm: bool = False) -> str:
+    """Ask for a passphrase on the terminal, even if stdin is redirected; without a terminal read a line of stdin."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return _line_of_stdin()
+    os.close(terminal)
+    entered = ask_secret(prompt)
+    if confirm and ask_secret(f"{prompt}, again") != entered:
+        raise Failure("The two passphrases differ: nothing was changed.")
+    return entered
+
+
+def _address(url: str | None) -> tuple[str, Path]:
+    """Return URL and auth file of the daemon."""
+    if url is not None:
+        return url.rstrip("/"), default_auth_file()
+    if not paths.config_file(os.environ).exists():
+        auth_file = default_auth_file()
+        try:
+            return default_url(auth_file), auth_file
+        except ValueError as error:
+            raise Failure(str(error)) from error
+    from connmgr.settings import load
+
+    settings = load({})
+    try:
+        return address(settings, named=is_address_named()), settings.auth_file
+    except ValueError as error:
+        raise Failure(str(error)) from error
+
+
+def address(settings: Settings, *, named: bool) -> str:
+    """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
+    running = None if named else find(settings.auth_file)
+    return running.url if running else url_of(settings.host, settings.port)
+
+
+def named_credential() -> str | None:
+    """Return the token or API key that the running command names; None if it authenticates with the auth file.
+
+    An option outranks the variables.
+    :raises UsageError: there are two options.
+    :raises ClientError: what is named is not a credential.
+    """
+    context = click.get_current_context()
+    # Read once: the file may be a pipe.
+    if _CREDENTIAL not in context.meta:
+        context.meta[_CREDENTIAL] = _named(context.find_root().params)
+    credential: str | None = context.meta[_CREDENTIAL]
+    return credential
+
+
+def _named(options: dict[str, Any]) -> str | None:
+    token_file, api_key_file = options["token_file"], options["api_key_file"]
+    if token_file is not None and api_key_file is not None:
+        raise click.UsageError("--token-file and --api-key-file name two credentials: give one.")
+    if token_file is not None:
+        return read_token(token_file)
+    return from_environment(os.environ) if api_key_file is None else read_api_key(api_key_file)
+
+
+READY_SECONDS = 30.0
+
+STOP_SECONDS = 12.0
+"""Longer than a daemon takes to stop."""
+
+MAX_LOG_BYTES = 16 * 1024 * 1024
+"""At this size the next start begins a new log, and keeps one old one."""
+
+
+def started_on_request(auth_file: Path) -> bool:
+    """Start a daemon if none with ``auth_file`` runs and a person at the terminal agrees; return whether it started.
+
+    :raises Failure: it does not start.
+    """
+    if not _at_terminal() or not _is_absent(auth_file):
+        return False
+    if not click.confirm("No daemon runs. Start one in the background?", default=True, err=True):
+        return False
+    log = paths.state_directory(os.environ) / "daemon.log"
+    _start(auth_file, log)
+    click.echo(f"The daemon runs until `connmgr stop`; its log is {log}.", err=True)
+    return True
+
+
+def _at_terminal() -> bool:
+    as_json = click.get_current_context().params.get("as_json")
+    return not as_json and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+
+
+def _is_absent(auth_file: Path) -> bool:
+    """Whether certainly no daemon with ``auth_file`` runs: it ended, or was killed."""
+    try:
+        read(file_of(auth_file))
+    except ProcessLookupError:
+        return True
+    except OSError:
+        # A daemon removes its auth file when it ends.
+        return not os.path.lexists(auth_file)
+    return False
+
+
+def _start(auth_file: Path, log: Path) -> None:
+    import subprocess
+
+    output = _opened(log)
+    began = os.fstat(output).st_size
+    try:
+        process = subprocess.Popen(  # noqa: S603 - this program itself
+            [*program(), "serve"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            cwd=Path.home(),
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    with process.stdout:
+        ready = _is_ready(process.stdout)
+    # Another command may have started a daemon meanwhile.
+    if ready or find(auth_file):
+        return
+    reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
+    raise Failure(f"The daemon does not start. {visible(reason)}", UNREACHABLE)
+
+
+def _opened(log: Path) -> int:
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(log, flags, 0o600)
+    if os.fstat(descriptor).st_size < MAX_LOG_BYTES:
+        return descriptor
+    os.close(descriptor)
+    log.replace(log.with_name(f"{log.name}.1"))
+    return os.open(log, flags, 0o600)
+
+
+def _is_ready(output: IO[bytes]) -> bool:
+    """Wait for the line that a ready daemon prints; return False if its output ends first."""
+    deadline = time.monotonic() + READY_SECONDS
+    line = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return False
+            received = os.read(output.fileno(), 4096)
+            if not received:
+                return False
+            line += received
+    return True
+
+
+def _ended(process: subprocess.Popen[bytes]) -> str:
+    """End a daemon that is not ready; return why it failed, or ``""`` if it ended by itself and its log tells."""
+    import subprocess
+
+    try:
+        # Its output has ended; the process follows.
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    else:
+        return ""
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return f"It was not ready within {READY_SECONDS:g} seconds and was ended."
+
+
+def program() -> list[str]:
+    """Return the words that call this installation's ``connmgr`` from any directory.
+
+    A symbolic link to it, such as pipx makes, is kept: after an upgrade it leads to the new program.
+    """
+    called = Path(sys.argv[0]).absolute()
+    for script in (called, Path(sys.executable).with_name("connmgr")):
+        if script.name == "connmgr" and script.is_file() and os.access(script, os.X_OK):
+            return [str(script)]
+    return [sys.executable, "-m", "connmgr"]

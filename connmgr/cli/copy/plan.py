@@ -1,0 +1,239 @@
+"""What ``connmgr cp`` copies: its options, the content of both sides, the part to copy, and the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import click
+
+from connmgr.cli.exits import FAILED
+from connmgr.cli.output import counted
+from connmgr.client import FileEntry
+from connmgr.printable import visible
+
+REQUEST_PATHS = 5000
+"""Paths per request; that many long ones fit into a request's body."""
+
+FILE, DIRECTORY, LINK, OTHER = "file", "directory", "link", "other"
+
+
+class CopyOptions(NamedTuple):
+    """The options of one run: ``recursive`` copies directories, ``keep`` keeps links, modes and times of directories.
+
+    With ``checksum`` equal files are found by their content. A new copy has ``mode``, by default that of its source,
+    and here without the permissions of ``umask``. ``session``, ``fresh`` and ``sudo`` say by which shells it copies.
+    """
+
+    recursive: bool
+    keep: bool
+    excludes: tuple[str, ...]
+    mode: int | None
+    checksum: bool
+    umask: int
+    session: str | None
+    fresh: bool
+    sudo: str | None
+
+
+class TreeEntry(NamedTuple):
+    """A file in a directory: its path from there, its ``size`` in bytes, ``modified`` in seconds, a link's target.
+
+    The empty path means what an operand names: a single file is a tree of one.
+    """
+
+    path: str
+    kind: str
+    size: int
+    mode: int
+    modified: float
+    target: str = ""
+
+
+Pairs = Sequence[tuple[TreeEntry, TreeEntry]]
+Equal = Callable[[Pairs], Container[str]]
+"""Returns the paths of the pairs that are equal; the two files of a pair have the same size."""
+
+
+class CopyPlan(NamedTuple):
+    """The files to copy; ``whole`` if nothing in the directory is left out."""
+
+    directories: list[TreeEntry]
+    files: list[TreeEntry]
+    links: list[TreeEntry]
+    leaves: list[TreeEntry]
+    """The directories that are empty or cannot be read."""
+
+    whole: bool
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.size for one in self.files)
+
+    @property
+    def requests(self) -> Iterator[list[str]]:
+        """The paths to ask for, in lists that fit into one request; one empty list means everything."""
+        if self.whole:
+            yield []
+            return
+        paths = [one.path for one in (*self.files, *self.links, *self.leaves)]
+        for start in range(0, len(paths), REQUEST_PATHS):
+            yield paths[start : start + REQUEST_PATHS]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.directories or self.files or self.links)
+
+
+def of_entry(entry: FileEntry) -> TreeEntry:
+    """Return the description of a connection's file."""
+    kind = entry.type if entry.type in (FILE, DIRECTORY, LINK) else OTHER
+    return TreeEntry(entry.name, kind, entry.size, entry.mode, entry.modified.timestamp())
+
+
+def leads_out(path: str) -> bool:
+    """Whether a path leads out of the directory."""
+    return any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def of_same_time(pairs: Pairs) -> set[str]:
+    """Return the paths of the pairs whose times of last change are in the same second."""
+    return {one.path for one, other in pairs if one.modified // 1 == other.modified // 1}
+
+
+def plan(
+    source: Sequence[TreeEntry],
+    target: Iterable[TreeEntry],
+    excludes: Sequence[str],
+    report: CopyReport,
+    *,
+    keep: bool,
+    equal: Equal = of_same_time,
+) -> CopyPlan:
+    """Return the part of ``source`` to copy to ``target``; links only with ``keep``.
+
+    Files are left out if ``equal`` returns their pair, or if one of ``excludes`` matches them or a directory above.
+    What an operand names itself is neither excluded nor left out for its kind.
+    """
+    there = {one.path: one for one in target}
+    included = _included(source, excludes)
+    whole = len(included) == len(source)
+    holding = {one.path.rpartition("/")[0] for one in source}
+    same = equal(
+        [
+            (one, other)
+            for one in included
+            if (other := there.get(one.path)) and one.kind == other.kind == FILE and one.size == other.size
+        ]
+    )
+    directories, files, links, leaves = list[TreeEntry](), list[TreeEntry](), list[TreeEntry](), list[TreeEntry]()
+    for one in included:
+        other = there.get(one.path)
+        if one.kind == DIRECTORY:
+            if one.path not in holding:
+                leaves.append(one)
+            if other is None or other.kind != DIRECTORY:
+                directories.append(one)
+        elif one.path and (one.kind == OTHER or (one.kind == LINK and not keep)):
+            report.left += 1
+            whole = whole and one.kind == OTHER
+        elif one.path and one.kind == LINK:
+            links.append(one)
+        elif one.path in same:
+            report.equal += 1
+            whole = False
+        else:
+            files.append(one)
+    return CopyPlan(directories, files, links, leaves, whole)
+
+
+def _included(source: Iterable[TreeEntry], excludes: Sequence[str]) -> list[TreeEntry]:
+    out: set[str] = set()
+    included = []
+    for one in source:
+        if one.path and (one.path.rpartition("/")[0] in out or _excluded(one.path, excludes)):
+            out.add(one.path)
+        else:
+            included.append(one)
+    return included
+
+
+def _excluded(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern matches: one with a slash the whole path, others the last name."""
+    parts = path.split("/")
+    for pattern in patterns:
+        wanted = pattern.strip("/").split("/")
+        if "/" not in pattern.rstrip("/"):
+            if fnmatchcase(parts[-1], wanted[0]):
+                return True
+        elif len(wanted) == len(parts) and all(map(fnmatchcase, parts, wanted)):
+            return True
+    return False
+
+
+HERE, THERE = "here", "there"
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@dataclass
+class CopyReport:
+    """The counts of one run: files that are not directories, and the ``bytes`` of their content.
+
+    ``equal`` files existed already; ``left`` were links, devices and the like, which were not to be copied.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    equal: int = 0
+    left: int = 0
+    failures: list[str] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    """The same in parts: side, path and message."""
+
+    began: float = field(default_factory=time.monotonic)
+
+    def fail(self, side: str, path: object, reason: str) -> None:
+        """Record a file that could not be copied: the side, its path there, and the reason."""
+        self.failed.append({"side": side, "path": str(path), "message": reason})
+        self.failures.append(f"{side}: {visible(str(path))}: {visible(reason)}")
+
+    def as_object(self) -> dict[str, Any]:
+        """Return all counts and failures for JSON."""
+        return {
+            "exitCode": FAILED if self.failures else 0,
+            "files": self.files,
+            "bytes": self.bytes,
+            "equal": self.equal,
+            "left": self.left,
+            "failures": self.failed,
+        }
+
+    def summary(self, *, timed: bool = True) -> str:
+        """Return all counts as a line, with the time that they took if ``timed``."""
+        taken = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
+        parts = [
+            f"{counted(self.files, 'file')}, {amount(self.bytes)}{taken}",
+            *([f"{self.equal} equal"] if self.equal else []),
+            *([f"{self.left} left out (links need -a)"] if self.left else []),
+            *([f"{len(self.failures)} failed"] if self.failures else []),
+        ]
+        return ", ".join(parts)
+
+    def tell(self, *, summary: bool) -> None:
+        """Print the failures, and with ``summary`` the counts, on stderr."""
+        for line in self.failures:
+            click.echo(f"connmgr: {line}", err=True)
+        if summary:
+            click.echo(self.summary(), err=True)
+
+
+def amount(size: float) -> str:
+    """Return a number of bytes in its largest unit."""
+    for unit in UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {UNITS[-1]}"

@@ -1,0 +1,1 @@
+"""The vault as files: exported, applied, and imported from what other tools write."""

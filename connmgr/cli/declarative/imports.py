@@ -1,0 +1,362 @@
+"""``connmgr import-ssh-config`` and ``import-ansible-inventory``: the hosts of other tools' files as connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from connmgr.cli.connect import connect
+from connmgr.cli.declarative.document import ENCRYPTED
+from connmgr.cli.declarative.inventory import VAULT, Lineage, read
+from connmgr.cli.declarative.plan import LEFT_OUT, Entry, carry_out, judge_import, ordered, show
+from connmgr.cli.declarative.stored import Stored, To
+from connmgr.cli.output import json_option
+from connmgr.cli.progress import waiting
+from connmgr.cli.selection import category_path
+from connmgr.errors import ConnmgrError
+
+if TYPE_CHECKING:
+    from connmgr_ssh.config import Destination, Hop
+    from connmgr_ssh.config_file import ConfigFiles
+
+
+USUAL = Path("~/.ssh/config")
+
+_OF_USUAL = frozenset({"type", "host"})
+"""The daemon reads ~/.ssh/config itself, so a host of it is stored by its alias alone."""
+
+_IF_SAID = frozenset({"hostKeyChecking", "sendEnv", "setEnv"})
+_OF_OTHERS = _OF_USUAL | {"port", "user", "identity.file", "identity.certificate", "gateway"}
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def import_options(command: Command) -> Command:
+    """Give a command the options of an import, for :func:`run`."""
+    command = json_option(command)
+    command = click.option("--category", metavar="PATH", help="Where to put them; created if missing.")(command)
+    update = "Change stored connections with other data, too."
+    command = click.option("--update", is_flag=True, help=update)(command)
+    return click.option("--apply", is_flag=True, help="Add them. Default: change nothing.")(command)
+
+
+@click.command(name="import-ssh-config")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@import_options
+def import_ssh_config(file: Path | None, **options: Any) -> None:
+    """Show or add the hosts of an SSH configuration.
+
+    It shows which hosts would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their
+    alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
+    added with its HostName, Port, User, first IdentityFile, StrictHostKeyChecking, SendEnv, SetEnv, and ProxyJump as a
+    connection to go through. Hosts with a ProxyCommand are left out. Beside a host stands what is ignored of it,
+    such as LocalForward. Hosts that are stored already are not added again. A connection of another type with the same
+    name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
+    password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
+    """
+    run_import(lambda: _read(file), **options)
+
+
+def _read(file: Path | None) -> Iterator[Entry]:
+    """Yield the hosts of ``file``, each after its gateways."""
+    from connmgr_ssh.config_file import ConfigFiles
+
+    path = file or USUAL.expanduser()
+    usual = path.resolve() == USUAL.expanduser().resolve()
+    files = ConfigFiles()
+    named = files.aliases(path)
+    hosts = _Hosts(None if usual else path, files, set(named))
+    for alias in named:
+        try:
+            yield from hosts.usual(alias) if usual else hosts.explicit(alias)
+        except ConnmgrError as error:
+            yield hosts.left_out(alias, error.message)
+
+
+class _Hosts:
+    """The hosts of ``file``, or of the usual files if None; ``named`` are the hosts that it names."""
+
+    def __init__(self, file: Path | None, files: ConfigFiles, named: set[str]) -> None:
+        self._file = file
+        self._files = files
+        self._named = named
+        self._seen: dict[str, Entry] = {}
+
+    def left_out(self, name: str, note: str) -> Entry:
+        self._seen[name] = host = Entry(name, note=note, outcome=LEFT_OUT)
+        return host
+
+    def usual(self, name: str) -> Iterator[Entry]:
+        """Yield the host ``name``; the daemon will resolve the alias in the usual files."""
+        yield Entry(name, {"type": "ssh", "host": name}, note=_note(self._resolve(name)), states=_OF_USUAL)
+
+    def explicit(self, name: str, destination: Destination | None = None) -> Iterator[Entry]:
+        """Yield the hosts of the ProxyJump of ``name`` that were not yielded yet, then ``name``."""
+        destination = destination or self._resolve(name)
+        if name in self._seen:
+            return
+        # Marked before its gateways are followed, so that a cycle ends.
+        self._seen[name] = host = _entry(name, destination)
+        via: str | None = None
+        for hop in destination.jumps:
+            jump = _name(hop)
+            yield from self._through(hop, jump, via)
+            via = jump
+        _lead(host, via)
+        yield host
+
+    def _through(self, hop: Hop, name: str, via: str | None) -> Iterator[Entry]:
+        destination = self._resolve(hop.host, hop.port, hop.user)
+        if name in self._named:
+            yield from self.explicit(name, destination)
+        elif name not in self._seen:
+            self._seen[name] = host = _entry(name, destination)
+            _lead(host, via)
+            yield host
+
+    def _resolve(self, host: str, port: int | None = None, user: str | None = None) -> Destination:
+        from connmgr_ssh.config import resolve
+
+        return resolve(host, port, user, file=self._file, files=self._files)
+
+
+def _entry(name: str, destination: Destination) -> Entry:
+    data = _data(destination)
+    # What the file does not say of these is left as it is stored.
+    states = _OF_OTHERS | (_IF_SAID & data.keys())
+    return Entry(name, data, note=_note(destination, _lost(destination)), states=states)
+
+
+def _lead(host: Entry, via: str | None) -> None:
+    if via is not None:
+        host.data["gateway"] = To(via)
+
+
+def _name(hop: Hop) -> str:
+    user = f"{hop.user}@" if hop.user else ""
+    return f"{user}{hop.host}:{hop.port}" if hop.port else f"{user}{hop.host}"
+
+
+def _data(destination: Destination) -> dict[str, Any]:
+    from connmgr_ssh.config import local_user
+
+    data: dict[str, Any] = {"type": "ssh", "host": destination.host, "port": destination.port}
+    if destination.user != local_user():
+        data["user"] = destination.user
+    if destination.identity_files:
+        data["identity"] = {"file": destination.identity_files[0]}
+        if destination.certificate_files:
+            data["identity"]["certificate"] = destination.certificate_files[0]
+    if destination.accept_new:
+        data["hostKeyChecking"] = "acceptNew"
+    if destination.send_env:
+        data["sendEnv"] = list(destination.send_env)
+    if destination.set_env:
+        data["setEnv"] = list(destination.set_env)
+    return data
+
+
+def _note(destination: Destination, lost: Sequence[str] = ()) -> str:
+    jumps = "".join(f" through {_name(hop)}" for hop in destination.jumps)
+    notes = [f"ignored: {', '.join(destination.unheeded)}"] if destination.unheeded else []
+    if destination.forwards_agent:
+        notes.append("ForwardAgent is left to forwardAgent=true")
+    more = f" ({'; '.join([*lost, *notes])})" if lost or notes else ""
+    return f"{destination.user}@{destination}{jumps}{more}"
+
+
+def _lost(destination: Destination) -> list[str]:
+    """Return what the data of a connection cannot say of ``destination``."""
+    lost = []
+    if len(destination.identity_files or ()) > 1:
+        lost.append("the first IdentityFile alone")
+    if destination.host_key_alias:
+        lost.append("without HostKeyAlias")
+    return lost
+
+
+SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
+LOCAL_CONNECTIONS = ("local", "ansible.builtin.local")
+KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+METHODS = ("sudo", "su", "doas")
+
+SECRETS = {
+    "ansible_password": "password",
+    "ansible_ssh_pass": "password",
+    "ansible_ssh_password": "password",
+    "ansible_ssh_private_key_passphrase": "identity.passphrase",
+}
+"""Variables that hold a secret, and the field of a connection for it."""
+
+SECRETS_OF_BECOME = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
+LEADING_ELSEWHERE = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_paramiko_proxy_command")
+
+_STATED = frozenset({"type", "host", "port", "user", "identity.file", "elevated", "method"})
+"""The fields of connections that an inventory states."""
+
+BESIDE = ("group_vars", "host_vars")
+"""Directories beside an inventory in which Ansible looks for more variables."""
+
+
+class Unmappable(Exception):
+    """A variable has a value that no connection can have; the text names it."""
+
+
+@click.command(name="import-ansible-inventory")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@import_options
+def import_ansible_inventory(file: Path, **options: Any) -> None:
+    """Show or add the hosts of an Ansible inventory.
+
+    It shows which would become connections; with --apply it adds them. FILE is an inventory in INI or YAML, with ranges
+    (web[01:20]). The group of a host becomes its category, below the groups above it; of several groups the deepest one
+    does. The connection has ansible_host, ansible_port, ansible_user, ansible_ssh_private_key_file and
+    ansible_connection (ssh or local). ansible_become makes a connection in that of the host, elevated by
+    ansible_become_method to ansible_become_user.
+
+    Passwords are not read, encrypted or not: the list says how to give them. It also says what has no counterpart. All
+    are stored in one step, or none. With --update a stored connection gets what the inventory says of it; its password
+    and whatever else no inventory says stay.
+    """
+    for name in BESIDE:
+        if (file.parent / name).exists():
+            click.echo(f"{file.parent / name} is not read; what it says of hosts is missing here.", err=True)
+    run_import(lambda: _entries(file), **options)
+
+
+def _entries(file: Path) -> Iterator[Entry]:
+    inventory = read(file)
+    lineage = Lineage(inventory)
+    for name, own in inventory.hosts.items():
+        variables = {**lineage.variables(name), **own}
+        groups = lineage.of(name)
+        host = Entry(name, category=lineage.path(groups[0]) if groups else None, states=_STATED)
+        try:
+            host.data, note = _host(name, variables)
+        except Unmappable as problem:
+            host.leave_out(str(problem))
+            yield host
+            continue
+        host.note = "; ".join([note, *(f"also in {group}" for group in groups[1:]), *_untaken(name, variables)])
+        if host.data["type"] == "local":
+            # The local machine stays in its category.
+            host.category = None
+        yield host
+        yield from _elevated(host, variables)
+
+
+def _host(name: str, variables: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the data of a host's connection, and the address that it leads to."""
+    kind = _text(variables, "ansible_connection") or "ssh"
+    if kind in LOCAL_CONNECTIONS:
+        return {"type": "local"}, "this machine"
+    if kind not in SSH_CONNECTIONS:
+        raise Unmappable(f"ansible_connection={kind} has no counterpart")
+    host = _text(variables, "ansible_host", "ansible_ssh_host") or name
+    port = _text(variables, "ansible_port", "ansible_ssh_port")
+    user = _text(variables, "ansible_user", "ansible_ssh_user")
+    key = _text(variables, "ansible_ssh_private_key_file", "ansible_private_key_file")
+    data: dict[str, Any] = {"type": "ssh", "host": host}
+    if port:
+        if not port.isdecimal():
+            raise Unmappable("ansible_port is not a number")
+        data["port"] = int(port)
+    if user:
+        data["user"] = user
+    if key and key.startswith(("/", "~/")):
+        data["identity"] = {"file": key}
+    return data, f"{user}@{host}" if user else host
+
+
+def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield the elevated connection in ``host`` for its ansible_become, if it has one."""
+    try:
+        if (_text(variables, "ansible_become") or "no").lower() not in ("yes", "true", "1", "on"):
+            return
+        user, method = _text(variables, "ansible_become_user") or "root", _method(variables)
+    except Unmappable as problem:
+        left_out = Entry(f"{host.key}/become")
+        left_out.leave_out(str(problem))
+        yield left_out
+        return
+    key = f"{host.key}/{user}"
+    secrets = [
+        f"{variable} is not read: {_asks(key, 'password')}" for variable in SECRETS_OF_BECOME if variable in variables
+    ]
+    yield Entry(
+        key,
+        {"type": "shellEnvironment", "host": To(host.key), "elevated": True, "user": user, "method": method},
+        name=user,
+        path=(host.key, user),
+        category=host.category,
+        note="; ".join([f"by {method}", *secrets]),
+        states=_STATED,
+    )
+
+
+def _method(variables: Mapping[str, Any]) -> str:
+    method = (_text(variables, "ansible_become_method") or "sudo").removeprefix("ansible.builtin.")
+    if method not in METHODS:
+        raise Unmappable(f"ansible_become_method={method} has no counterpart")
+    return method
+
+
+def _untaken(name: str, variables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield notes on variables of a host that its connection does not take over."""
+    for variable, field in SECRETS.items():
+        if variable in variables:
+            yield f"{variable} is not read: {_asks(name, field)}"
+    for variable in LEADING_ELSEWHERE:
+        if variables.get(variable):
+            yield f"{variable} is not taken: `connmgr edit {name} gateway=…` leads through another connection"
+    key = _text(variables, *KEYS)
+    if key and not key.startswith(("/", "~/")):
+        yield f"the key {key} is not taken: its path is relative"
+
+
+def _asks(connection: str, field: str) -> str:
+    return f"`connmgr edit {connection} --secret {field}` asks for it"
+
+
+def _text(variables: Mapping[str, Any], *names: str) -> str | None:
+    """Return the value of the first of ``names`` that is given.
+
+    :raises Unmappable: only Ansible can evaluate it.
+    """
+    for name in names:
+        value = variables.get(name)
+        if value is None or value == "":
+            continue
+        if value is ENCRYPTED or str(value).startswith(VAULT):
+            raise Unmappable(f"{name} is encrypted by ansible-vault")
+        if "{{" in str(value) or "{%" in str(value):
+            raise Unmappable(f"{name} is a template, which only Ansible fills in")
+        if isinstance(value, dict | list):
+            raise Unmappable(f"{name} is neither text nor a number")
+        return str(value)
+    return None
+
+
+def run_import(
+    read: Callable[[], Iterable[Entry]], *, apply: bool, update: bool, category: str | None, as_json: bool
+) -> None:
+    """Compare the entries of ``read`` with the vault, show them, and with ``apply`` store them in one step."""
+    client = connect()
+    above = None if category is None else category_path(client, category)
+    with waiting("reading and comparing"):
+        entries = ordered(_placed(read(), above))
+        judge_import(entries, Stored(client), update=update)
+    if apply:
+        carry_out(client, entries)
+    does = "adds those that are new, and changes the others" if update else "adds those that are new"
+    show(entries, as_json=as_json, advice=f"--apply {does}.")
+
+
+def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:
+    """Yield ``entries``, each in the category that it names below ``above``."""
+    for entry in entries:
+        if above is not None:
+            entry.category = (*above, *(entry.category or ()))
+        yield entry

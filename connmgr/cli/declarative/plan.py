@@ -1,0 +1,349 @@
+"""The changes that a file would make to the vault: judged entry by entry, shown, then made in one step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from connmgr.cli.declarative.stored import KEPT, Stored, To, folded, given, is_secret, mapped
+from connmgr.cli.exits import Failure
+from connmgr.cli.output import counted, print_json, print_table
+from connmgr.cli.progress import waiting
+from connmgr.client import LOCAL_MACHINE, Client, ClientError
+
+NEW, ADDED, CHANGES, CHANGED, PRESENT = "new", "added", "changes", "changed", "there already"
+DIFFERENT, LEFT_OUT, GOES, REMOVED = "name taken", "left out", "goes", "removed"
+
+DONE = {NEW: ADDED, CHANGES: CHANGED, GOES: REMOVED}
+"""The outcome of a planned change, once it is made."""
+
+
+@dataclass
+class Entry:
+    """A connection as a file describes it; ``data`` has a :class:`To` for each entry that it runs over.
+
+    ``key`` identifies it among the entries. ``outcome`` is what happens to it, ``note`` where it leads or why it is
+    left out. ``category`` None means the default one for a new connection, and no change for a stored one.
+    """
+
+    key: str
+    data: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    category: tuple[str, ...] | None = None
+    note: str = ""
+    outcome: str = NEW
+    id: str | None = None
+    path: tuple[str, ...] = ()
+    """Its path once it is stored: the names of the connections it runs in, then its own."""
+
+    states: frozenset[str] = frozenset()
+    """The fields that the source of an import can state, a field within a field as ``identity.file``; the others of a
+    stored connection stay."""
+
+    renames: bool = False
+    """Whether a stored connection with equal data gets this entry's name."""
+
+    changed: list[str] = field(default_factory=list)
+    """What it changes in the stored connection: ``name``, ``category``, fields of the data."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.key
+        self.path = self.path or (self.name,)
+
+    @property
+    def over(self) -> list[str]:
+        """The keys of the entries that it runs over."""
+        keys: list[str] = []
+        mapped(self.data, lambda value: keys.append(value.key) if isinstance(value, To) else value)
+        return keys
+
+    def leave_out(self, note: str) -> None:
+        self.outcome, self.note = LEFT_OUT, note
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """Return ``entries``, each after those that it runs over; those that run over themselves are left out."""
+    by_key = {entry.key: entry for entry in entries}
+    done: dict[str, Entry] = {}
+    for start in by_key.values():
+        pending = [(start, iter(start.over))]
+        entered = {start.key}
+        while pending:
+            entry, over = pending[-1]
+            key = next((key for key in over if key in by_key and key not in done), None)
+            if key is None:
+                done[entry.key] = entry
+                pending.pop()
+            elif key in entered:
+                by_key[key].leave_out("goes through itself")
+            else:
+                entered.add(key)
+                pending.append((by_key[key], iter(by_key[key].over)))
+    return list(done.values())
+
+
+def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> None:
+    """Decide what happens to each of ``entries``, which follow those that they run over.
+
+    An entry with the data of a stored connection is there already. One with the name of exactly one connection of the
+    same type changes the fields that its source states, if ``update``.
+    """
+    known: dict[str, Entry] = {}
+    for entry in entries:
+        known[entry.key] = entry
+        if entry.outcome == LEFT_OUT or not _is_reached(entry, known):
+            continue
+        same = stored.equal(entry.data)
+        alike = [id for id in stored.named(entry.path) if stored.infos[id]["type"] == entry.data["type"]]
+        if same is not None:
+            settle(entry, same, stored if update else None)
+        elif len(alike) == 1:
+            entry.data = updated(given(stored.infos[alike[0]]["rawData"]), entry.data, entry.states)
+            fields = stored.differences(alike[0], entry.data)
+            if update or not fields:
+                settle(entry, alike[0], stored if update else None)
+            else:
+                entry.outcome = DIFFERENT
+                entry.note = f"stored with another {', '.join(fields)}; --update changes it"
+        elif alike:
+            entry.outcome, entry.note = DIFFERENT, "several connections have this name: change or remove them first"
+
+
+def updated(held: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
+    """Return the stored data ``held`` with the fields of ``data``, and without others that the source ``states``.
+
+    A field of which the source states only parts stays whole where it is of another origin: an ``identity`` whose key
+    is in the vault, while the source names the file of a key or none.
+    """
+    result: dict[str, Any] = {}
+    for name in dict.fromkeys([*data, *held]):
+        place, before, after = f"{at}{name}", held.get(name), data.get(name)
+        if isinstance(before, Mapping) and any(one.startswith(f"{place}.") for one in states):
+            parts = after if isinstance(after, Mapping) else {}
+            own = {part for part in before if f"{place}.{part}" not in states}
+            result[name] = (
+                before if own and parts.keys().isdisjoint(before) else updated(before, parts, states, f"{place}.")
+            )
+        elif name in data:
+            result[name] = after
+        elif place not in states:
+            result[name] = before
+    return {name: value for name, value in result.items() if value != {}}
+
+
+def settle(entry: Entry, id: str, stored: Stored | None) -> None:
+    """Identify ``entry`` with the connection ``id``; if ``stored`` is given, note the differences."""
+    entry.id, entry.outcome = id, PRESENT
+    if stored is None:
+        return
+    entry.changed = stored.differences(id, entry.data)
+    if entry.category is not None and folded(entry.category) != stored.category(id):
+        entry.changed.insert(0, "category")
+    if entry.renames and folded([entry.name])[0] != stored.infos[id]["name"][-1]:
+        entry.changed.insert(0, "name")
+    if entry.changed:
+        entry.outcome, entry.note = CHANGES, ", ".join(entry.changed)
+
+
+def _is_reached(entry: Entry, known: Mapping[str, Entry]) -> bool:
+    """Whether the entries that ``entry`` runs over will be stored; ids of stored ones are put into its data."""
+    for key in entry.over:
+        hop = known.get(key)
+        if hop is None or hop.outcome in (LEFT_OUT, DIFFERENT):
+            entry.leave_out(f"goes through {key}, which is not added" if hop else "goes through itself")
+            return False
+    entry.data = resolve(entry.data, known)
+    return True
+
+
+def resolve(data: dict[str, Any], known: Mapping[str, Entry]) -> dict[str, Any]:
+    """Return ``data`` with the ids of the entries that are already stored."""
+    resolved: dict[str, Any] = mapped(
+        data, lambda value: known[value.key].id or value if isinstance(value, To) else value
+    )
+    return resolved
+
+
+def carry_out(
+    client: Client,
+    entries: Sequence[Entry],
+    *,
+    removals: Sequence[Entry] = (),
+    categories: Iterable[Sequence[str]] = (),
+) -> None:
+    """Make the planned changes in one step, and record this in the entries.
+
+    :raises Failure: the daemon refuses an entry, which the message names; nothing was changed.
+    """
+    new, changes = ([one for one in entries if one.outcome == outcome] for outcome in (NEW, CHANGES))
+    paths = [list(path) for path in categories]
+    if not (new or changes or removals or paths):
+        return
+    count = counted(len(new) + len(changes) + len(removals), "connection")
+    labels = {one.key: str(number) for number, one in enumerate(new)}
+    fields: dict[str, Any] = {
+        "add": [_body(one, labels) | {"label": labels[one.key], "name": one.name} for one in new],
+        "change": [_changes(one, labels) for one in changes],
+        "remove": [one.id for one in removals],
+    }
+    with waiting(f"storing {count}"):
+        try:
+            applied = client.connection.apply(categories=paths, **fields)
+        except ClientError as error:
+            raise Failure(_named(error.message, {"add": new, "change": changes})) from error
+    by_id = {id: one.key for one, (id, fresh) in zip(new, applied.added, strict=True) if fresh}
+    for one, (id, fresh) in zip(new, applied.added, strict=True):
+        one.id, one.outcome = id, ADDED if fresh else PRESENT
+        if not fresh:
+            one.note = f"the same as {by_id.get(id, id)}"
+    for one in (*changes, *removals):
+        one.outcome = DONE[one.outcome]
+
+
+def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
+    data = mapped(entry.data, lambda value: {"label": labels[value.key]} if isinstance(value, To) else value)
+    return {"data": data} | ({} if entry.category is None else {"category": list(entry.category)})
+
+
+def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
+    body = _body(entry, labels) | {"name": entry.name}
+    changed = {name if name in ("name", "category") else "data" for name in entry.changed}
+    return {"connection": entry.id, **{name: value for name, value in body.items() if name in changed}}
+
+
+def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
+    """Return the daemon's message with the keys of entries instead of their numbers."""
+
+    def name(place: re.Match[str]) -> str:
+        return f"{lists[place[1]][int(place[2])].key}: {place[3]}"
+
+    return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category)\S*)", name, message)
+
+
+def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
+    """Show the plan or what was done; if there are changes left to make, ``advice`` says how."""
+    if as_json:
+        print_json([{"name": e.key, "outcome": e.outcome, "connection": e.id, "note": e.note} for e in entries])
+        return
+    if entries:
+        print_table([(one.outcome, one.key, one.note) for one in entries])
+    if advice and any(one.outcome in DONE for one in entries):
+        click.echo(f"Nothing was changed; {advice}", err=True)
+
+
+def judge(entries: Sequence[Entry], stored: Stored, *, prune: bool) -> list[Entry]:
+    """Decide what happens to each of ``entries``, and return those that ``prune`` removes.
+
+    An entry matches the stored connection with its uuid, or with its category and path, or else an unmatched one with
+    equal data apart from secrets, which gets its name.
+    :raises Failure: an entry runs over a connection that is to be removed.
+    """
+    known = {entry.key: entry for entry in entries}
+    _match(entries, stored)
+    for entry in entries:
+        kind = None if entry.id is None else stored.infos[entry.id]["type"]
+        lost = next((key for key in entry.over if known[key].outcome in (LEFT_OUT, DIFFERENT)), None)
+        if entry.outcome == LEFT_OUT:
+            continue
+        if lost is not None:
+            entry.leave_out(f"runs over {lost}, which is not applied")
+        elif kind is not None and kind != entry.data["type"]:
+            entry.outcome, entry.note = DIFFERENT, f"stored with the type {kind}: remove it first"
+        else:
+            _judge(entry, known, stored)
+    return _superfluous(entries, stored) if prune else []
+
+
+def _match(entries: Sequence[Entry], stored: Stored) -> None:
+    """Find the stored connection of each entry; a uuid of another vault matches none."""
+    places: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    alike: dict[str, list[str]] = {}
+    for id, info in stored.infos.items():
+        places.setdefault((tuple(info["category"]), tuple(info["name"])), []).append(id)
+        alike.setdefault(_looks(stored, info["rawData"]), []).append(id)
+    known = {entry.key: entry for entry in entries}
+    taken: set[str] = set()
+    for entry in entries:
+        entry.id = entry.id if entry.id in stored.infos else None
+        taken |= {entry.id} if entry.id else set()
+
+    def here(entry: Entry) -> list[str]:
+        return places.get((folded(entry.category or ()), folded(entry.path)), [])
+
+    def same(entry: Entry) -> list[str]:
+        return alike.get(_looks(stored, resolve(entry.data, known)), [])
+
+    # First those with equal data in the same place: another connection of that name and place must not take it.
+    for found in (lambda one: [id for id in here(one) if id in same(one)], here, same):
+        for entry in entries:
+            free = [] if entry.id else [id for id in found(entry) if id not in taken]
+            if free:
+                entry.id = free[0]
+                taken.add(free[0])
+
+
+def _looks(stored: Stored, data: Mapping[str, Any]) -> str:
+    """Return ``data`` as text, without secrets."""
+    blank = mapped(data, lambda value: KEPT if is_secret(value) else value)
+    return stored.whole(_with_secrets(blank, None, [], ""))
+
+
+def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
+    entry.data = resolve(entry.data, known)
+    held = {} if entry.id is None else stored.infos[entry.id]["rawData"]
+    missing: list[str] = []
+    entry.data = _with_secrets(entry.data, held, missing, "")
+    advice = [f"without {at}: `connmgr edit {entry.key} --secret {at}` gives it" for at in missing]
+    if entry.id is None:
+        entry.outcome, entry.note = NEW, "; ".join(advice)
+    else:
+        settle(entry, entry.id, stored)
+        entry.note = "; ".join(filter(None, [entry.note, *advice]))
+
+
+def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: str) -> dict[str, Any]:
+    """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``.
+
+    Kept are those that ``data`` says are, and those of which it says nothing: only a null removes a secret. Within a
+    field that ``data`` replaces by another, such as the file of a key by the key itself, nothing is kept.
+    """
+    kept: dict[str, Any] = {}
+    before = held if isinstance(held, Mapping) and not (at and data.keys().isdisjoint(held)) else {}
+    for name in dict.fromkeys([*data, *before]):
+        value, there, place = data.get(name), before.get(name), f"{at}{name}"
+        if name not in data:
+            if is_secret(there) or (isinstance(there, Mapping) and any(map(is_secret, there.values()))):
+                kept[name] = there
+        elif value is None:
+            continue
+        elif value == KEPT:
+            if there is None:
+                missing.append(place)
+            else:
+                kept[name] = there
+        elif isinstance(value, Mapping) and "encryptedToken" not in value:
+            inner = _with_secrets(value, there, missing, f"{place}.")
+            if inner or not value:
+                kept[name] = inner
+        else:
+            kept[name] = value
+    return kept
+
+
+def _superfluous(entries: Sequence[Entry], stored: Stored) -> list[Entry]:
+    kept = {LOCAL_MACHINE, *(entry.id for entry in entries if entry.id)}
+    going = {id: "/".join([*info["category"], *info["name"]]) for id, info in stored.infos.items() if id not in kept}
+    for entry in entries:
+
+        def refuse(value: Any, entry: Entry = entry) -> Any:
+            if isinstance(value, str) and value in going:
+                raise Failure(f"{entry.key} runs over {going[value]}, which is not in the file: --prune removes that.")
+            return value
+
+        mapped(entry.data, refuse)
+    superfluous = [Entry(key, id=id, outcome=GOES) for id, key in going.items()]
+    return sorted(superfluous, key=lambda entry: entry.key)
