@@ -18,7 +18,7 @@ from connmgr.api.services import services
 from connmgr.contract.connection import AddOutcome, ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange
 from connmgr.errors import InvalidRequest
 from connmgr.rights.action import Action
-from connmgr.rights.sight import Position
+from connmgr.rights.visibility import Position
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
@@ -160,7 +160,7 @@ def _parts(request: ApplyRequest) -> Iterator[tuple[Action, dict[str, Any]]]:
         yield action, {**about, "positions": positions}
         if isinstance(entry, EntryToAdd) and entry.label is not None:
             reached[entry.label] = authorisation.subjects(about).connections
-            position = authorisation.sight.position(entry.name, entry.data, positions)
+            position = authorisation.visibility.position(entry.name, entry.data, positions)
             positions[entry.label] = position._replace(category=about.get("category", position.category))
     if request.remove:
         yield REMOVE, {"connections": list(request.remove)}

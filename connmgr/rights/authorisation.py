@@ -16,8 +16,8 @@ from connmgr.rights.ground import Ground
 from connmgr.rights.path_rules import PathRules, foretold_of_paths
 from connmgr.rights.rules import Decision
 from connmgr.rights.scopes import TERMINAL
-from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
+from connmgr.rights.visibility import Visibility
 from connmgr.vault import Vault
 from connmgr.vault.elevated import elevation_of
 from connmgr.vault.sealed import within
@@ -39,7 +39,7 @@ class Authorisation:
         self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals, ground_of: GroundOf
     ) -> None:
         self.subjects = subjects
-        self.sight = Sight(vault, registry)
+        self.visibility = Visibility(vault, registry)
         self._approvals = approvals
         self._ground_of = ground_of
         self._hook = registry.plugins.hook.connmgr_authorise
@@ -75,7 +75,7 @@ class Authorisation:
         grant = caller.grant
         if grant is None or not grant.has_rules_over_paths:
             return None
-        [seen] = self.sight.require(grant, [connection])
+        [seen] = self.visibility.require(grant, [connection])
 
         def ground() -> Ground:
             found = self._ground_of(connection, None, None, False)
@@ -90,20 +90,24 @@ class Authorisation:
         # A token that sees everything does not see the elevated connections of others.
         if grant is None or (grant.sees_all and not any(map(elevation_of, found))):
             return found
-        return self.sight.visible(grant, found)
+        return self.visibility.visible(grant, found)
 
     def knows(self, caller: GrantedCaller, connections: Collection[str]) -> bool:
         """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
         grant, wanted = caller.grant, set(connections)
         if grant is None or grant.sees_all:
             return True
-        found = self.sight.of(wanted)
+        found = self.visibility.of(wanted)
         return found.keys() == wanted and all(map(grant.sees, found.values()))
 
     def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""
         grant = caller.grant
-        return list(categories) if grant is None or grant.sees_all else self.sight.visible_categories(grant, categories)
+        return (
+            list(categories)
+            if grant is None or grant.sees_all
+            else self.visibility.visible_categories(grant, categories)
+        )
 
     def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
         """Yield the first members of pairs whose job or terminal ``caller`` may see."""
@@ -156,17 +160,17 @@ class Authorisation:
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
         seen = self._seen(grant, about)
         for limit in action.limits:
-            limit(self.sight, grant, request)
+            limit(self.visibility, grant, request)
         return seen
 
     def _seen(self, grant: Grant, about: Mapping[str, Any]) -> list[Seen]:
         """Return the connections of a request, those of jobs and terminals last; all must be in sight."""
-        seen = self.sight.require(grant, self.subjects.connections(about))
-        self.sight.require_categories(grant, self.subjects.categories(about))
+        seen = self.visibility.require(grant, self.subjects.connections(about))
+        self.visibility.require_categories(grant, self.subjects.categories(about))
         for name, work in self.subjects.works(about):
             if work is None or not _is_open(grant, work):
                 raise _UNKNOWN[name](about[name])
-            seen += self.sight.require(grant, [work.connection])
+            seen += self.visibility.require(grant, [work.connection])
         return seen
 
 

@@ -1,4 +1,4 @@
-"""The rights of one token: its scopes, sight, rules and limits, within those of the token that created it."""
+"""The rights of one token: its scopes, visibility, rules and limits, within those of the token that created it."""
 
 from __future__ import annotations
 
