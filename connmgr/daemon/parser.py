@@ -68,6 +68,8 @@ class Bodies:
         return path in self.streamed
 
 
+# h11 was measured in place of waitress's parser: 60 to 70 µs of CPU for a request and its response, against 20 to 30.
+# Limits, uploads and slow clients would still have to be written.
 class Parser(HTTPRequestParser):
     """Reads one request; an upload goes to its spool, and a client that ``sender_of`` does not know may send little.
 

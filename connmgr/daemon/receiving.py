@@ -28,7 +28,7 @@ INFLOW_BYTES_PER_SECOND = 8 * 1024
 each of these bytes. A slot and a thread belong to it meanwhile."""
 
 KEEP_ALIVE_SECONDS = 0.02
-"""The answering thread waits this long for the next request, which saves handing it to another thread."""
+"""The answering thread waits this long for the next request: handing that to another thread costs more than Flask."""
 
 UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 """Bytes of an upload received at once, just below the size that the C library returns to the system."""

@@ -256,6 +256,7 @@ def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: 
     """Return waitress's settings for a server with ``listening`` sockets that accept clients."""
     return Adjustments(
         sockets=[bound],
+        # More than there are slots, so that a handshake or a stop never waits for a command.
         threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
         # waitress counts the listening sockets and the trigger too; the others are clients that replace other ones.
         connection_limit=MAX_CONNECTIONS + ACCEPTS + 1 + listening,

@@ -147,6 +147,9 @@ class Grant:
         if scopes.isdisjoint(self.scopes):
             raise _lacks(scopes)
 
+    # A token may do only what the tokens above it may. Each is asked in turn, here and for rules: whether one filter or
+    # rule allows less than another cannot be decided in general, so none is compared with another.
+
     def sees(self, one: Seen) -> bool:
         """Whether a connection is in its sight."""
         return all(grant.connections(one.path) and grant.categories(one.category) for grant in self.lineage)

@@ -75,6 +75,7 @@ class Tunnels:
 
     def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
         self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
+        # Not that of the streams, so that no terminal waits behind a download.
         self._loop = Loop("tunnels")
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
