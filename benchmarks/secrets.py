@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.daemon import temporary_daemon
 from benchmarks.timing import interleaved, print_timings
 from connmgr.secrets import envelope
-from connmgr.secrets.keyfile import load
-from connmgr.secrets.passphrase import MODERATE, KeyDerivation, new_salt
+from connmgr.secrets.passphrases import MODERATE, KeyDerivation, new_salt
 from connmgr.secrets.principals import Access, new_principal, open_sealed
+from connmgr.secrets.vault_key import load
 from connmgr.vault import Vault, open_database
 
 BARE = "bare request"

@@ -18,10 +18,10 @@ from typing import Any
 import psycopg
 
 from benchmarks.timing import interleaved, print_timings
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import Vault, open_database, record, rows, way
-from connmgr.vault.tables import connection
-from connmgr.vault.wellknown import ALL_CONNECTIONS
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault import Vault, connection_rows, dependencies, open_database
+from connmgr.vault.names import ALL_CONNECTIONS
+from connmgr.vault.schema import connection
 from tests.components import missing
 from tests.vault.postgres import Postgres
 
@@ -99,12 +99,12 @@ def _connections(key: VaultKey, categories: list[str]) -> Iterator[dict[str, Any
 def _row(name: str, type: str, data: dict[str, Any], category: str, above: dict[str, Any] | None) -> dict[str, Any]:
     id, parent = str(uuid.uuid4()), above["id"] if above else None
     place = {"path": f"{above['path']}/{name}", "depth": 2} if above else {"path": name, "depth": 1}
-    place["way"] = way.digest([above] if above else [])
-    return rows.new(id, name, type, data, record.fingerprint(data), category, parent) | place
+    place["way"] = dependencies.digest([above] if above else [])
+    return connection_rows.new(id, name, type, data, connection_rows.fingerprint(data), category, parent) | place
 
 
 def _authentic(row: dict[str, Any], key: VaultKey) -> dict[str, Any]:
-    return row | {"mac": record.mac(row, key)}
+    return row | {"mac": connection_rows.mac(row, key)}
 
 
 @contextmanager

@@ -1,13 +1,21 @@
-"""Default paths of connmgr's files, without importing the server."""
+"""Where things are: connmgr's files by default, and the daemon, by the file ``daemon.json`` beside its auth file.
+
+Nothing here imports the server.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from connmgr.errors import StartupError
+from connmgr.processes import is_trusted, start_of
 
 APPLICATION = "connmgr"
 DEFAULT_PORT = 21721
@@ -17,6 +25,8 @@ TOKEN_FILE_VARIABLE = "CONNMGR_TOKEN_FILE"  # noqa: S105
 API_KEY_FILE_VARIABLE = "CONNMGR_API_KEY_FILE"
 CREDENTIAL_VARIABLES = (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, API_KEY_FILE_VARIABLE)
 """The variables that name a client's credential. One that is set and empty is an error, never the owner."""
+
+MAX_FILE_BYTES = 4096
 
 
 def value_of(environ: Mapping[str, str], variable: str) -> str | None:
@@ -83,3 +93,84 @@ def _xdg_directory(environ: Mapping[str, str], variable: str, default: str) -> P
     # As platformdirs on Linux, without its import time.
     named = environ.get(variable, "").strip()
     return (Path(named) if named else Path.home() / default) / APPLICATION
+
+
+class Whereabouts(NamedTuple):
+    """A running daemon: its ``url``, its process, and its ``version``.
+
+    ``started`` is the clock ticks from the machine's boot to the start of the process, None if the system does not
+    tell.
+    """
+
+    url: str
+    pid: int
+    started: int | None
+    version: str
+
+    def text(self) -> str:
+        """Return the content of the file, for :func:`read_daemon_file`."""
+        return json.dumps(self._asdict()) + "\n"
+
+
+def daemon_file_of(auth_file: Path) -> Path:
+    """Return the path of the file ``daemon.json`` for the daemon with this ``auth_file``."""
+    # Several daemons may have their auth files in one directory.
+    return auth_file.with_name("daemon.json" if auth_file.name == "auth" else f"{auth_file.name}.daemon.json")
+
+
+def find_daemon(auth_file: Path) -> Whereabouts | None:
+    """Return the content for the daemon with this ``auth_file``, or None if it does not run or left no file."""
+    try:
+        return read_daemon_file(daemon_file_of(auth_file))
+    except OSError:
+        return None
+
+
+def read_daemon_file(path: Path) -> Whereabouts:
+    """Return the content that a running daemon has written to ``path``.
+
+    :raises OSError: there is no such file, or it is not trusted, as its ``strerror`` says: others could have written
+        it, it is not a daemon's, or its daemon does not run (:class:`ProcessLookupError`).
+    """
+    # O_NONBLOCK, so that a FIFO is refused instead of waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not is_trusted(status.st_uid):
+            raise PermissionError(errno.EPERM, "it is not a file of this user or root", str(path))
+        if status.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "it is open to others", str(path))
+        daemon = _parsed(os.read(descriptor, MAX_FILE_BYTES))
+    finally:
+        os.close(descriptor)
+    if daemon is None:
+        raise OSError(errno.EINVAL, "it is not a daemon's", str(path))
+    if not _runs(daemon):
+        raise ProcessLookupError(errno.ESRCH, f"its daemon, process {daemon.pid}, does not run", str(path))
+    return daemon
+
+
+def url_of(host: str, port: int | str) -> str:
+    """Return the URL of a daemon that listens on ``host``; a wildcard address is reached over loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _parsed(content: bytes) -> Whereabouts | None:
+    try:
+        daemon = Whereabouts(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts = isinstance(daemon.url, str) and isinstance(daemon.version, str)
+    numbers = isinstance(daemon.pid, int) and daemon.pid > 0 and isinstance(daemon.started, int | None)
+    return daemon if texts and numbers else None
+
+
+def _runs(daemon: Whereabouts) -> bool:
+    try:
+        return daemon.started == start_of(daemon.pid)
+    except PermissionError:
+        # Another user's process has this id.
+        return False
+    except (ProcessLookupError, OverflowError):
+        return False

@@ -101,11 +101,11 @@ class Registry:
     def _without_rivals(self, owners: dict[str, list[Registered]]) -> Iterator[tuple[str, Registered]]:
         for entries in owners.values():
             bundled = [entry for entry in entries if entry.distribution == BUNDLED]
-            kept = [*bundled, *entries][0] if len(entries) == 1 or bundled else None
-            if kept is not None:
-                yield kept.type.name, kept
+            winner = [*bundled, *entries][0] if len(entries) == 1 or bundled else None
+            if winner is not None:
+                yield winner.type.name, winner
             for rival in entries:
-                if rival is not kept:
+                if rival is not winner:
                     reason = _refusal(rival, [entry for entry in entries if entry is not rival])
                     self.problems.append(Problem(rival.type.name, rival.distribution, reason))
 
@@ -117,8 +117,8 @@ class Registry:
         try:
             return self._types[name].type
         except KeyError:
-            known = ", ".join(self._types) or "none"
-            raise UnknownType(f"Unknown connection type: {name} (installed: {known})") from None
+            installed = ", ".join(self._types) or "none"
+            raise UnknownType(f"Unknown connection type: {name} (installed: {installed})") from None
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -163,14 +163,14 @@ def _manager() -> pluggy.PluginManager:
 @contextmanager
 def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator[object]:
     """Register ``plugin``, once for all its entry points, unless the ``with`` block raises."""
-    known = plugins.is_registered(plugin)
-    if not known:
+    is_registered = plugins.is_registered(plugin)
+    if not is_registered:
         plugins.register(plugin, name)
     try:
         plugins.check_pending()
         yield plugin
     except BaseException:
-        if not known:
+        if not is_registered:
             plugins.unregister(plugin)
         raise
 
@@ -225,14 +225,14 @@ def _check_description(owner: str, kind: AnyConnectionType) -> None:
     """Refuse a type that ``/connection/types`` cannot describe, because the answer would fail for all types."""
     if not isinstance(kind.example, Mapping):
         raise TypeError(f"{owner}.example is {kind.example!r}, not a mapping")
-    told = {"the JSON Schema": json_schema(kind)}
+    described = {"the JSON Schema": json_schema(kind)}
     # A type with required fields and no example can still be described.
     if kind.example:
         try:
-            told["what the schema makes of the example"] = kind.schema().load(kind.example)
+            described["what the schema makes of the example"] = kind.schema().load(kind.example)
         except ValidationError as error:
             raise ValueError(f"{owner}.example is refused by its schema: {error}") from error
-    for what, value in told.items():
+    for what, value in described.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -258,8 +258,8 @@ def _named(distribution: metadata.Distribution | None) -> tuple[str, str]:
     # A third-party finder may raise an exception where the standard one returns nothing.
     with suppress(FileNotFoundError):
         # Each access to the metadata parses the file.
-        told = None if distribution is None else distribution.metadata
-        if told is not None and "Name" in told:
-            version = told["Version"] if "Version" in told else ""  # noqa: SIM401 - before 3.12 there is no get
-            return told["Name"], version or "unknown"
+        facts = None if distribution is None else distribution.metadata
+        if facts is not None and "Name" in facts:
+            version = facts["Version"] if "Version" in facts else ""  # noqa: SIM401 - before 3.12 there is no get
+            return facts["Name"], version or "unknown"
     raise LookupError("its distribution is damaged: it has no name")

@@ -21,7 +21,7 @@ from connmgr.rights.scopes import ARGV, missing
 from connmgr.rights.tokens_in_use import Live
 from connmgr.secrets.loans import Borrower, Loans
 from connmgr.secrets.principals import Access
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.api")
 

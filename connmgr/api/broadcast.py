@@ -26,7 +26,7 @@ from connmgr.rights.action import Action, always
 from connmgr.rights.ground import SEND_AGAIN
 from connmgr.shell.broadcast import Broadcast, BroadcastOutcome, Order
 from connmgr.vault import Connection
-from connmgr.vault.elevated import base_of
+from connmgr.vault.names import base_of
 
 BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 

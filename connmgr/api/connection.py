@@ -58,10 +58,10 @@ from connmgr.contract.connection import (
 from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema
 from connmgr.links.chain import Target, environment_of
-from connmgr.links.process import answering
-from connmgr.links.toggle import toggle as toggle_remote
-from connmgr.peers import connected_to_own
+from connmgr.links.channels import lease_live_link
+from connmgr.links.systems import toggle as toggle_remote
 from connmgr.plugin import Deadline, Toggled, Tunnel
+from connmgr.processes import connected_to_own
 from connmgr.rights.action import Action
 from connmgr.rights.limits import changes_what_others_need, lends_agent, toggles
 from connmgr.secrets.principals import Lending
@@ -262,7 +262,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     data = None if raw is None else ConnectionData.load(raw, caller().access, kind=stored.type)
     if data is not None and request.validates:
         _check_category(request.category)
-        _validate(data, stored.way if request.data is None else None)
+        _validate(data, stored.dependency_digest if request.data is None else None)
     given = {"name": request.name, "category": request.category}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
@@ -395,7 +395,7 @@ def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
     detail(**({"agent": "lent"} if path is not None else {}), passphrases=len(asker.passphrases))
     access = Lending(caller().access, asker)
     deadline = Deadline(found.settings.start_timeout)
-    lease = answering(found.links, request.connection, access, deadline, cancellation())
+    lease = lease_live_link(found.links, request.connection, access, deadline, cancellation())
     try:
         found.kept.keep(request.connection, lease)
     finally:
@@ -562,6 +562,6 @@ def _validate(data: ConnectionData, way: str | None) -> None:
         if isinstance(data.kind, Tunnel):
             services().tunnels.probe(data.references[0], caller().access)
             return
-        services().shells.probe(Target(data.kind.name, data.sealed, way=way), caller().access)
+        services().shells.probe(Target(data.kind.name, data.sealed, dependency_digest=way), caller().access)
     except OperationError as error:
         raise ValidationFailed(error) from error

@@ -16,8 +16,7 @@ from connmgr.api.services import services
 from connmgr.contract.connection import ConnectionInfo, DialledHost, DialledHosts, LogCommand
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
-from connmgr.links.chain import locked
-from connmgr.links.route import dialled
+from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.action import Action
 from connmgr.rights.limits import (
@@ -29,12 +28,11 @@ from connmgr.rights.limits import (
     puts_out_of_sight,
 )
 from connmgr.secrets.principals import Access
-from connmgr.vault import Connection, record
+from connmgr.vault import Connection, connection_rows
+from connmgr.vault.connection_rows import placing, sealed_secrets
 from connmgr.vault.connections import Removed
-from connmgr.vault.elevated import elevation_of
-from connmgr.vault.placing import placing
-from connmgr.vault.query import Listed
-from connmgr.vault.sealed import within
+from connmgr.vault.names import elevation_of
+from connmgr.vault.search import Listed
 
 ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_sudo_password])
 UPDATE = Action(
@@ -115,13 +113,13 @@ class ConnectionData:
         False if the caller may not open them: otherwise adding connections would reveal other users' secrets.
         """
         principals, grant = services().vault.principals, caller().grant
-        if grant is not None and "secret.decrypt" not in grant.scopes and next(within(stored), None):
+        if grant is not None and "secret.decrypt" not in grant.scopes and next(sealed_secrets(stored), None):
             return False
         try:
             plain = map_secrets(self.kind.schema(), stored, lambda secret: principals.unseal(secret, self._access))
         except (SecretLocked, IntegrityError):
             return False
-        return bool(record.without_nulls(plain) == record.without_nulls(self._plain))
+        return bool(connection_rows.without_nulls(plain) == connection_rows.without_nulls(self._plain))
 
 
 def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
@@ -139,7 +137,7 @@ def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any])
         "references": references(schema, loaded),
         "parent": place.parent,
         "folder": place.folder,
-        "fingerprint": record.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
+        "fingerprint": connection_rows.fingerprint(map_secrets(schema, loaded, lambda _: _BLANK)),
     }
 
 
@@ -180,7 +178,7 @@ def in_categories(read: Callable[[], list[Placed]]) -> tuple[list[Placed], dict[
 def dialled_hosts(connection: Connection) -> DialledHosts:
     """Return the hosts that would be dialled for a connection, or the error that prevents an answer."""
     try:
-        hosts = dialled(services().vault, services().registry, connection)
+        hosts = route_hosts(services().vault, services().registry, connection)
     except errors.ConnmgrError as error:
         return DialledHosts(error={"code": error.code, "message": error.message})
     # A token must not learn which files are on the daemon's machine.
@@ -202,7 +200,9 @@ def dialled_hosts(connection: Connection) -> DialledHosts:
 def locked_ones(connections: Iterable[str]) -> set[str]:
     """Return those of ``connections`` that the caller cannot open: it is not shown what others run there."""
     distinct = set(connections)
-    return locked(services().vault, services().registry, distinct, caller().access) if distinct else distinct
+    return (
+        locked_connections(services().vault, services().registry, distinct, caller().access) if distinct else distinct
+    )
 
 
 def log_command(connection: Connection, *, follow: bool, lines: int | None) -> LogCommand | None:

@@ -10,7 +10,7 @@ from connmgr.api.account import account, caller
 from connmgr.api.services import services
 from connmgr.contract.message import Message, changed
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
-from connmgr.vault.elevated import OWNER, Elevation, elevation_of
+from connmgr.vault.names import OWNER, Elevation, elevation_of
 
 MEMBER = "elevate"
 

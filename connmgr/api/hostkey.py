@@ -13,7 +13,7 @@ from connmgr.contract.connection import (
     HostKeyForgetResponse,
     HostKeyTrustRequest,
 )
-from connmgr.links import host_keys
+from connmgr.links import chain
 
 group = Group("hostkey", "The keys that identify SSH hosts.")
 
@@ -42,7 +42,7 @@ def trust(request: HostKeyTrustRequest) -> None:
     """
     _require_own()
     vault, registry = services().vault, services().registry
-    host_keys.trust(vault, registry, request.connection, request.host, request.host_key, caller().access)
+    chain.trust_host_key(vault, registry, request.connection, request.host, request.host_key, caller().access)
 
 
 @group.endpoint(
@@ -71,7 +71,7 @@ def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
     """
     _require_own()
     vault, registry = services().vault, services().registry
-    forgotten = host_keys.forget(vault, registry, request.connection, request.host, caller().access)
+    forgotten = chain.forget_host_keys(vault, registry, request.connection, request.host, caller().access)
     detail(removed=[key.key for key in forgotten if not key.kept])
     return HostKeyForgetResponse(
         keys=[ForgottenHostKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten]

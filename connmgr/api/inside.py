@@ -11,11 +11,11 @@ from connmgr.api.connection_data import ADD, ConnectionData, in_categories
 from connmgr.api.services import services
 from connmgr.contract.connection import ConnectionRefreshResponse
 from connmgr.errors import InvalidRequest, OperationError
-from connmgr.links.inside import children_of, holds_others
+from connmgr.links.systems import children_of, holds_others
 from connmgr.plugin import Child
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Batch
-from connmgr.vault.path import segment
+from connmgr.vault.names import segment
 
 NOTHING_INSIDE = ConnectionRefreshResponse(added=[], gone=[], skipped=[])
 

@@ -42,7 +42,7 @@ from connmgr.jobs.remote import JobStream
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.vault.jobs import JobFilter, StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 JOB = "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7"
 

@@ -18,9 +18,8 @@ from connmgr.contract.shell import Address, PipeRequest
 from connmgr.engine.dialects import become
 from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, exports, script_argv
+from connmgr.links.channels import TcpChannel, open_on_link
 from connmgr.links.link import Link
-from connmgr.links.process import start_over
-from connmgr.links.tcp_channel import TcpChannel
 from connmgr.pipes.clients import Opening
 from connmgr.pipes.streams import Pipe
 from connmgr.plugin import Channel, Pty
@@ -75,7 +74,7 @@ def pipe(request: PipeRequest) -> Begin:
     else:
         open = partial(_open_tcp, request.tcp)
     timeout, ground = found.settings.start_timeout, ground_of(request.connection)
-    lease, channel = start_over(found.links, request.connection, access, open, timeout, cancellation(), ground)
+    lease, channel = open_on_link(found.links, request.connection, access, open, timeout, cancellation(), ground)
     note_forwarding(lease.link.first)
     record_end = end_recorder()
 

@@ -29,7 +29,7 @@ from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.shell.grounds import state_of
 from connmgr.vault.jobs import StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 OPENING = (
     errors.UnknownConnection,

@@ -47,10 +47,10 @@ from connmgr.contract.token import EXPIRY, LOAN, MAX_DAYS
 from connmgr.contract.vault import NEW_PASSPHRASE
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Boolean, EncryptedSchema, Integer, Number, Schema, Text
-from connmgr.secrets.passphrase import check_new_passphrase
-from connmgr.vault import glob
-from connmgr.vault.elevated import MAX_USER
-from connmgr.vault.tables import now
+from connmgr.secrets.passphrases import check_new_passphrase
+from connmgr.vault import names
+from connmgr.vault.schema import now
+from connmgr.vault.unstored import MAX_USER
 
 MAX_ID = 160
 """Longest id: that of an elevated connection has two uuids and a user."""
@@ -98,12 +98,12 @@ class Ids(fields.List):  # type: ignore[type-arg]
 
 
 class Filter(Text):
-    """A filter of :mod:`connmgr.vault.glob`; errors name the field of a malformed one."""
+    """A filter of :mod:`connmgr.vault.names`; errors name the field of a malformed one."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
         try:
-            glob.compile(text)
+            names.compile_pattern(text)
         except InvalidRequest as error:
             raise ValidationError(error.message) from None
         return text

@@ -25,7 +25,7 @@ from connmgr.errors import (
 )
 from connmgr.rights.action import Action
 from connmgr.rights.limits import escapes_rules
-from connmgr.vault.elevated import elevation_of
+from connmgr.vault.names import elevation_of
 
 EXAMPLE = {
     "encryptedToken": {

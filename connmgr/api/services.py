@@ -16,8 +16,7 @@ from connmgr.audit.log import AuditLog
 from connmgr.fs.blobs import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
-from connmgr.links.kept import KeptLinks
-from connmgr.links.table import LinkTable
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
@@ -43,7 +42,7 @@ class Services:
     vault: Vault
     registry: Registry
     links: LinkTable
-    kept: KeptLinks
+    kept: IdleLinks
     shells: ShellTable
     streams: Streams
     terminals: Terminals

@@ -36,7 +36,7 @@ from connmgr.rights.scopes import ACTIONS, allowed
 from connmgr.secrets.loans import Loan, until
 from connmgr.secrets.principals import Access, Principal
 from connmgr.vault.documents import Document
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 TOKEN = "5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4"  # noqa: S105 - the id of one, in an example
 CREATING = (errors.ScopeDenied, errors.TokenLimit)

@@ -23,7 +23,7 @@ from connmgr.errors import (
     UserExists,
     VaultLocked,
 )
-from connmgr.secrets.throttle import Guesser
+from connmgr.secrets.passphrases import Guesser
 
 group = Group("vault", "The vault's users. A user's passphrase unlocks the secrets that are sealed for that user.")
 

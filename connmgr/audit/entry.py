@@ -14,9 +14,8 @@ from typing import Any
 
 from connmgr.errors import ConnmgrError
 from connmgr.vault import Vault
-from connmgr.vault.elevated import elevation_of
-from connmgr.vault.path import SEPARATOR, segment
-from connmgr.vault.paths import paths_of
+from connmgr.vault.names import SEPARATOR, elevation_of, segment
+from connmgr.vault.search import paths_of
 
 MAX_TEXT = 4096
 """Most characters of a token's command that an entry has; the rest is counted."""

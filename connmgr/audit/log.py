@@ -27,9 +27,9 @@ from typing import Any, BinaryIO, Protocol
 from connmgr.audit.entry import CommandText, entry_of, moment
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor, Anchors
+from connmgr.vault.backends import sync_directory
 from connmgr.vault.database import Database
 from connmgr.vault.principals import Principals
-from connmgr.vault.sqlite import sync_directory
 
 logger = logging.getLogger("connmgr.audit")
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from connmgr.audit.entry import text_of
 from connmgr.audit.log import backwards, link_of, opened
-from connmgr.vault.elevated import base_of
+from connmgr.vault.names import base_of
 
 SEARCH_SECONDS = 2.0
 """A longer search returns the entries found so far, and where to continue."""

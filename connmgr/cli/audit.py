@@ -166,7 +166,7 @@ def _verified(settings: Settings, also: tuple[Path, ...]) -> Verdict:
     from connmgr.audit.verify import verify as look
     from connmgr.daemon.storage import database_url, key_store
     from connmgr.errors import StartupError
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import open_database
     from connmgr.vault.principals import Principals
 

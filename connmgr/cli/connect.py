@@ -20,8 +20,8 @@ from connmgr.client import Client
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
 from connmgr.client.kept_session import KeptSession
+from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file, url_of
 from connmgr.printable import visible
-from connmgr.whereabouts import file_of, find, read, url_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -143,7 +143,7 @@ def _address(url: str | None) -> tuple[str, Path]:
 
 def address(settings: Settings, *, named: bool) -> str:
     """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
-    running = None if named else find(settings.auth_file)
+    running = None if named else find_daemon(settings.auth_file)
     return running.url if running else url_of(settings.host, settings.port)
 
 
@@ -203,7 +203,7 @@ def _at_terminal() -> bool:
 def _is_absent(auth_file: Path) -> bool:
     """Whether certainly no daemon with ``auth_file`` runs: it ended, or was killed."""
     try:
-        read(file_of(auth_file))
+        read_daemon_file(daemon_file_of(auth_file))
     except ProcessLookupError:
         return True
     except OSError:
@@ -232,7 +232,7 @@ def _start(auth_file: Path, log: Path) -> None:
     with process.stdout:
         ready = _is_ready(process.stdout)
     # Another command may have started a daemon meanwhile.
-    if ready or find(auth_file):
+    if ready or find_daemon(auth_file):
         return
     reason = _ended(process) or log.read_bytes()[began:].decode(errors="replace").strip()
     raise Failure(f"The daemon does not start. {visible(reason)}", UNREACHABLE)

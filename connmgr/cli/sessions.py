@@ -16,8 +16,8 @@ from connmgr.cli.exits import KILLED, TIMED_OUT
 from connmgr.cli.output import lasting
 from connmgr.client import Client, ClientError, RawResult, Stream
 from connmgr.client.results import ListedShell
-from connmgr.posix_session import current, named
 from connmgr.printable import visible
+from connmgr.processes import current_session, posix_session_of
 
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
@@ -56,7 +56,7 @@ def session_of(session: str | None, *, fresh: bool) -> str | None:
 
 def own_or(session: str | None) -> str | None:
     """Return ``session``, by default that of the environment or of the terminal, as the API takes it."""
-    return session_or_none(session or os.environ.get(SESSION_VARIABLE) or current().name)
+    return session_or_none(session or os.environ.get(SESSION_VARIABLE) or current_session().name)
 
 
 def session_or_none(session: str | None) -> str | None:
@@ -66,7 +66,7 @@ def session_or_none(session: str | None) -> str | None:
 
 def shell_label(session: str | None, user: str = "") -> str:
     """Return words for the shell with this session's name, which runs by sudo as ``user``, if that is one."""
-    label = "the shared shell" if session is None else str(named(session) or session)
+    label = "the shared shell" if session is None else str(posix_session_of(session) or session)
     return f"{label} as {user}" if user else label
 
 

@@ -15,7 +15,7 @@ from connmgr.client.credentials import BadCredential
 from connmgr.client.listener import connect_beside
 from connmgr.client.wire import HTTP_PORT, Connection
 from connmgr.errors import StartupError
-from connmgr.whereabouts import find, url_of
+from connmgr.paths import find_daemon, url_of
 
 LOOPBACK = {"localhost", "::1"}
 
@@ -83,7 +83,7 @@ def default_url(auth_file: Path) -> str:
     port = _named("CONNMGR_PORT") or str(paths.DEFAULT_PORT)
     if not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"Bad value of environment variable CONNMGR_PORT: {port!r} (not a port).")
-    running = None if is_address_named() else find(auth_file)
+    running = None if is_address_named() else find_daemon(auth_file)
     return running.url if running else url_of(_named("CONNMGR_HOST") or "127.0.0.1", port)
 
 

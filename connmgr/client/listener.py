@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from connmgr.peers import is_trusted, is_unmapped, peer_uid
+from connmgr.processes import is_trusted, is_unmapped, peer_uid
 
 TCP_LISTEN = "0A"
 AUTH_FILE_BYTES = 4096

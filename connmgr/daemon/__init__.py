@@ -32,13 +32,13 @@ from connmgr.daemon.storage import database_url, key_store
 from connmgr.daemon.unix_socket import SocketFile
 from connmgr.daemon.wiring import open_services
 from connmgr.engine.script import programs
+from connmgr.paths import url_of as reached_at
 from connmgr.pipes.clients import GOODBYE_SECONDS
 from connmgr.registry import Registry
-from connmgr.secrets.keyfile import load_from
+from connmgr.secrets.vault_key import load_from
 from connmgr.settings import MEBIBYTE, Settings
 from connmgr.shares import Shares
 from connmgr.vault import Vault, VaultLock, open_database
-from connmgr.whereabouts import url_of as reached_at
 
 FAR_SIDE = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals", "connmgr.tunnels")
 """Packages with programs for the far side, which are read at the start: an upgrade may replace them later."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from connmgr import __version__
 from connmgr.daemon.files import replace_private
 from connmgr.errors import StartupError
-from connmgr.whereabouts import Whereabouts, file_of, read, start_of
+from connmgr.paths import Whereabouts, daemon_file_of, read_daemon_file
+from connmgr.processes import start_of
 
 logger = logging.getLogger("connmgr.daemon")
 
@@ -23,7 +24,7 @@ class DaemonFile:
     """
 
     def __init__(self, auth_file: Path, url: str) -> None:
-        self._path = file_of(auth_file)
+        self._path = daemon_file_of(auth_file)
         self._content = Whereabouts(url, os.getpid(), start_of(os.getpid()), __version__)
         try:
             replace_private(self._path, self._content.text())
@@ -33,5 +34,5 @@ class DaemonFile:
     def remove(self) -> None:
         """Remove the file if it is still this daemon's; calling it again does nothing."""
         with suppress(OSError):
-            if read(self._path) == self._content:
+            if read_daemon_file(self._path) == self._content:
                 self._path.unlink()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from connmgr.errors import StartupError
-from connmgr.peers import is_trusted, is_unmapped
+from connmgr.processes import is_trusted, is_unmapped
 
 
 def check_path(path: Path) -> None:

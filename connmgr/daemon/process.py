@@ -8,7 +8,7 @@ import sys
 from connmgr.daemon.log import start_logging
 from connmgr.daemon.memory import return_large_blocks
 from connmgr.errors import StartupError
-from connmgr.secrets.process import harden
+from connmgr.processes import harden
 
 SWITCH_SECONDS = 0.0005
 """A thread that computes gives way to others after this time. A request gives up the interpreter at each of its calls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connmgr.secrets.keyfile import KeyFile, KeyStore
+from connmgr.secrets.vault_key import KeyFile, KeyStore
 from connmgr.settings import Settings
 
 
@@ -17,7 +17,7 @@ def key_store(settings: Settings) -> KeyStore:
     :raises StartupError: the settings require a keyring, and there is none.
     """
     if settings.key_store == "keyring":
-        from connmgr.secrets.keyring import Keyring
+        from connmgr.secrets.vault_key import Keyring
 
         return Keyring(settings.data_dir)
     return KeyFile(settings.data_dir / "vault.key")

@@ -16,7 +16,7 @@ from waitress.server import TcpWSGIServer
 
 from connmgr.daemon.channel import ClientChannel
 from connmgr.paths import socket_of
-from connmgr.peers import is_trusted, peer_uid
+from connmgr.processes import is_trusted, peer_uid
 
 ADDRESS = ("localhost", 0)
 """The address shown for clients of a Unix socket, which have none."""

@@ -25,8 +25,7 @@ from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
 from connmgr.jobs.remote import RemoteHosts
 from connmgr.links.chain import ConnectionSecrets
-from connmgr.links.kept import KeptLinks
-from connmgr.links.table import LinkTable
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
@@ -65,7 +64,7 @@ def open_services(
     terminals = _open_terminals(settings, vault, links, streams, cleanup)
     tunnels = Tunnels(vault, registry, links, settings.start_timeout)
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
-    kept = KeptLinks()
+    kept = IdleLinks()
     cleanup.callback(kept.let_go, 0.0)
     reach = RemoteHosts(links, kept)
     limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
@@ -144,7 +143,7 @@ def _open_jobs(
     vault: Vault,
     reach: RemoteHosts,
     limits: JobLimits,
-    kept: KeptLinks,
+    kept: IdleLinks,
     slots: RequestSlots,
     cleanup: contextlib.ExitStack,
 ) -> Jobs:

@@ -70,7 +70,7 @@ class Session:
         self.pid = supervisor.pid
         self.last_used = time.monotonic()
         self.way = way
-        """The digest of the connection to which it was opened (:func:`connmgr.vault.way.whole`)."""
+        """The digest of the connection to which it was opened (:func:`connmgr.vault.dependencies.complete_digest`)."""
         self._supervisor = supervisor
         self._channel: Channel = supervisor.channel
         self.transport = transport

@@ -23,9 +23,9 @@ from connmgr.jobs.remote import UNREACHABLE, RemoteHosts, RemoteJob, RemoteJobs
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.elevated import base_of
 from connmgr.vault.jobs import ENDED, RUNNING, STARTING, UNDER_WAY, JobFilter, StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.names import base_of
+from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.jobs")
 

@@ -18,12 +18,12 @@ from functools import partial
 from connmgr.contract.job import LEAST_AGE_SECONDS
 from connmgr.jobs.jobs import CALL_SECONDS, GONE, Jobs, remote_name
 from connmgr.jobs.remote import RemoteHosts, RemoteJobs
-from connmgr.links.kept import KeptLinks
+from connmgr.links.table import IdleLinks
 from connmgr.plugin import Deadline
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.jobs import ENDED, RUNNING, UNDER_WAY, JobFilter, StoredJob
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.jobs")
 
@@ -48,7 +48,7 @@ class Reaper:
     It also releases ``kept`` links.
     """
 
-    def __init__(self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: KeptLinks) -> None:
+    def __init__(self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: IdleLinks) -> None:
         self._vault = vault
         self._jobs = jobs
         self._hosts = hosts

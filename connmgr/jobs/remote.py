@@ -19,12 +19,10 @@ from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, RemoteProgram
 from connmgr.engine.script import Source, new_nonce, quote
 from connmgr.errors import InvalidRequest, PermissionDenied, TransferFailed
 from connmgr.jobs.launch import OPEN, Launch
-from connmgr.links.kept import KeptLinks
-from connmgr.links.link import Link
-from connmgr.links.table import LinkTable
+from connmgr.links.link import Link, Outdated
+from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.plugin import Deadline, Transport
 from connmgr.secrets.principals import Access
-from connmgr.vault.admission import Outdated
 
 REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
@@ -356,7 +354,7 @@ class RemoteHosts:
     Safe to use from several threads.
     """
 
-    def __init__(self, links: LinkTable, kept: KeptLinks) -> None:
+    def __init__(self, links: LinkTable, kept: IdleLinks) -> None:
         self._links = links
         self._kept = kept
 

@@ -1,4 +1,9 @@
-"""Resolves a connection into a chain of live links, each opened over the one before it."""
+"""A stored connection as a chain of hops: the machines that it leads over, and how they are opened.
+
+:func:`open_chain` opens the hops as live transports, each over the one before it. The other functions look at the hops
+without opening them: the hosts that would be dialled, the secrets that somebody may not open, the variables of clients
+that would arrive, the known keys of the hosts.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +24,31 @@ from connmgr.errors import (
     HostKeyChanged,
     HostKeyUnknown,
     IntegrityError,
+    InvalidRequest,
     OperationError,
     SecretLocked,
     TransportUnsupported,
 )
 from connmgr.fields import map_secrets, references
-from connmgr.links.wrapped import WrappedTransport
-from connmgr.plugin import LEAST_SECONDS, Asker, ClientEnvironment, Deadline, Transport, Tunnel, Wrapper
+from connmgr.links.login import WrappedTransport
+from connmgr.plugin import (
+    LEAST_SECONDS,
+    Asker,
+    ClientEnvironment,
+    ConnectionType,
+    Deadline,
+    Dialled,
+    ForgottenKey,
+    Transport,
+    Tunnel,
+    Wrapper,
+)
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, Vault
-from connmgr.vault.elevated import base_of, elevation_of
-from connmgr.vault.rows import SET_BY_TOKEN
-from connmgr.vault.way import whole
+from connmgr.vault.connection_rows import SET_BY_TOKEN
+from connmgr.vault.dependencies import complete_digest
+from connmgr.vault.names import base_of, elevation_of
 
 FRESH_SECONDS = 1.0
 """Sealed secrets of this age are read again."""
@@ -42,24 +59,24 @@ MAX_REMEMBERED = 20_000
 
 @dataclass(frozen=True)
 class Target:
-    """The data of a connection to open; ``id``, ``way`` and ``name`` are those of a stored connection, else None."""
+    """The data of a connection to open; the last three members are those of a stored connection, else None."""
 
     type: str
     data: Mapping[str, Any]
     id: str | None = None
-    way: str | None = None
+    dependency_digest: str | None = None
     name: str | None = None
 
     @classmethod
     def stored(cls, record: Connection) -> Target:
         """Return a stored connection as a target, an elevated one by the name of that which it runs over."""
         path = record.path if elevation_of(record.id) is None else record.path[:-1]
-        return cls(record.type, record.data, record.id, record.way, "/".join(path))
+        return cls(record.type, record.data, record.id, record.dependency_digest, "/".join(path))
 
     @property
     def digest(self) -> str:
         """The digest of this data and of all that the connection runs over."""
-        return whole(self.type, self.data, self.way)
+        return complete_digest(self.type, self.data, self.dependency_digest)
 
 
 @dataclass
@@ -93,17 +110,19 @@ def open_chain(
     :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
     """
     deadline = Deadline(timeout)
-    hops = hops_to(vault, registry, target)
-    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+    hops = list(hops_to(vault, registry, target))
+    sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
     with contextlib.ExitStack() as links:
         transport: Transport | None = None
         for hop in reversed(hops):
-            plain = _opened(vault, registry, hop, by)
+            # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
+            # fails, the secrets of those behind it were never in memory in plain text.
+            plain = opened_data(vault, registry, hop.type, hop.data, by)
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
-            with _naming(hop.label, target.name), _placing(target, hop):
+            with _hop_in_errors(target, hop):
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
@@ -131,6 +150,63 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
     return None
 
 
+def opened_data(vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access) -> dict[str, Any]:
+    """Return the ``data`` of a connection of the type ``kind`` with its secrets in plain text.
+
+    :raises connmgr.errors.SecretLocked: ``access`` may not open one of them.
+    """
+
+    def unseal(secret: Any) -> str:
+        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
+
+    return map_secrets(registry.get(kind).schema(), data, unseal)
+
+
+def _open_link(
+    registry: Registry,
+    kind: str,
+    asker: Asker,
+    plain: Mapping[str, Any],
+    via: Transport | None,
+    deadline: Deadline,
+) -> Transport:
+    connection_type = registry.get(kind)
+    if isinstance(connection_type, Wrapper):
+        if via is None:
+            raise OperationError(f"A connection of type {kind} needs one to run in.")
+        return WrappedTransport(connection_type, plain, via)
+    if isinstance(connection_type, Tunnel):
+        raise TransportUnsupported("A tunnel carries no processes.")
+    return connection_type.open_for(asker, plain, via, timeout=deadline.left(LEAST_SECONDS))
+
+
+_ADVICE: dict[type[OperationError], str] = {
+    HostKeyUnknown: "`connmgr trust {name}` shows the key and asks.",
+    HostKeyChanged: "`connmgr trust --forget {name}` forgets the old key.",
+}
+"""The commands that help after an error, for the name of the requested connection."""
+
+
+@contextlib.contextmanager
+def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
+    """Name the hop in errors, and the command that helps for the connection ``target``.
+
+    The details of a failed login say which stored connection has the credentials, and which one to log in to. A client
+    can then ask for what is missing, and lend it by ``/connection/login``.
+    """
+    try:
+        yield
+    except OperationError as error:
+        if isinstance(error, AuthFailed) and hop.id is not None and target.id is not None:
+            name = hop.label or target.name or ""
+            error.details = {"connection": hop.id, "name": name, "opens": target.id, **error.details}
+        if hop.label:
+            error.message = f"{hop.label}: {error.message}"
+        if target.name is not None and (advice := _ADVICE.get(type(error))):
+            error.message += " " + advice.format(name=shlex.quote(target.name))
+        raise
+
+
 @dataclass(frozen=True)
 class Hop:
     """A stored link of a chain; ``label`` names it, except for the requested connection itself."""
@@ -141,29 +217,56 @@ class Hop:
     id: str | None = None
 
 
-def permitted_hops(
-    vault: Vault, registry: Registry, target: Target, access: Access
-) -> tuple[list[Hop], list[Mapping[str, Any]]]:
-    """Return the links that lead to ``target``, itself first, and the encrypted form of all their secrets.
+def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
+    """Yield the hops that lead to ``target``, from the connection itself to the one that runs over nothing.
 
-    Nothing lent counts: who only borrows a secret does not decide which host gets it.
-    Raises everything that :func:`open_chain` raises before it opens a link.
+    :raises ConnectionCycle: the connection runs over itself.
+    :raises connmgr.errors.IntegrityError: a link, or what one runs over, was changed outside of connmgr.
     """
-    hops = hops_to(vault, registry, target)
-    sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
-    vault.principals.require(sealed, access)
-    return hops, sealed
+    hop, seen = Hop(target.type, target.data, id=target.id), set[str]()
+    # All hops come from one snapshot, whose digest the target's code covers. Secrets are sent only to the data that was
+    # checked here, even if a row changes before its link is opened.
+    carriers = vault.connections.carriers_of(
+        references(registry.get(target.type).schema(), target.data), target.dependency_digest
+    )
+    while True:
+        if isinstance(registry.get(hop.type), Tunnel):
+            raise TransportUnsupported(
+                f"{hop.label or 'The connection'} is a tunnel, in which nothing can run: use the connection that it "
+                "goes through."
+            )
+        yield hop
+        via = registry.get(hop.type).via
+        reference = hop.data.get(via) if via else None
+        if reference is None:
+            return
+        if reference in seen:
+            raise ConnectionCycle(f"The connection {reference} runs over itself.")
+        seen.add(reference)
+        record = carriers.get(reference)
+        if record is None:
+            raise IntegrityError(
+                f"The vault does not record that something runs over connection {reference}: restore the vault "
+                "from a backup."
+            )
+        hop = Hop(record.type, record.data, "/".join(record.path), record.id)
 
 
-def locked(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:
-    """Return those of ``connections`` that ``access`` cannot open, because of their secrets or of those on the way."""
-    found, require = set(), vault.principals.requirement(access)
-    for id, one in vault.connections.each(set(connections)).items():
+def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
+    secrets: list[Any] = []
+    map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
+    return [secret for secret in secrets if not isinstance(secret, str)]
+
+
+def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:
+    """Return those of ``connections`` that ``access`` cannot open: their secrets, or those of a hop, are locked."""
+    locked, require = set(), vault.principals.requirement(access)
+    for id, record in vault.connections.each(set(connections)).items():
         try:
-            if isinstance(one, IntegrityError):
-                raise one
-            hops = hops_to(vault, registry, Target.stored(one))
-            sealed = [secret for hop in hops for secret in _sealed(registry, hop)]
+            if isinstance(record, IntegrityError):
+                raise record
+            hops = list(hops_to(vault, registry, Target.stored(record)))
+            sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
             try:
                 require(sealed)
             except SecretLocked:
@@ -171,15 +274,15 @@ def locked(vault: Vault, registry: Registry, connections: Iterable[str], access:
                     raise
                 vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
         except (SecretLocked, IntegrityError):
-            found.add(id)
+            locked.add(id)
         except ConnmgrError:
-            # Nothing can be opened there for another reason, which is no secret.
+            # It cannot be opened either, but for a reason that no unlocked secret would remove.
             continue
-    return found
+    return locked
 
 
 class ConnectionSecrets:
-    """The plain secrets of connections and of those on the way, as far as the vault's own key opens them.
+    """The plain secrets of connections and of their hops, as far as the vault's own key opens them.
 
     In memory are only their sealed forms, for :data:`FRESH_SECONDS`. Safe to use from several threads.
     """
@@ -213,112 +316,24 @@ class ConnectionSecrets:
     def _look_up(self, one: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
         # What is broken, or cannot be opened at all, has no secrets that a command could have by chance.
         with contextlib.suppress(ConnmgrError):
-            hops = [] if isinstance(one, IntegrityError) else hops_to(self._vault, self._registry, Target.stored(one))
-            return [secret for hop in hops for secret in _sealed(self._registry, hop)]
+            if not isinstance(one, IntegrityError):
+                hops = list(hops_to(self._vault, self._registry, Target.stored(one)))
+                return [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
         return ()
 
 
-def hops_to(vault: Vault, registry: Registry, target: Target) -> list[Hop]:
-    """Return the links that lead to ``target``, itself first; raises as :func:`_hops`."""
-    return list(_hops(vault, registry, target))
+def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:
+    """Return the hosts that a connection would dial, in dialling order; raises as :func:`hops_to`.
 
-
-def _hops(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
-    """Yield the links to open, from the connection itself to the one that runs over nothing.
-
-    :raises ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.IntegrityError: a link, or the way of one, was changed outside of connmgr.
+    :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be used.
+    :raises connmgr.errors.UnknownType: no plugin offers the type of a link.
     """
-    hop, seen = Hop(target.type, target.data, id=target.id), set[str]()
-    # Secrets are sent only to the data that was checked, even if the row changes meanwhile.
-    known = vault.connections.way(references(registry.get(target.type).schema(), target.data), target.way)
-    while True:
-        if isinstance(registry.get(hop.type), Tunnel):
-            raise TransportUnsupported(
-                f"{hop.label or 'The connection'} is a tunnel, in which nothing can run: use the connection that it "
-                "goes through."
-            )
-        yield hop
-        via = registry.get(hop.type).via
-        reference = hop.data.get(via) if via else None
-        if reference is None:
-            return
-        if reference in seen:
-            raise ConnectionCycle(f"The connection {reference} runs over itself.")
-        seen.add(reference)
-        record = known.get(reference)
-        if record is None:
-            raise IntegrityError(
-                f"The vault does not record that something runs over connection {reference}: restore the vault "
-                "from a backup."
-            )
-        hop = Hop(record.type, record.data, "/".join(record.path), record.id)
-
-
-def _sealed(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    map_secrets(registry.get(hop.type).schema(), hop.data, lambda secret: found.append(secret))
-    return [secret for secret in found if not isinstance(secret, str)]
-
-
-def _opened(vault: Vault, registry: Registry, hop: Hop, access: Access) -> dict[str, Any]:
-    def unseal(secret: Any) -> str:
-        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
-
-    return map_secrets(registry.get(hop.type).schema(), hop.data, unseal)
-
-
-def _open_link(
-    registry: Registry,
-    kind: str,
-    asker: Asker,
-    plain: Mapping[str, Any],
-    via: Transport | None,
-    deadline: Deadline,
-) -> Transport:
-    connection_type = registry.get(kind)
-    if isinstance(connection_type, Wrapper):
-        if via is None:
-            raise OperationError(f"A connection of type {kind} needs one to run in.")
-        return WrappedTransport(connection_type, plain, via)
-    if isinstance(connection_type, Tunnel):
-        raise TransportUnsupported("A tunnel carries no processes.")
-    return connection_type.open_for(asker, plain, via, timeout=deadline.left(LEAST_SECONDS))
-
-
-_ADVICE: dict[type[OperationError], str] = {
-    HostKeyUnknown: "`connmgr trust {name}` shows the key and asks.",
-    HostKeyChanged: "`connmgr trust --forget {name}` forgets the old key.",
-}
-"""The commands that help after an error, for the name of the connection that was asked for."""
-
-
-@contextlib.contextmanager
-def _naming(label: str, asked_for: str | None) -> Iterator[None]:
-    """Name the hop ``label`` in errors, and the command that helps for the connection ``asked_for``."""
-    try:
-        yield
-    except OperationError as error:
-        if label:
-            error.message = f"{label}: {error.message}"
-        if asked_for is not None and (advice := _ADVICE.get(type(error))):
-            error.message += " " + advice.format(name=shlex.quote(asked_for))
-        raise
-
-
-@contextlib.contextmanager
-def _placing(target: Target, hop: Hop) -> Iterator[None]:
-    """Tell with a failed login which stored connection has the credentials, and which one to log in to.
-
-    A client can then ask for what is missing, and lend it by ``/connection/login``.
-    """
-    try:
-        yield
-    except AuthFailed as error:
-        if hop.id is not None and target.id is not None:
-            name = hop.label or target.name or ""
-            error.details = {"connection": hop.id, "name": name, "opens": target.id, **error.details}
-        raise
+    hosts: list[Dialled] = []
+    for hop in reversed(list(hops_to(vault, registry, Target.stored(connection)))):
+        kind = registry.get(hop.type)
+        if isinstance(kind, ConnectionType):
+            hosts += kind.dialled(map_secrets(kind.schema(), hop.data, lambda _: ""))
+    return hosts
 
 
 def environment_of(vault: Vault, registry: Registry, target: Target, send_env: Sequence[str]) -> ClientEnvironment:
@@ -329,12 +344,54 @@ def environment_of(vault: Vault, registry: Registry, target: Target, send_env: S
     :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
     """
     inside: list[ClientEnvironment] = []
-    for hop in _hops(vault, registry, target):
+    for hop in hops_to(vault, registry, target):
         kind = registry.get(hop.type)
         inside.append(kind.client_environment(map_secrets(kind.schema(), hop.data, lambda _: "")))
         if not isinstance(kind, Wrapper):
             break
-    found = ClientEnvironment(tuple(send_env))
-    for one in reversed(inside):
-        found = found.then(one)
-    return found
+    environment = ClientEnvironment(tuple(send_env))
+    for further in reversed(inside):
+        environment = environment.then(further)
+    return environment
+
+
+def trust_host_key(vault: Vault, registry: Registry, connection: str, host: str, key: str, access: Access) -> None:
+    """Accept ``key`` for ``host``; raise as :func:`forget_host_keys`, and HostKeyChanged if another is known."""
+    if not any(kind.trust_host_key(data, host, key) for kind, data in _key_owners(vault, registry, connection, access)):
+        raise _no_host_with_keys(host)
+
+
+def forget_host_keys(
+    vault: Vault, registry: Registry, connection: str, host: str | None, access: Access
+) -> Sequence[ForgottenKey]:
+    """Remove the known keys of ``host``, by default of the nearest host that has any on the connection's chain.
+
+    :raises InvalidRequest: no link of the connection leads there, or a given key is malformed.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open the connection.
+    """
+    for kind, data in _key_owners(vault, registry, connection, access):
+        forgotten = kind.forget_host_keys(data, host)
+        if forgotten is not None:
+            return forgotten
+    raise _no_host_with_keys(host)
+
+
+def _key_owners(
+    vault: Vault, registry: Registry, connection: str, access: Access
+) -> Iterator[tuple[ConnectionType, Mapping[str, Any]]]:
+    """Yield the types and data, without secrets, of the hops that dial a host, the nearest to the connection first.
+
+    Nothing lent counts: who only borrows a secret does not decide which host gets it.
+    """
+    hops = list(hops_to(vault, registry, Target.stored(vault.connections.get(connection))))
+    vault.principals.require([secret for hop in hops for secret in _sealed_secrets(registry, hop)], access)
+    for hop in hops:
+        kind = registry.get(hop.type)
+        if isinstance(kind, ConnectionType):
+            yield kind, map_secrets(kind.schema(), hop.data, lambda _: None)
+
+
+def _no_host_with_keys(host: str | None) -> InvalidRequest:
+    if host is None:
+        return InvalidRequest("connection: It leads to no host that has keys.")
+    return InvalidRequest("host: No link of this connection leads to a host of that name that has keys.")

@@ -1,4 +1,9 @@
-"""Holds the login dialogue of a wrapper, with pexpect over a channel instead of a terminal of its own."""
+"""The transport of a wrapper: every process is started through the program that wraps it, after that program's login.
+
+A process on a :class:`WrappedTransport` goes through these stages. :class:`Login` adds a line to the process that marks
+the end of the login. :class:`ChannelDialogue` lets the wrapper answer the program's prompts until that mark, with
+pexpect over a channel instead of a terminal of its own. :class:`ResumedChannel` is the channel from the mark on.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,8 @@ from pexpect.expect import searcher_re
 from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.script import Source, new_nonce
-from connmgr.errors import ConnectTimeout, ElevationFailed
-from connmgr.links.resumed import ResumedChannel
-from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Wrapper
+from connmgr.errors import AuthFailed, ConnectTimeout, ElevationFailed, ShellLost
+from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
 from connmgr.printable import in_one_line
 
 QUOTED_CHARACTERS = 300
@@ -32,17 +36,97 @@ REASON_BYTES = 8 << 10
 STDERR_SECONDS = 0.5
 """Longest wait for the end of the login on stderr after its end on stdout: programs relay the streams independently."""
 
+STATUS_SECONDS = 1.0
+"""Longest wait for the exit status of a program whose streams have ended."""
+
 ENDED = "The login ended without access."
 
 _STDERR_END = b".\n"
 _ANNOUNCE = Source(__package__, "announce")
 _ANNOUNCE_RAW = Source(__package__, "announce_raw")
+_STATUS_LINE = re.compile(rb"\d{1,3}\n\Z")
+_RAW = Pty(raw=True)
+"""The terminal of a login, for a program that shall have none."""
+
+
+class WrappedTransport(Transport):
+    """The transport of a connection whose type is a :class:`Wrapper`: every process is started through it."""
+
+    def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], inner: Transport) -> None:
+        self.runs_locally = inner.runs_locally
+        self._wrapper = wrapper
+        self._data = data
+        self._inner = inner
+        self._terminal = False
+
+    @property
+    def alive(self) -> bool:
+        return self._inner.alive
+
+    def answers(self, timeout: float) -> bool:
+        return self._inner.answers(timeout)
+
+    @property
+    def outer(self) -> Transport:
+        """The transport over which its programs are started."""
+        return self._inner
+
+    def words(self, argv: Sequence[str]) -> list[str]:
+        """Return the argv that runs ``argv`` without a login when it is started over :attr:`outer`."""
+        return self._wrapper.wrap(argv, self._data, Login(self._wrapper, self._data, Deadline(0)).prompt, pty=False)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether this login, or one below it, is known to need a terminal."""
+        over = isinstance(self._inner, WrappedTransport) and self._inner.on_terminal
+        return over or self._terminal or self._wrapper.needs_pty(self._data)
+
+    def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
+        deadline = Deadline(timeout)
+        given = pty or (_RAW if self.on_terminal else None)
+        try:
+            return self._start(argv, deadline, given, raw=given is _RAW)
+        except TerminalRequired as error:
+            if given:
+                raise ElevationFailed("The login requires a terminal, and refuses the one that it has.") from error
+        # sudo with `requiretty` (sudoers(5)) says so only after it was started without a terminal. That is remembered,
+        # so that only the first process of a link is started twice.
+        self._terminal = True
+        return self._start(argv, deadline, _RAW, raw=True)
+
+    def _start(self, argv: Sequence[str], deadline: Deadline, pty: Pty | None, *, raw: bool) -> Channel:
+        """Start ``argv`` through all logins, on one terminal or none; only the last login makes it ``raw``."""
+        login = Login(self._wrapper, self._data, deadline)
+        holds_login = raw or self._wrapper.needs_login(self._data)
+        # Each login has a mark of its own. With sudo within doas, the dialogue of doas ends before sudo is started, so
+        # the `hold` below gets a channel that begins with sudo's output.
+        announced = login.announcing(argv, raw=raw) if holds_login else argv
+        wrapped = self._wrapper.wrap(announced, self._data, login.prompt, pty=pty is not None)
+        if isinstance(self._inner, WrappedTransport):
+            channel = self._inner._start(wrapped, deadline, pty, raw=False)
+        else:
+            channel = self._inner.open_channel(wrapped, pty=pty, timeout=deadline.left(LEAST_SECONDS))
+        if not holds_login:
+            return channel
+        try:
+            return login.hold(channel)
+        except (AuthFailed, ElevationFailed) as error:
+            if not self.alive:
+                # The end of output is the same for a refused password and a broken link; only the link tells them
+                # apart. A client may repeat the latter.
+                raise ShellLost("The link broke during the login; try again.") from error
+            raise
+
+    def close(self) -> None:
+        """Do nothing: the chain closes the inner transport."""
 
 
 class Login:
     """One login, with the marks of its stages and its deadline."""
 
     def __init__(self, wrapper: Wrapper, data: Mapping[str, Any], deadline: Deadline) -> None:
+        # Both are random for each login: neither a message of the day nor a program that is run can imitate the prompt
+        # and be sent the password, or imitate the end of the login.
         self.prompt = f"connmgr-{new_nonce()}:"
         self._mark = new_nonce()
         self._wrapper = wrapper
@@ -62,6 +146,7 @@ class Login:
         :raises connmgr.plugin.TerminalRequired: it must be tried on a terminal.
         """
         mark = self._mark.encode()
+        # A terminal that is not raw yet prints a carriage return before the newline.
         ready = rb"\n" + mark + rb"\r?\n"
         dialogue = ChannelDialogue(channel, re.escape(self.prompt.encode()), ready, self._deadline)
         try:
@@ -85,6 +170,10 @@ else:
     _BytesSearcher = searcher_re
 
 
+class _OutputLimit(Exception):
+    """The program has printed more than a login does."""
+
+
 class _ChannelSpawn(_BytesSpawn):
     """pexpect's matching over a channel's two streams, read as one."""
 
@@ -98,7 +187,7 @@ class _ChannelSpawn(_BytesSpawn):
 
     def read_nonblocking(self, size: int = 1, timeout: float | None = -1) -> bytes:
         if len(self.out) + len(self.err) > LOGIN_BYTES:
-            raise _TalksOn
+            raise _OutputLimit
         deadline = Deadline(timeout or 0.0)
         while True:
             try:
@@ -112,10 +201,6 @@ class _ChannelSpawn(_BytesSpawn):
                 return stderr + stdout
             if deadline.passed:
                 raise pexpect.TIMEOUT("nothing came")
-
-
-class _TalksOn(Exception):
-    """The program has printed more than a login does."""
 
 
 class _Searcher(_BytesSearcher):
@@ -141,10 +226,10 @@ class _Searcher(_BytesSearcher):
                 return self._ready
         start = max(0, len(buffer) - PROMPT_BYTES)
         matches = [(index, pattern.search(buffer, start)) for index, pattern in enumerate(self._expressions)]
-        found = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
-        if not found:
+        prompts = [(match.start(), index, match) for index, match in matches if match and index != self._ready]
+        if not prompts:
             return -1
-        self.start, index, self.match = min(found, key=lambda match: match[:2])
+        self.start, index, self.match = min(prompts, key=lambda prompt: prompt[:2])
         self.end = self.match.end()
         return index
 
@@ -190,7 +275,7 @@ class ChannelDialogue:
             raise ConnectTimeout(self._failure(f"The login did not continue within {seconds:.0f} s.")) from None
         except pexpect.EOF:
             raise ElevationFailed(self._failure(ENDED)) from None
-        except _TalksOn:
+        except _OutputLimit:
             size = f"{LOGIN_BYTES >> 10} KiB"
             raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
         self.matched = patterns[index]
@@ -198,7 +283,7 @@ class ChannelDialogue:
 
     def await_stderr(self, mark: bytes, deadline: Deadline) -> None:
         """Read and keep output until stderr contains ``mark`` or the ``deadline`` has passed."""
-        with suppress(pexpect.EOF, pexpect.TIMEOUT, _TalksOn):
+        with suppress(pexpect.EOF, pexpect.TIMEOUT, _OutputLimit):
             while mark not in self._spawn.err:
                 self._spawn.read_nonblocking(timeout=deadline.left())
 
@@ -213,3 +298,120 @@ class ChannelDialogue:
 
     def _failure(self, reason: str) -> str:
         return f"{reason} It printed: {self.printed[-QUOTED_CHARACTERS:]}" if self.printed else reason
+
+
+class ResumedChannel(Channel):
+    """A channel some of whose output was already read. Output on stderr up to and including ``mark`` is dropped.
+
+    So is a ``last_line`` (:attr:`connmgr.plugin.Wrapper.last_line`) of stderr.
+    """
+
+    def __init__(self, channel: Channel, stdout: bytes, stderr: bytes, mark: bytes, last_line: bytes = b"") -> None:
+        self.merged = channel.merged
+        self._channel = channel
+        self._early = stdout, stderr
+        self._mark = b"" if channel.merged else mark
+        self._login = b""
+        self._last_line = LastLine(last_line) if last_line and not channel.merged else None
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        deadline = Deadline(timeout)
+        while self._mark or self._last_line or any(self._early):
+            early, self._early = self._early, (b"", b"")
+            try:
+                # Read even if there is early output: the descriptor may stay readable until the channel is read, and a
+                # loop that waits for it would spin.
+                stdout, stderr = self._channel.recv(0 if any(early) else deadline.left())
+            except (EOFError, OSError) as error:
+                if any(early):
+                    # The next call raises it again.
+                    stdout, stderr = b"", b""
+                elif isinstance(error, EOFError) and (rest := self._rest()):
+                    return b"", rest
+                else:
+                    raise
+            stdout, stderr = early[0] + stdout, self._past_login(early[1] + stderr)
+            if (last_line := self._last_line) is not None:
+                stderr = last_line.passed(stderr)
+            if stdout or stderr or deadline.passed:
+                return stdout, stderr
+        return self._channel.recv(deadline.left())
+
+    def _rest(self) -> bytes:
+        """Return the held-back output of stderr, at its end."""
+        last_line = self._last_line
+        if last_line is None:
+            return b""
+        try:
+            status = self._channel.exit_status(STATUS_SECONDS)
+        except (TimeoutError, EOFError, OSError):
+            status = None
+        return last_line.rest(status)
+
+    def _past_login(self, stderr: bytes) -> bytes:
+        if not self._mark:
+            return stderr
+        said, mark, rest = (self._login + stderr).partition(self._mark)
+        if mark:
+            self._mark = self._login = b""
+        else:
+            self._login = said[-len(self._mark) :]
+        return rest
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        self._channel.sendall(data, timeout)
+
+    def shutdown_write(self) -> None:
+        self._channel.shutdown_write()
+
+    def fileno(self) -> int | None:
+        return self._channel.fileno()
+
+    def expect_bulk(self) -> None:
+        self._channel.expect_bulk()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._channel.resize(columns, rows)
+
+    def exit_status(self, timeout: float) -> int:
+        return self._channel.exit_status(timeout)
+
+    def close(self) -> None:
+        self._mark, self._early, self._last_line = b"", (b"", b""), None
+        self._channel.close()
+
+
+class LastLine:
+    """Passes stderr on, without a last line of ``beginning``, the exit status and a newline.
+
+    Output that may be the beginning of that line is held back until it is known not to be.
+    """
+
+    def __init__(self, beginning: bytes) -> None:
+        self._beginning = beginning
+        self._held = b""
+        self._at_start = True
+
+    def passed(self, data: bytes) -> bytes:
+        """Add ``data``, and return the output that may be passed on."""
+        data = self._held + data
+        line = data.rfind(b"\n", 0, -1) + 1
+        if not (line or self._at_start) or not self._may_be_it(data[line:]):
+            line = len(data)
+        data, self._held = data[:line], data[line:]
+        if data:
+            self._at_start = data.endswith(b"\n")
+        return data
+
+    def rest(self, status: int | None) -> bytes:
+        """Return the rest of the output at the stream's end; ``status`` is the program's."""
+        line, self._held = self._held, b""
+        number = _STATUS_LINE.match(line[len(self._beginning) :]) if line.startswith(self._beginning) else None
+        # A program that prints such a line itself is believed unless the number is its exit status.
+        return b"" if number and int(number[0]) == status else line
+
+    def _may_be_it(self, line: bytes) -> bool:
+        if not line.startswith(self._beginning):
+            return bool(line) and self._beginning.startswith(line)
+        number = line[len(self._beginning) :]
+        return not number.rstrip(b"\n") or number.removesuffix(b"\n").isdigit()

@@ -1,9 +1,13 @@
-"""The open links by connection: everything that runs over a connection shares one, as long as it can carry more."""
+"""The open links by connection: everything that runs over a connection shares one, as long as it can carry more.
+
+:class:`LinkTable` leases them; :class:`IdleLinks` holds leases of its own, so that links outlast a use by a while.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,16 +16,15 @@ from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.session import FairLock
 from connmgr.errors import ConnectTimeout, ShellBusy, ShellLost
 from connmgr.links.chain import Target
-from connmgr.links.link import Lease, Link, open_link
+from connmgr.links.link import Lease, Link, Outdated, open_link
 from connmgr.plugin import DEFAULT_SEND_ENV, LEAST_SECONDS, Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.admission import Outdated
 
 
 @dataclass
-class _Place:
+class _OpenLinks:
     """The open links of one connection, the newest last; ``opening`` is held while another one is opened.
 
     ``openers`` counts the threads that have or await ``opening``, ``changes`` the connection's changes meanwhile.
@@ -46,7 +49,7 @@ class LinkTable:
         self._vault = vault
         self._registry = registry
         self._lock = threading.Lock()
-        self._places: dict[str, _Place] = {}
+        self._by_connection: dict[str, _OpenLinks] = {}
 
     def lease(
         self,
@@ -68,9 +71,11 @@ class LinkTable:
         if lease is not None:
             return lease
         deadline = Deadline(timeout)
-        with self._opening(connection, deadline, cancellation) as place:
+        with self._opening(connection, deadline, cancellation) as open_links:
             while True:
-                lease = self._shared(connection, access, without) or self._opened(connection, place, access, deadline)
+                lease = self._shared(connection, access, without) or self._opened(
+                    connection, open_links, access, deadline
+                )
                 if lease is not None:
                     return lease
                 if deadline.passed:
@@ -84,10 +89,10 @@ class LinkTable:
         """Give no further leases of links of removed or changed connections, nor of links that are being opened."""
         with self._lock:
             for connection in connections:
-                place = self._places.get(connection)
-                if place is not None:
-                    place.changes += 1
-                    for link in place.links:
+                open_links = self._by_connection.get(connection)
+                if open_links is not None:
+                    open_links.changes += 1
+                    for link in open_links.links:
                         link.retire()
 
     def _shared(self, connection: str, access: Access, without: Collection[Link]) -> Lease | None:
@@ -106,57 +111,101 @@ class LinkTable:
     def _leases(self, connection: str, without: Collection[Link]) -> Iterator[Lease]:
         """Yield a lease of each usable link; the newest is the likeliest to have room."""
         with self._lock:
-            place = self._places.get(connection)
-            links = [link for link in reversed(place.links) if link not in without] if place else []
+            open_links = self._by_connection.get(connection)
+            links = [link for link in reversed(open_links.links) if link not in without] if open_links else []
         for link in links:
+            # A link may die or be retired between the copy of the list and its lease. Then it refuses, and the next one
+            # is tried.
             with contextlib.suppress(ShellLost):
                 yield link.lease()
 
-    def _opened(self, connection: str, place: _Place, access: Access, deadline: Deadline) -> Lease | None:
+    def _opened(self, connection: str, open_links: _OpenLinks, access: Access, deadline: Deadline) -> Lease | None:
         """Open a link and lease it; return None if its connection was changed meanwhile."""
-        changes = place.changes
+        changes = open_links.changes
         target = Target.stored(self._vault.connections.get(connection))
         link = open_link(self._vault, self._registry, target, access, deadline.left(LEAST_SECONDS), self.send_env)
         lease = link.lease(opener=True)
         with self._lock:
-            if place.changes == changes:
-                place.links.append(link)
+            # Since it was read above, the connection may have been changed, and `forget` have run: this link then leads
+            # where the connection no longer does. Both sides take the lock. Either `forget` finds the link in the table
+            # and retires it, or this side sees the other count, drops the link, and the caller opens another one.
+            if open_links.changes == changes:
+                open_links.links.append(link)
                 link.when_closed = partial(self._drop, connection)
                 return lease
         lease.release()
         return None
 
     @contextlib.contextmanager
-    def _opening(self, connection: str, deadline: Deadline, cancellation: Cancellation) -> Iterator[_Place]:
+    def _opening(self, connection: str, deadline: Deadline, cancellation: Cancellation) -> Iterator[_OpenLinks]:
         """Be the only thread that opens a link of ``connection``.
 
         :raises ConnectTimeout: another thread opens one until ``deadline`` is over.
         """
         with self._lock:
-            place = self._places.setdefault(connection, _Place())
-            place.openers += 1
+            open_links = self._by_connection.setdefault(connection, _OpenLinks())
+            open_links.openers += 1
             self._vault.connections.hold(connection)
         try:
             try:
-                place.opening.acquire(deadline.left(), cancellation)
+                open_links.opening.acquire(deadline.left(), cancellation)
             except TimeoutError:
                 raise ConnectTimeout("The connection is still being opened; try again.") from None
             try:
-                yield place
+                yield open_links
             finally:
-                place.opening.release()
+                open_links.opening.release()
         finally:
             with self._lock:
-                place.openers -= 1
-                self._tidy(connection, place)
+                open_links.openers -= 1
+                self._tidy(connection, open_links)
 
     def _drop(self, connection: str, link: Link) -> None:
         with self._lock:
-            place = self._places[connection]
-            place.links.remove(link)
-            self._tidy(connection, place)
+            open_links = self._by_connection[connection]
+            open_links.links.remove(link)
+            self._tidy(connection, open_links)
 
-    def _tidy(self, connection: str, place: _Place) -> None:
-        if not (place.links or place.openers):
-            del self._places[connection]
+    def _tidy(self, connection: str, open_links: _OpenLinks) -> None:
+        if not (open_links.links or open_links.openers):
+            del self._by_connection[connection]
             self._vault.connections.leave(connection)
+
+
+class IdleLinks:
+    """Holds a lease of each connection's last used link until :meth:`let_go`, for the next user.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leases: dict[str, tuple[Lease, float]] = {}
+
+    def keep(self, connection: str, lease: Lease) -> None:
+        """Keep the link of ``lease``, which has just been used, in place of an earlier link of the connection."""
+        with self._lock:
+            before = self._leases.get(connection)
+            same = before is not None and before[0].link is lease.link
+            try:
+                own = before[0] if before is not None and same else lease.link.lease()
+            except ShellLost:
+                # The link was lost or changed meanwhile; who else has a lease of it notices this without us.
+                return
+            self._leases[connection] = own, time.monotonic()
+        if before is not None and not same:
+            before[0].release()
+
+    def let_go(self, idle_seconds: float) -> None:
+        """Release the links that are unusable, or were not used for ``idle_seconds``."""
+        with self._lock:
+            at = time.monotonic() - idle_seconds
+            idle = {
+                connection: lease
+                for connection, (lease, used) in self._leases.items()
+                if used <= at or not lease.link.usable
+            }
+            for connection in idle:
+                del self._leases[connection]
+        for lease in idle.values():
+            lease.release()

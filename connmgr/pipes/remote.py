@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from connmgr.errors import ShellLost, TransportUnsupported
-from connmgr.links.tcp_channel import TcpChannel
+from connmgr.links.channels import TcpChannel
 from connmgr.plugin import ByteStream, Channel
 from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, Endpoint, Outbox, Receiver, SocketEndpoint
 from connmgr.streams.frames import DATA, STDERR

@@ -29,8 +29,7 @@ from connmgr.rights.approval import (
 from connmgr.rights.approval_waiters import ApprovalWaiters, Subscribe
 from connmgr.rights.ground import Ground, all_differences
 from connmgr.vault.documents import Document, Documents
-from connmgr.vault.record import canonical
-from connmgr.vault.tables import now
+from connmgr.vault.schema import canonical, now
 
 logger = logging.getLogger("connmgr.rights")
 

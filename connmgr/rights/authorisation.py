@@ -19,8 +19,8 @@ from connmgr.rights.scopes import TERMINAL
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
 from connmgr.rights.visibility import Visibility
 from connmgr.vault import Vault
-from connmgr.vault.elevated import elevation_of
-from connmgr.vault.sealed import within
+from connmgr.vault.connection_rows import sealed_secrets
+from connmgr.vault.names import elevation_of
 
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
 
@@ -155,7 +155,7 @@ class Authorisation:
             grant.require_one(scope_to_run(request))
             if action.on_terminal(request):
                 grant.require_one(TERMINAL)
-        if "data" in about and "secret.decrypt" not in grant.scopes and next(within(about["data"]), None):
+        if "data" in about and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about["data"]), None):
             # Otherwise the caller could have a sealed secret sent to a machine of its own.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
         seen = self._seen(grant, about)

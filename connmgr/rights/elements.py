@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from connmgr.errors import InvalidRequest
-from connmgr.vault import glob
+from connmgr.vault import names
 
 MAX_WORD = 4096
 """Longest text in a rule, and longest word that a regular expression permits, in characters."""
@@ -145,7 +145,7 @@ class PathWord:
     fixed = bounded = False
 
     def __init__(self, pattern: str, place: str) -> None:
-        self._matches = glob.Matcher(path_alternatives(pattern, place))
+        self._matches = names.Matcher(path_alternatives(pattern, place))
 
     def permits(self, word: str) -> bool:
         return len(word) <= MAX_WORD and is_clean(word) and self._matches(word)
@@ -164,7 +164,7 @@ def is_clean(path: str) -> bool:
     return path[:1] == "/" and _UNCLEAN.search(path) is None
 
 
-def path_alternatives(pattern: str, place: str) -> list[glob.Alternative]:
+def path_alternatives(pattern: str, place: str) -> list[names.Alternative]:
     """Return the alternatives of a pattern over absolute paths.
 
     :raises InvalidRequest: it is malformed, or matches only paths with ``.``, ``..`` or empty segments.
@@ -172,7 +172,7 @@ def path_alternatives(pattern: str, place: str) -> list[glob.Alternative]:
     if not is_clean(pattern):
         raise refuse(place, "Not an absolute path without `.`, `..` and empty segments.")
     try:
-        return glob.compile_exact(pattern)
+        return names.compile_exact_pattern(pattern)
     except InvalidRequest as error:
         raise refuse(place, error.message) from None
 

@@ -14,10 +14,10 @@ from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpir
 from connmgr.rights.rule import FS_ACTIONS
 from connmgr.rights.rules import Rules, load_rules
 from connmgr.rights.scopes import SCOPES, missing
-from connmgr.vault import glob
+from connmgr.vault import names
 from connmgr.vault.documents import Document
-from connmgr.vault.path import SEPARATOR
-from connmgr.vault.tables import now
+from connmgr.vault.names import SEPARATOR
+from connmgr.vault.schema import now
 
 LOOPBACK = "127.0.0.1"
 GRACE = timedelta(minutes=1)
@@ -27,23 +27,23 @@ REVOKED = "The token was revoked."
 
 
 class Paths:
-    """Decides by filters (:mod:`connmgr.vault.glob`) whether a path is in sight.
+    """Decides by filters (:mod:`connmgr.vault.names`) whether a path is in sight.
 
     :raises InvalidRequest: a malformed filter; the message names its place within ``member``.
     """
 
     def __init__(self, filters: Sequence[str], member: str, *, below_root: bool = False) -> None:
         self.filters = tuple(filters)
-        alternatives: list[glob.Alternative] = []
+        alternatives: list[names.Alternative] = []
         self.is_everything = False
         for place, one in enumerate(filters):
             try:
-                compiled = glob.compile(one, below_root=below_root)
+                compiled = names.compile_pattern(one, below_root=below_root)
             except InvalidRequest as error:
                 raise InvalidRequest(f"{member}[{place}]: {error.message}") from None
             self.is_everything |= compiled is None
             alternatives += compiled or []
-        self._matches = glob.Matcher(alternatives)
+        self._matches = names.Matcher(alternatives)
 
     def __call__(self, path: str) -> bool:
         return self.is_everything or self._matches(path)

@@ -14,7 +14,7 @@ from connmgr.rights.grant import REVOKED, Grant, check_wanted, end_of
 from connmgr.rights.kept_tokens import KeptToken, dispensable, kept_tokens
 from connmgr.rights.tokens_in_use import Ended, Live, TokensInUse, grant_of
 from connmgr.vault.documents import Document, Documents
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 PREFIX = "cmgr_"
 """The beginning of every token, by which people and scanners of code recognise one."""

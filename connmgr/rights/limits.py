@@ -13,8 +13,7 @@ from connmgr.errors import PolicyDenied, ScopeDenied
 from connmgr.rights.grant import Grant, joined
 from connmgr.rights.scopes import TEXT
 from connmgr.rights.visibility import Visibility, is_loopback
-from connmgr.vault.path import segment
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.names import DEFAULT, LOCAL, segment
 
 Request = Mapping[str, Any]
 

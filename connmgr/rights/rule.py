@@ -20,7 +20,7 @@ from connmgr.rights.elements import (
     read_text,
     refuse,
 )
-from connmgr.vault import glob
+from connmgr.vault import names
 
 Effect = Literal["allow", "ask", "deny"]
 
@@ -42,7 +42,7 @@ class Rule:
     index: int
     effect: Effect
     name: str | None
-    connections: tuple[glob.Alternative, ...] | None
+    connections: tuple[names.Alternative, ...] | None
     """One of them must match the connection; None for every connection."""
 
     users: frozenset[str] | None
@@ -157,7 +157,7 @@ class TextRule(Rule):
 class PathRule(Rule):
     """A rule over paths of the far side."""
 
-    alternatives: tuple[glob.Alternative, ...]
+    alternatives: tuple[names.Alternative, ...]
     actions: frozenset[str] = field(default=frozenset(FS_ACTIONS))
 
 
@@ -215,13 +215,13 @@ def _texts(raw: object, place: str) -> list[str]:
     return [read_text(text, f"{place}[{at}]") for at, text in enumerate(read_list(raw, place, MAX_ELEMENTS))]
 
 
-def _read_connections(raw: Mapping[str, Any], place: str) -> tuple[glob.Alternative, ...] | None:
+def _read_connections(raw: Mapping[str, Any], place: str) -> tuple[names.Alternative, ...] | None:
     if "connections" not in raw:
         return None
-    found: list[glob.Alternative] = []
+    found: list[names.Alternative] = []
     for at, pattern in enumerate(_texts(raw["connections"], place)):
         try:
-            compiled_pattern = glob.compile(pattern)
+            compiled_pattern = names.compile_pattern(pattern)
         except InvalidRequest as error:
             raise refuse(f"{place}[{at}]", error.message) from None
         if compiled_pattern is None:

@@ -17,8 +17,8 @@ from connmgr.rights import programs
 from connmgr.rights.argv import as_argv
 from connmgr.rights.elements import Element, can_be_words, is_clean
 from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
-from connmgr.vault import glob
-from connmgr.vault.path import SEPARATOR, fold
+from connmgr.vault import names
+from connmgr.vault.names import SEPARATOR, fold
 
 MAX_RULES = 200
 MAX_TOKENS = 20_000
@@ -298,23 +298,23 @@ def _decoded(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _heads(alternatives: Iterable[glob.Alternative]) -> list[glob.Alternative]:
+def _heads(alternatives: Iterable[names.Alternative]) -> list[names.Alternative]:
     """Return alternatives for the directories below which everything matches one of ``alternatives``."""
-    ends = (SEPARATOR, glob.ACROSS)
+    ends = (SEPARATOR, names.ACROSS)
     return [one[:-2] for one in alternatives if one[-2:] == ends]
 
 
 class _Patterns:
     """Finds the rules with a matching pattern, in one pass over a path for all rules."""
 
-    def __init__(self, rules: Iterable[tuple[Rule, Iterable[glob.Alternative]]]) -> None:
+    def __init__(self, rules: Iterable[tuple[Rule, Iterable[names.Alternative]]]) -> None:
         self._rules: list[Rule] = []
-        alternatives: list[glob.Alternative] = []
+        alternatives: list[names.Alternative] = []
         for rule, some in rules:
             for alternative in some:
                 self._rules.append(rule)
                 alternatives.append(alternative)
-        self._matcher = glob.Matcher(alternatives)
+        self._matcher = names.Matcher(alternatives)
 
     def which(self, path: str) -> list[Rule]:
         """Return the rules that match ``path``, in their order."""

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from connmgr.errors import ConnmgrError, IntegrityError, InvalidToken, QuotaExceeded, TokenRevoked
 from connmgr.rights.grant import REVOKED, Grant
 from connmgr.vault.documents import Document, Documents, counted
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 logger = logging.getLogger("connmgr.rights")
 

@@ -13,10 +13,8 @@ from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, 
 from connmgr.registry import Registry
 from connmgr.rights.grant import Grant, Seen, joined
 from connmgr.vault import Connection, Vault
-from connmgr.vault.elevated import elevation_of
-from connmgr.vault.path import SEPARATOR, segment
-from connmgr.vault.placing import Placing, placing
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.connection_rows import Placing, placing
+from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, elevation_of, segment
 
 KNOWN_SECONDS = 0.5
 """Time for which the name and category of a connection are cached."""

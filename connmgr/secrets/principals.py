@@ -16,7 +16,7 @@ from nacl.secret import Aead
 
 from connmgr.errors import IntegrityError, InvalidRequest
 from connmgr.plugin import Asker
-from connmgr.secrets.passphrase import NO_COST, Cost
+from connmgr.secrets.passphrases import NO_COST, Cost
 
 VAULT = "vault"
 """The principal whose private key the vault's generic key wraps."""

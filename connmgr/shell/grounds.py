@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from connmgr.engine.session import Session
 from connmgr.engine.state import ShellSnapshot
-from connmgr.links.chain import Target
-from connmgr.links.route import dialled
+from connmgr.links.chain import Target, route_hosts
 from connmgr.plugin import Dialled
 from connmgr.registry import Registry
 from connmgr.rights.ground import Ground, Reads, ShellState, shell_state
@@ -30,7 +29,7 @@ class Grounds:
         :raises connmgr.errors.ConnmgrError: it is unknown where the connection leads.
         """
         stored = self._vault.connections.get(connection)
-        hosts = dialled(self._vault, self._registry, stored)
+        hosts = route_hosts(self._vault, self._registry, stored)
         state = None
         if reads is not None:
             surroundings = None if fresh else self._shells.surroundings(connection, session)

@@ -34,15 +34,14 @@ from connmgr.errors import (
     TransportUnsupported,
 )
 from connmgr.links.chain import Target
-from connmgr.links.link import Lease, Link, open_link
+from connmgr.links.link import Admission, Lease, Link, open_link
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
-from connmgr.vault.admission import Admission
-from connmgr.vault.elevated import elevation_of
+from connmgr.vault.names import elevation_of
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -130,7 +129,7 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 if not full:
                     link.retire()
                 # Another lessee may have taken the only channel of a link that was opened for this one.
-                if deadline.passed or (lease.opener and (link.lessees == 1 or not full)):
+                if deadline.passed or (lease.opener and (link.lease_count == 1 or not full)):
                     raise
                 passed_over.append(link)
                 continue

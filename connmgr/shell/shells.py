@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connmgr import posix_session
+from connmgr import processes
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.envelope import Command
 from connmgr.engine.session import FairLock, Session
@@ -26,14 +26,14 @@ from connmgr.engine.start import SessionInfo
 from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
+from connmgr.links.link import Outdated, admitted_connections
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.shell.opening import PROBE_SECONDS, Shell, ShellOpener
 from connmgr.vault import Connection, Vault
-from connmgr.vault.admission import Outdated, admitted
-from connmgr.vault.elevated import base_of
+from connmgr.vault.names import base_of
 
 logger = logging.getLogger("connmgr.shell")
 
@@ -279,7 +279,7 @@ class ShellTable:
             for one in connections
             if (shell := self._entries.peek(ShellRef(one.id, session))) and shell.lease.link.first.answers(0.0)
         )
-        return admitted(running, access)
+        return admitted_connections(running, access)
 
     def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
         """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""
@@ -604,12 +604,12 @@ def dispensable(shells: Collection[tuple[ShellRef, Shell]]) -> list[ShellRef]:
 
     The least needed comes first.
     """
-    uses = [_use(name, shell) for name, shell in shells if posix_session.named(name.session)]
+    uses = [_use(name, shell) for name, shell in shells if processes.posix_session_of(name.session)]
     return [use.name for use in sorted(uses, key=lambda use: use[:2], reverse=True) if use.idle]
 
 
 def _use(name: ShellRef, shell: Shell) -> _Use:
-    own, idle = posix_session.named(name.session), shell.session.idle_seconds
+    own, idle = processes.posix_session_of(name.session), shell.session.idle_seconds
     over = own is not None and (idle > UNSEEN_SECONDS if own.is_over is None else own.is_over)
     return _Use(over, idle, name)
 

@@ -14,8 +14,8 @@ from functools import partial
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
-from connmgr.links.link import Link
-from connmgr.links.process import start_over
+from connmgr.links.channels import open_on_link
+from connmgr.links.link import Link, Outdated
 from connmgr.links.table import LinkTable
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel, Deadline, Pty
@@ -26,7 +26,6 @@ from connmgr.terminals.recording import Recordings
 from connmgr.terminals.starting import Program
 from connmgr.terminals.terminal import RUNNING, Origin, Terminal
 from connmgr.vault import Vault
-from connmgr.vault.admission import Outdated
 
 KEPT_SECONDS = 300.0
 """Time for which an ended terminal can still be queried."""
@@ -114,7 +113,7 @@ class Terminals:
                 cleanup.callback(recording.close)
             program = partial(Program, id, pty, wanted.command, shell, wanted.surroundings)
             printed: list[bytes] = []
-            lease, channel = start_over(
+            lease, channel = open_on_link(
                 self._links,
                 connection,
                 access,

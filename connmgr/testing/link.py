@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from connmgr.links.wrapped import WrappedTransport
+from connmgr.links.login import WrappedTransport
 from connmgr.plugin import AnyConnectionType, Channel, Pty, Transport, Tunnel, Wrapper
 from connmgr.registry import Registry
 

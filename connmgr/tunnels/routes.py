@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from connmgr.engine.script import Source, script_argv
 from connmgr.errors import HostRefused, ShellLost, TransportUnsupported
+from connmgr.links.channels import PROBE_SECONDS, lease_live_link
 from connmgr.links.link import Lease
-from connmgr.links.process import PROBE_SECONDS, answering
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener, Transport
 from connmgr.secrets.principals import Access
@@ -97,7 +97,7 @@ def open_route(
     :raises connmgr.errors.ConnmgrError: what leasing a link raises.
     """
     deadline = Deadline(timeout)
-    lease = answering(links, connection, access, deadline)
+    lease = lease_live_link(links, connection, access, deadline)
     with ExitStack() as cleanup:
         cleanup.callback(lease.release)
         transport = lease.link.transport

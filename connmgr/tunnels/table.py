@@ -33,7 +33,7 @@ from connmgr.streams.loop import Loop
 from connmgr.tunnels.routes import Route, open_route
 from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, TunnelStatus
 from connmgr.vault import Connection, Vault
-from connmgr.vault.wellknown import LOCAL
+from connmgr.vault.names import LOCAL
 
 MAX_TUNNELS = 1000
 LOOK_SECONDS = 0.5
@@ -215,7 +215,7 @@ class Tunnels:
 
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
         # The tunnel leads to the data that was checked, even if the row changes meanwhile.
-        self._vault.connections.way([via], record.way)
+        self._vault.connections.carriers_of([via], record.dependency_digest)
         route = open_route(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
         self._vault.connections.touch(record.id, via)
         return route

@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError
 from connmgr.vault import principal_rows
 from connmgr.vault.database import Database
-from connmgr.vault.record import canonical
-from connmgr.vault.tables import meta
+from connmgr.vault.schema import canonical, meta
 
 WRITE_SECONDS = 2.0
 """Longest wait of storing an anchor for other writers; the next anchor follows a second later."""

@@ -28,10 +28,9 @@ from sqlalchemy.exc import DBAPIError
 from connmgr import __version__
 from connmgr.errors import BackupFailed, StartupError
 from connmgr.vault import schema
+from connmgr.vault.backends import inspect_file, open_database, sync_directory
 from connmgr.vault.database import FILE_NAME, Database
-from connmgr.vault.opening import open_database
-from connmgr.vault.sqlite import inspect, sync_directory
-from connmgr.vault.tables import category, commit_mark, connection, metadata, now
+from connmgr.vault.schema import category, commit_mark, connection, metadata, now
 
 _BATCH_ROWS = 1000
 
@@ -260,9 +259,9 @@ def _examine(file: Path) -> None:
     """Check that ``file`` is a complete vault.
 
     :raises BackupFailed: it is empty or damaged.
-    :raises StartupError: it is no vault, or a newer one.
+    :raises StartupError: it is not a vault, or a newer one.
     """
-    if inspect(file).revision is None:
+    if inspect_file(file).revision is None:
         raise BackupFailed("The backup is empty.")
     with closing(sqlite3.connect(f"file:{quote(str(file))}?immutable=1", uri=True)) as raw:
         problem = raw.execute("PRAGMA integrity_check(1)").fetchone()[0]
@@ -317,30 +316,30 @@ def _content(path: Path) -> bytes:
 
 def _sizes(path: Path) -> dict[str, int]:
     """Return the sizes of the files at or below ``path``; those that are removed meanwhile are left out."""
-    found = {}
+    sizes = {}
     for one in [path] if not path.is_dir() or path.is_symlink() else sorted(path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):
             status = one.lstat()
             if stat.S_ISREG(status.st_mode):
-                found[str(one.relative_to(path.parent))] = status.st_size
-    return found
+                sizes[str(one.relative_to(path.parent))] = status.st_size
+    return sizes
 
 
 def _describe(file: Path, files: Mapping[str, bytes], left_out: Sequence[LeftOut]) -> Contents:
     """Write the tables of a backup itself into ``file``, and return its contents."""
     created = now().isoformat()
-    told = {
+    description = {
         "format": FORMAT,
         "created": created,
         "version": __version__,
-        "leftOut": [{"name": one.name, "reason": one.reason, "files": one.files} for one in left_out],
+        "leftOut": [{"name": item.name, "reason": item.reason, "files": item.files} for item in left_out],
     }
     with closing(sqlite3.connect(file)) as raw, raw:
         raw.execute(f"CREATE TABLE {_ABOUT} (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         raw.execute(f"CREATE TABLE {_FILES} (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
         raw.executemany(
             f"INSERT INTO {_ABOUT} VALUES (?, ?)",  # noqa: S608 - a constant
-            [(name, json.dumps(value)) for name, value in told.items()],
+            [(name, json.dumps(value)) for name, value in description.items()],
         )
         raw.executemany(f"INSERT INTO {_FILES} VALUES (?, ?)", files.items())  # noqa: S608 - a constant
         return Contents(FORMAT, created, __version__, _numbers(raw), files, left_out)
@@ -355,11 +354,11 @@ def _taken_out(file: Path) -> Contents:
         numbers, tables = _numbers(raw), _tables(raw)
         if _ABOUT not in tables:
             return Contents(0, None, None, numbers, {}, [])
-        told = {name: json.loads(value) for name, value in raw.execute(f"SELECT name, value FROM {_ABOUT}")}  # noqa: S608
-        if told["format"] > FORMAT:
+        description = {name: json.loads(value) for name, value in raw.execute(f"SELECT name, value FROM {_ABOUT}")}  # noqa: S608
+        if description["format"] > FORMAT:
             raise BackupFailed(
-                f"The backup has format {told['format']}, and this connmgr reads {FORMAT}: restore it with connmgr "
-                f"{told.get('version', 'of a newer version')}."
+                f"The backup has format {description['format']}, and this connmgr reads {FORMAT}: restore it with "
+                f"connmgr {description.get('version', 'of a newer version')}."
             )
         files = dict(raw.execute(f"SELECT name, content FROM {_FILES}"))  # noqa: S608 - a constant
         for name, content in files.items():
@@ -368,8 +367,8 @@ def _taken_out(file: Path) -> Contents:
                 raise BackupFailed(f"The backup has a file {name!r} that does not belong into one.")
         for table in (_ABOUT, _FILES):
             raw.execute(f"DROP TABLE {table}")
-    left_out = [LeftOut(one["name"], one["reason"], one["files"]) for one in told["leftOut"]]
-    return Contents(told["format"], told["created"], told["version"], numbers, files, left_out)
+    left_out = [LeftOut(item["name"], item["reason"], item["files"]) for item in description["leftOut"]]
+    return Contents(description["format"], description["created"], description["version"], numbers, files, left_out)
 
 
 def _tables(raw: sqlite3.Connection) -> set[str]:

@@ -9,14 +9,13 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import record, rows, way
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.categories import Categories, Path
-from connmgr.vault.changes import Permission
-from connmgr.vault.connections import Connections, Removed
+from connmgr.vault.connection_rows import dependents
+from connmgr.vault.connections import Connections, Permission, Removed
 from connmgr.vault.database import Database
-from connmgr.vault.tree import dependents
-from connmgr.vault.wellknown import DEFAULT
+from connmgr.vault.names import DEFAULT
 
 Own = TypeVar("Own", bound="Content")
 
@@ -147,7 +146,7 @@ class Batches:
                 changes |= held(change.content.moved(additions.folded))
             moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits, token=token)
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
-        rows.require(tx, batch.removals)
+        connection_rows.require(tx, batch.removals)
         removed = self._connections.remove_within(tx, batch.removals) if batch.removals else Removed()
         return Applied(ids, made, added, stale, removed, moved)
 
@@ -183,54 +182,57 @@ class _Additions:
         self._added: set[str] = set()
         own = {one.id for one in additions}
         over = {target for one in additions for target in _targets(one.content) if target not in own}
-        self._known = dict(way.verified(tx, key, over))
+        self._known = dict(dependencies.load(tx, key, over))
         self._new: list[dict[str, Any]] = []
         self._references: dict[str, set[str]] = {}
-        self._equal = rows.candidates(tx, [one.content.fingerprint for one in additions])
+        self._equal = connection_rows.candidates(tx, [one.content.fingerprint for one in additions])
 
     def store(self, categories: Mapping[Path, str]) -> list[tuple[str, bool]]:
         """Store those without an equivalent; return the id of each, and whether it was added."""
         outcome = [
-            self._settle(one, None if one.category is None else categories[one.category]) for one in self._additions
+            self._settle(addition, None if addition.category is None else categories[addition.category])
+            for addition in self._additions
         ]
-        rows.insert(self._tx, self._new, self._references)
+        connection_rows.insert(self._tx, self._new, self._references)
         return outcome
 
-    def _settle(self, one: Addition, category: str | None) -> tuple[str, bool]:
-        content = one.content
+    def _settle(self, addition: Addition, category: str | None) -> tuple[str, bool]:
+        content = addition.content
         if not self.folded.keys().isdisjoint(_targets(content)):
             content = content.moved(self.folded)
-            self._equal |= rows.candidates(self._tx, [content.fingerprint])
+            self._equal |= connection_rows.candidates(self._tx, [content.fingerprint])
         same = self._equal.setdefault(content.fingerprint, [])
         for row in same:
             # A record that was changed outside of connmgr equals none.
-            alike = row["type"] == one.type and record.intact(row, self._key)
-            if not alike or not content.equals(record.load(row, self._key).data):
+            alike = row["type"] == addition.type and connection_rows.intact(row, self._key)
+            if not alike or not content.equals(connection_rows.load(row, self._key).data):
                 continue
             if row["id"] in self._added or self._is_visible(row["id"]):
-                self.folded[one.id] = row["id"]
+                self.folded[addition.id] = row["id"]
                 return row["id"], False
-        row = self._row(one, content, category)
+        row = self._row(addition, content, category)
         same.append(row)
-        return one.id, True
+        return addition.id, True
 
-    def _row(self, one: Addition, content: Content, category: str | None) -> dict[str, Any]:
+    def _row(self, addition: Addition, content: Content, category: str | None) -> dict[str, Any]:
         targets = _targets(content)
         # A stored equivalent is known only once something runs over it.
         folded = targets - self._known.keys()
         if folded:
-            self._known |= way.verified(self._tx, self._key, folded)
+            self._known |= dependencies.load(self._tx, self._key, folded)
         parent = self._known[content.parent] if content.parent else None
         category = category or (DEFAULT if parent is None else parent["category"])
-        row = rows.new(one.id, one.name, one.type, content.sealed, content.fingerprint, category, content.parent)
-        row["cache"] = rows.marked(row["cache"], self._token)
-        row |= rows.placed(row["name"], parent, content.folder)
-        row["way"] = way.digest(self._known[target] for target in targets)
-        row["mac"] = record.mac(row, self._key)
-        self._known[one.id] = row
+        row = connection_rows.new(
+            addition.id, addition.name, addition.type, content.sealed, content.fingerprint, category, content.parent
+        )
+        row["cache"] = connection_rows.marked(row["cache"], self._token)
+        row |= connection_rows.placed(row["name"], parent, content.folder)
+        row["way"] = dependencies.digest(self._known[target] for target in targets)
+        row["mac"] = connection_rows.mac(row, self._key)
+        self._known[addition.id] = row
         self._new.append(row)
-        self._added.add(one.id)
-        self._references[one.id] = targets
+        self._added.add(addition.id)
+        self._references[addition.id] = targets
         return row
 
 

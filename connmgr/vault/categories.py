@@ -9,19 +9,16 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from connmgr.errors import CategoryExists, ProtectedEntry
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import category_rows
 from connmgr.vault.category_rows import Category
 from connmgr.vault.connections import Connections, Removed
 from connmgr.vault.database import Database
-from connmgr.vault.elevated import forget_within
-from connmgr.vault.path import SEPARATOR, segment
-from connmgr.vault.query import CategoryQuery
-from connmgr.vault.record import Row
-from connmgr.vault.tables import category as table
-from connmgr.vault.tables import connection
-from connmgr.vault.tree import chunks, closure
-from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL, SEPARATOR, segment
+from connmgr.vault.schema import Row, chunks, closure, connection
+from connmgr.vault.schema import category as table
+from connmgr.vault.search import CategoryQuery
+from connmgr.vault.unstored import forget_within
 
 Path = tuple[str, ...]
 """The names from the root, without it, to a category."""
@@ -42,11 +39,11 @@ class Categories:
 
     def infos(self, ids: Sequence[str]) -> list[Category]:
         """Return the categories ``ids``, in their order, or raise :class:`UnknownCategory`."""
-        found = self._database.read(lambda tx: category_rows.load(tx, ids, self._key))
-        return [found[id] for id in ids]
+        categories = self._database.read(lambda tx: category_rows.load(tx, ids, self._key))
+        return [categories[id] for id in ids]
 
     def query(self, filter: str = "*") -> list[str]:
-        """Return the ids of matching categories (see :mod:`connmgr.vault.glob`) in the order of their paths."""
+        """Return the ids of matching categories (see :mod:`connmgr.vault.names`) in the order of their paths."""
         search = CategoryQuery(filter)
         return self._database.read(lambda tx: search.run(tx, self._key))
 
@@ -78,9 +75,9 @@ class Categories:
         Missing categories above them are created too. Names with the same form in a path count as the same.
         """
         every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
-        found = self._existing(tx, [(), *every])
+        existing = self._existing(tx, [(), *every])
         top = category_rows.load(tx, [ALL_CONNECTIONS], self._key)[ALL_CONNECTIONS]
-        places = {_place(path): id for path, id in found.items()}
+        places = {_place(path): id for path, id in existing.items()}
         made = {}
         for path in every:
             place = _place(path)

@@ -12,13 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError, UnknownCategory
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault.path import SEPARATOR
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault.names import SEPARATOR
 from connmgr.vault.principal_rows import check_key
-from connmgr.vault.record import Row, canonical
-from connmgr.vault.tables import category as table
-from connmgr.vault.tables import now
-from connmgr.vault.tree import chunks
+from connmgr.vault.schema import Row, canonical, chunks, now
+from connmgr.vault.schema import category as table
 
 # Differs from the prefix of connections, so that no code is valid for both.
 _FORMAT = "category-1"
@@ -64,11 +62,11 @@ def verify(tx: sa.Connection, key: VaultKey, matching: sa.ColumnElement[bool] | 
     :raises VaultUnavailable: the vault's key was rotated.
     """
     selected = _AUTHENTICATED if matching is None else _AUTHENTICATED.where(matching)
-    found = []
+    ids = []
     for row in tx.execute(selected).mappings():
         _check(tx, row, key)
-        found.append(row["id"])
-    return found
+        ids.append(row["id"])
+    return ids
 
 
 def faults(tx: sa.Connection, key: VaultKey) -> list[str]:
@@ -82,13 +80,13 @@ def stored(tx: sa.Connection, ids: Iterable[str], selected: sa.Select[Any] = _AU
     :raises UnknownCategory: for the first that does not exist.
     """
     wanted = dict.fromkeys(ids)
-    found: dict[str, Row] = {
+    rows: dict[str, Row] = {
         row["id"]: row for some in chunks(wanted) for row in tx.execute(selected.where(table.c.id.in_(some))).mappings()
     }
     for id in wanted:
-        if id not in found:
+        if id not in rows:
             raise UnknownCategory(id)
-    return found
+    return rows
 
 
 def load(tx: sa.Connection, ids: Iterable[str], key: VaultKey) -> dict[str, Category]:

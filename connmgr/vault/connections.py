@@ -9,26 +9,26 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from connmgr.errors import IntegrityError, ProtectedEntry, UnknownConnection, VaultUnavailable
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.vault import changes, record, rows, way
-from connmgr.vault.changes import Permission, without_access
+from connmgr.errors import IntegrityError, ProtectedEntry, SecretLocked, UnknownConnection, VaultUnavailable
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault import connection_rows, dependencies
+from connmgr.vault.connection_rows import Connection, carriers, dependents
 from connmgr.vault.database import Database
-from connmgr.vault.elevated import Elevation, SudoPasswords, base_of, derived, elevation_of, forget_within
-from connmgr.vault.query import ConnectionQuery, Listed
-from connmgr.vault.record import Connection, Row, canonical
-from connmgr.vault.tables import connection as table
-from connmgr.vault.tables import now
-from connmgr.vault.temporary import TemporaryConnections
-from connmgr.vault.tree import carriers, dependents
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, Elevation, base_of, elevation_of
+from connmgr.vault.schema import Row, canonical, chunks, closure, now
+from connmgr.vault.schema import connection as table
+from connmgr.vault.search import ConnectionQuery, Listed
+from connmgr.vault.unstored import SudoPasswords, TemporaryConnections, derived, forget_within
 
 TOUCH_SECONDS = 60.0
 """A connection's time of last use is written at most once in this time, because a commit costs an fsync."""
+
+Permission = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Raises :class:`connmgr.errors.SecretLocked` unless the author of a change may open these sealed secrets."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,12 @@ class Removed:
     jobs: Mapping[str, list[str]] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
     categories: list[str] = field(default_factory=list)
+
+
+def without_access(secrets: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse changes that affect secrets."""
+    if secrets:
+        raise SecretLocked("Nothing is unlocked.", principals=[])
 
 
 class Connections:
@@ -71,14 +77,14 @@ class Connections:
         elevation = elevation_of(id)
         if elevation is not None:
             return self._elevated(elevation)
-        return self.temporary.get(id) or self._load(self._database.read(lambda tx: rows.one(tx, id)))
+        return self.temporary.get(id) or self._load(self._database.read(lambda tx: connection_rows.one(tx, id)))
 
     def infos(self, ids: Sequence[str]) -> list[Connection]:
         """Return all the connections ``ids``, in their order, or raise :class:`UnknownConnection`."""
         temporary = self.temporary.those_of(ids)
         temporary |= {id: self._elevated(elevation) for id in ids if (elevation := elevation_of(id)) is not None}
-        found = self._database.read(lambda tx: rows.by_id(tx, (id for id in ids if id not in temporary)))
-        return [temporary[id] if id in temporary else self._load(found[id]) for id in ids]
+        rows = self._database.read(lambda tx: connection_rows.by_id(tx, (id for id in ids if id not in temporary)))
+        return [temporary[id] if id in temporary else self._load(rows[id]) for id in ids]
 
     def each(self, ids: Collection[str]) -> dict[str, Connection | IntegrityError]:
         """Return the existing ones of ``ids``; for one that was changed outside of connmgr, the error.
@@ -86,44 +92,44 @@ class Connections:
         Verifying and parsing a row takes three times as long as reading it. So a row that equals the last one read with
         its id yields the same object, which must not be changed.
         """
-        found: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
-        found |= dict(self._each_elevated(ids))
+        connections: dict[str, Connection | IntegrityError] = {**self.temporary.those_of(ids)}
+        connections |= dict(self._each_elevated(ids))
         before, seen = self._seen, dict[str, tuple[Row, Connection]]()
-        for id, row in self._database.read(lambda tx: rows.existing(tx, ids)).items():
+        for id, row in self._database.read(lambda tx: connection_rows.existing(tx, ids)).items():
             try:
                 same = id in before and before[id][0] == row
                 seen[id] = before[id] if same else (row, self._load(row))
-                found[id] = seen[id][1]
+                connections[id] = seen[id][1]
             except IntegrityError as error:
-                found[id] = error
+                connections[id] = error
         self._seen = seen
-        return found
+        return connections
 
-    def way(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
+    def carriers_of(self, targets: Iterable[str], bound: str | None) -> dict[str, Connection]:
         """Return the connections ``targets`` and all that they run over, from one snapshot.
 
-        ``bound`` is the ``way`` of the stored connection that runs over ``targets``, or None if it is not stored yet.
+        ``bound`` is the dependency digest of the connection that runs over ``targets``, None before it is stored.
         :raises UnknownConnection: one does not exist.
         :raises IntegrityError: one was changed outside of connmgr, or they do not match ``bound``.
         """
 
         direct = set(targets)
-        if not direct and bound in (None, way.NOWHERE):
+        if not direct and bound in (None, dependencies.NO_DEPENDENCIES):
             return {}
 
         def work(tx: sa.Connection) -> dict[str, Row]:
             # Only an elevated connection runs over a temporary one.
             temporary = {id: _as_row(one) for id, one in self.temporary.those_of(direct).items()}
-            found = way.verified(tx, self._key, direct - temporary.keys()) | temporary
-            if bound is not None and bound != way.digest(found[id] for id in direct):
+            rows = dependencies.load(tx, self._key, direct - temporary.keys()) | temporary
+            if bound is not None and bound != dependencies.digest(rows[id] for id in direct):
                 raise IntegrityError(
                     "The connections under this one were changed outside of connmgr: give it others, remove it, or "
                     "restore the vault from a backup."
                 )
-            return found
+            return rows
 
-        found = self._database.read(work)
-        return {id: self.temporary.get(id) or self._load(row) for id, row in found.items()}
+        rows = self._database.read(work)
+        return {id: self.temporary.get(id) or self._load(row) for id, row in rows.items()}
 
     def query(
         self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
@@ -157,31 +163,31 @@ class Connections:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
         The secrets in ``data`` are sealed. Equivalent is the oldest connection of this ``type`` and ``fingerprint``
-        (:func:`connmgr.vault.record.fingerprint`) for which ``same`` and ``is_visible`` return True: the one compares
-        data with their secrets, the other takes an id; both are called while other writers wait. ``references``
-        are the connections that this one runs over; its path begins with the path of ``parent``, one of them, and
-        ``folder``. Without a ``category`` it gets its parent's, or else the default one. ``token`` is the id of the
-        token that adds it, None for the owner.
+        (:func:`connmgr.vault.connection_rows.fingerprint`) for which ``same`` and ``is_visible`` return True: the one
+        compares data with their secrets, the other takes an id; both are called while other writers wait.
+        ``references`` are the connections that this one runs over; its path begins with the path of ``parent``, one of
+        them, and ``folder``. Without a ``category`` it gets its parent's, or else the default one. ``token`` is the id
+        of the token that adds it, None for the owner.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
         """
         # Made outside of the transaction: a repetition after a conflict must store the same connection.
-        new = rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
-        new["cache"] = rows.marked(new["cache"], token)
+        new = connection_rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
+        new["cache"] = connection_rows.marked(new["cache"], token)
         targets = {*references, *([parent] if parent else [])}
 
         def work(tx: sa.Connection) -> tuple[str, bool]:
-            rows.require_category(tx, new["category"])
-            found = way.verified(tx, self._key, targets)
-            inherited = {"category": found[parent]["category"]} if parent and category is None else {}
-            bound = way.digest(found[target] for target in targets)
-            for row in rows.candidates(tx, [fingerprint])[fingerprint]:
+            connection_rows.require_category(tx, new["category"])
+            carriers = dependencies.load(tx, self._key, targets)
+            inherited = {"category": carriers[parent]["category"]} if parent and category is None else {}
+            bound = dependencies.digest(carriers[target] for target in targets)
+            for row in connection_rows.candidates(tx, [fingerprint])[fingerprint]:
                 # A record that was changed outside of connmgr equals none.
-                alike = row["type"] == type and record.intact(row, self._key)
-                if alike and same(record.load(row, self._key).data) and is_visible(row["id"]):
+                alike = row["type"] == type and connection_rows.intact(row, self._key)
+                if alike and same(connection_rows.load(row, self._key).data) and is_visible(row["id"]):
                     return row["id"], False
-            changes.insert(tx, self._key, new | inherited | {"way": bound}, targets, folder)
+            insert_row(tx, self._key, new | inherited | {"way": bound}, targets, folder)
             return new["id"], True
 
         return self._database.write(work)
@@ -210,9 +216,10 @@ class Connections:
         A new ``category`` also becomes that of the connections below it which shared the old one; return their ids.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
-        of each connection above it whose way changes, because they are tied to the new way, and of each connection that
-        it newly runs over, because its users can then use them. ``token`` is the id of the token that changes it, None
-        for the owner: connections that a token has set are marked, until the owner gives them data.
+        of each connection above it, if its data or what it runs over changes, because they then reach something else,
+        and of each connection that it newly runs over, because its users can then use them. ``token`` is the id of the
+        token that changes it, None for the owner: connections that a token has set are marked, until the owner gives
+        them data.
         :raises SecretLocked: ``permits`` refused.
         :raises UnknownConnection: it, a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
@@ -228,7 +235,7 @@ class Connections:
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
         columns["last_modified"] = now()
-        return changes.change(tx, self._key, id, columns, targets, permits, token)
+        return change_row(tx, self._key, id, columns, targets, permits, token)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -241,7 +248,7 @@ class Connections:
         stored = [id for id in named if id not in temporary]
 
         def work(tx: sa.Connection) -> Removed:
-            rows.require(tx, stored)
+            connection_rows.require(tx, stored)
             return self.remove_within(tx, stored)
 
         removed = self._database.write(work, erases=True) if stored else Removed()
@@ -270,18 +277,18 @@ class Connections:
             self.sudo_passwords.leave(id)
         self.temporary.leave(base_of(id), id)
 
-    def unchanged(self, id: str, data: Mapping[str, Any], way: str | None) -> bool:
+    def unchanged(self, id: str, data: Mapping[str, Any], dependency_digest: str | None) -> bool:
         """Whether the connection ``id`` exists with this data, and all that it runs over is unchanged."""
-        if (kept := self.temporary.get(id)) is not None:
-            return (kept.data, kept.way) == (data, way)
+        if (temporary := self.temporary.get(id)) is not None:
+            return (temporary.data, temporary.dependency_digest) == (data, dependency_digest)
         elevation = elevation_of(id)
         if elevation is not None:
             try:
                 now_derived = self._elevated(elevation)
             except (UnknownConnection, IntegrityError):
                 return False
-            return (now_derived.data, now_derived.way) == (data, way)
-        return self._database.read(lambda tx: rows.basis(tx, id)) == (canonical(data), way)
+            return (now_derived.data, now_derived.dependency_digest) == (data, dependency_digest)
+        return self._database.read(lambda tx: connection_rows.basis(tx, id)) == (canonical(data), dependency_digest)
 
     def touch(self, *ids: str) -> None:
         """Record that connections and their categories are in use, each at most once a minute, in one change.
@@ -294,10 +301,10 @@ class Connections:
             due = [id for id in stored if at - self._touched.get(id, -TOUCH_SECONDS) >= TOUCH_SECONDS]
             if not due:
                 return
-            self._touched = {known: then for known, then in self._touched.items() if at - then < TOUCH_SECONDS}
+            self._touched = {id: used for id, used in self._touched.items() if at - used < TOUCH_SECONDS}
             self._touched.update(dict.fromkeys(due, at))
         try:
-            self._database.write(lambda tx: rows.use(tx, due))
+            self._database.write(lambda tx: connection_rows.use(tx, due))
         except VaultUnavailable as error:
             _log.warning("the time of last use of connections %s is not stored: %s", ", ".join(due), error.message)
 
@@ -317,8 +324,9 @@ class Connections:
 
         def work(tx: sa.Connection) -> None:
             # Who read the cache before a token changed the connection must not take its mark away.
-            token = json.loads(rows.one(tx, id)["cache"]).get(rows.SET_BY_TOKEN)
-            tx.execute(table.update().where(table.c.id == id).values(cache=rows.marked(canonical(cache), token)))
+            token = json.loads(connection_rows.one(tx, id)["cache"]).get(connection_rows.SET_BY_TOKEN)
+            marked = connection_rows.marked(canonical(cache), token)
+            tx.execute(table.update().where(table.c.id == id).values(cache=marked))
 
         self._database.write(work)
 
@@ -337,8 +345,8 @@ class Connections:
 
     def seed(self, tx: sa.Connection) -> None:
         """Store the local machine in a new vault."""
-        local = rows.new(LOCAL, "local machine", "local", {}, record.fingerprint({}), DEFAULT, None)
-        changes.insert(tx, self._key, local | {"way": way.NOWHERE}, ())
+        local = connection_rows.new(LOCAL, "local machine", "local", {}, connection_rows.fingerprint({}), DEFAULT, None)
+        insert_row(tx, self._key, local | {"way": dependencies.NO_DEPENDENCIES}, ())
 
     def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> Removed:
         """Like :meth:`remove`, for existing connections within a larger change."""
@@ -346,11 +354,11 @@ class Connections:
         if LOCAL in removed:
             raise ProtectedEntry("The local machine cannot be removed.")
         forget_within(tx, removed)
-        return Removed(removed, *rows.delete(tx, removed))
+        return Removed(removed, *connection_rows.delete(tx, removed))
 
     def move_within(self, tx: sa.Connection, categories: Iterable[str], to: str, token: str | None) -> None:
         """Move the connections in ``categories`` to the category ``to``, for a token or None, the owner."""
-        changes.move(tx, self._key, categories, to, token)
+        move_rows(tx, self._key, categories, to, token)
 
     def _elevated(self, elevation: Elevation) -> Connection:
         """Return an elevated connection as it is now, or raise as :meth:`get`."""
@@ -360,7 +368,7 @@ class Connections:
         if password is None and self.temporary.get(base.id) is None:
             stored = self.sudo_passwords.stored(base.id, base.category)
             password = None if stored is None else stored.sealed
-        return derived(elevation, base, way.digest([_as_row(base)]), password)
+        return derived(elevation, base, dependencies.digest([_as_row(base)]), password)
 
     def _each_elevated(self, ids: Iterable[str]) -> Iterator[tuple[str, Connection | IntegrityError]]:
         for id in ids:
@@ -375,13 +383,113 @@ class Connections:
 
     def _load(self, row: Row) -> Connection:
         try:
-            return record.load(row, self._key)
+            return connection_rows.load(row, self._key)
         except IntegrityError:
             # Under a rotated key no record is authentic, though nobody tampered with them.
             self._database.read(self._database.check)
             raise
 
 
-def _as_row(one: Connection) -> Row:
-    """Return the members of a connection's row that ways depend on."""
-    return {"id": one.id, "type": one.type, "data": canonical(one.data), "way": one.way}
+def _as_row(connection: Connection) -> Row:
+    """Return the members of a connection's row that dependency digests cover."""
+    return {
+        "id": connection.id,
+        "type": connection.type,
+        "data": canonical(connection.data),
+        "way": connection.dependency_digest,
+    }
+
+
+def insert_row(
+    tx: sa.Connection, key: VaultKey, row: dict[str, Any], targets: Iterable[str], folder: str | None = None
+) -> None:
+    """Store a new row, which runs over ``targets``, at its place in the tree."""
+    placed = row | connection_rows.place(tx, row, folder)
+    connection_rows.insert(tx, [placed | {"mac": connection_rows.mac(placed, key)}], {row["id"]: targets})
+
+
+def change_row(
+    tx: sa.Connection,
+    key: VaultKey,
+    id: str,
+    changes: dict[str, Any],
+    targets: set[str] | None,
+    permits: Permission,
+    token: str | Literal[False] | None = False,
+) -> list[str]:
+    """Change columns of a row, its targets unless ``targets`` is None, and the rows above and below accordingly.
+
+    ``token`` is the id of the token that changes them, None for the owner, False if neither does: the marks of
+    connections that tokens have set then stay. Return the ids of the rows below it that moved with it to another
+    category.
+    :raises connmgr.errors.IntegrityError: a row was changed outside of connmgr.
+    """
+    before = _checked(key, connection_rows.one(tx, id))
+    after = before | changes
+    if token and {"data", "category"} & changes.keys():
+        after["cache"] = connection_rows.marked(after["cache"], token)
+    elif token is None and "data" in changes:
+        after["cache"] = connection_rows.marked(after["cache"], None)
+    if after["category"] != before["category"]:
+        connection_rows.require_category(tx, after["category"])
+    over: Mapping[str, Row] = {}
+    if targets is not None:
+        over = dependencies.load(tx, key, targets)
+        after["way"] = dependencies.new_digest(tx, before, targets, over)
+        connection_rows.run_over(tx, id, targets)
+    after |= connection_rows.place(tx, after, connection_rows.folder_of(tx, before))
+    above = []
+    if (after["data"], after["way"]) != (before["data"], before["way"]):
+        above = dependencies.rebound_dependents(tx, key, before, after)
+        _require_permission(above, permits, "Secrets of {} go over this connection")
+        _require_permission(over.values(), permits, "This connection runs over {} with its secrets")
+    _store(tx, key, [after, *above])
+    return _follow(tx, key, before, after, token)
+
+
+def move_rows(tx: sa.Connection, key: VaultKey, categories: Iterable[str], to: str, token: str | None = None) -> None:
+    """Move the connections in ``categories`` to the category ``to``; ``token`` is as in :func:`change_row`."""
+    for some in chunks(categories):
+        rows = tx.execute(sa.select(table).where(table.c.category.in_(some))).mappings().all()
+        moved = [_checked(key, row) | {"category": to, "last_modified": now()} for row in rows]
+        if token is not None:
+            moved = [row | {"cache": connection_rows.marked(row["cache"], token)} for row in moved]
+        _store(tx, key, moved)
+
+
+def _checked(key: VaultKey, row: Row) -> dict[str, Any]:
+    connection_rows.verify(row, key)
+    return dict(row)
+
+
+def _store(tx: sa.Connection, key: VaultKey, changed: Iterable[dict[str, Any]]) -> None:
+    connection_rows.update(tx, [row | {"mac": connection_rows.mac(row, key)} for row in changed])
+
+
+def _follow(tx: sa.Connection, key: VaultKey, before: Row, after: Row, token: str | Literal[False] | None) -> list[str]:
+    """Give the rows below a changed row its new path, and its new category if they shared the old one."""
+    if (before["path"], before["category"]) == (after["path"], after["category"]):
+        return []
+    moved = []
+    for some in chunks(closure(tx, [before["id"]], table, "id", "parent")[1:]):
+        below = [_checked(key, row) for row in connection_rows.by_id(tx, some).values()]
+        for row in below:
+            row["path"] = after["path"] + row["path"][len(before["path"]) :]
+            row["depth"] = row["path"].count(SEPARATOR) + 1
+            if row["category"] == before["category"] != after["category"]:
+                row["category"] = after["category"]
+                row["cache"] = connection_rows.marked(row["cache"], token) if token else row["cache"]
+                moved.append(row["id"])
+        _store(tx, key, below)
+    return moved
+
+
+def _require_permission(hops: Iterable[Row], permits: Permission, reason: str) -> None:
+    for row in hops:
+        try:
+            permits(list(connection_rows.sealed_secrets(json.loads(row["data"]))))
+        except SecretLocked as error:
+            raise SecretLocked(
+                f"{reason.format(row['path'])}: a change needs a session that may open them. {error.message}",
+                **error.details,
+            ) from error

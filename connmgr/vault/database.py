@@ -53,7 +53,7 @@ class Backend(Protocol):
     is_shared: bool
     """Whether daemons on several machines may use the database."""
 
-    def probe(self) -> schema.Found:
+    def probe(self) -> schema.StoredSchema:
         """Return the content of the database, without changing it.
 
         :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
@@ -93,14 +93,14 @@ class Database:
     connection :meth:`write` calls the function again; the first transaction was rolled back.
     """
 
-    def __init__(self, backend: Backend, found: schema.Found) -> None:
+    def __init__(self, backend: Backend, stored: schema.StoredSchema) -> None:
         self._backend = backend
         # Writers of this process queue here, in order and without holding a connection each.
         self._writing = threading.Lock()
         self._unscrubbed = False
-        self.empty = found.revision is None
+        self.empty = stored.revision is None
         """Whether the database was empty when it was opened."""
-        self.key_verifier = found.verifier
+        self.key_verifier = stored.verifier
         """The verifier of the vault's key when it was opened; None if it was empty."""
         self.is_shared = backend.is_shared
         """Whether daemons on several machines may use the database."""

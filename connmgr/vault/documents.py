@@ -16,12 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault.database import Database
 from connmgr.vault.principal_rows import check_key
-from connmgr.vault.record import Row, canonical
-from connmgr.vault.tables import document as table
-from connmgr.vault.tables import now
+from connmgr.vault.schema import Row, canonical, now
+from connmgr.vault.schema import document as table
 
 _FORMAT = "document-1"
 _COVERED = ("kind", "id", "key", "body", "created", "expires")

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
+from connmgr.contract.job import ENDED as ENDED
+from connmgr.contract.job import RUNNING as RUNNING
+from connmgr.contract.job import STARTING as STARTING
+from connmgr.contract.job import UNDER_WAY as UNDER_WAY
 from connmgr.errors import JobLimit, UnknownJob
-from connmgr.vault import rows
+from connmgr.vault import connection_rows
 from connmgr.vault.database import Database
-from connmgr.vault.elevated import SEPARATOR, base_of, with_elevation
-from connmgr.vault.record import Row
-from connmgr.vault.tables import job as table
-from connmgr.vault.tables import now
-from connmgr.vault.tree import chunks
-
-STARTING: Final = "starting"
-RUNNING: Final = "running"
-UNDER_WAY = (STARTING, RUNNING)
-ENDED = ("exited", "killed", "timed_out", "lost")
+from connmgr.vault.names import ELEVATION_SEPARATOR, base_of, with_elevation
+from connmgr.vault.schema import Row, chunks, now
+from connmgr.vault.schema import job as table
 
 # Built once, because building a statement costs more than running it.
 _INSERT = table.insert()
@@ -104,7 +101,7 @@ class StoredJobs:
 
         def work(tx: sa.Connection) -> StoredJob:
             row = _row(job)
-            rows.require(tx, [row["connection"]])
+            connection_rows.require(tx, [row["connection"]])
             if job.key is not None:
                 own = [table.c[name] == row[name] for name in ("connection", "elevation", "key")]
                 found = tx.execute(sa.select(table).where(*own)).mappings().one_or_none()
@@ -158,7 +155,7 @@ class StoredJobs:
 
 
 def _row(job: StoredJob) -> dict[str, Any]:
-    base, _, elevation = job.connection.partition(SEPARATOR)
+    base, _, elevation = job.connection.partition(ELEVATION_SEPARATOR)
     return {**vars(job), "connection": base, "elevation": elevation}
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError, VaultUnavailable
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.secrets.passphrase import Cost
+from connmgr.secrets.passphrases import Cost
 from connmgr.secrets.principals import DAMAGED, VAULT, Principal, new_principal
-from connmgr.vault.schema import KEY_VERIFIER, REVISIONS
-from connmgr.vault.tables import meta, principal
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault.schema import KEY_VERIFIER, REVISIONS, meta, principal
 
 PRINCIPALS_MAC = "principals_mac"
 """The row of ``meta`` that authenticates the set of principals, so that none can be removed or restored."""

@@ -1,14 +1,27 @@
-"""The version of the vault's schema, recognised at every start and upgraded if it is older."""
+"""The vault's schema: its tables, the same on SQLite and PostgreSQL, and its version, upgraded at the start.
+
+The statements and values that all tables share are here too: times, canonical JSON, statements in chunks.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from connmgr.errors import StartupError
-from connmgr.vault.tables import meta
+from connmgr.errors import IntegrityError, StartupError
+
+Value = TypeVar("Value")
+
+Row = Mapping[Any, Any]
+"""A row by column names; SQLAlchemy also accepts columns."""
 
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
@@ -19,18 +32,182 @@ REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 KEY_VERIFIER = "key_verifier"
 """The row of ``meta`` by which a vault recognises its key."""
 
+_CHUNK_VALUES = 500
+"""Values in one ``IN``, far below the limit of either database."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def now() -> datetime:
+    """Return the current time, aware and in UTC."""
+    return datetime.now(timezone.utc)
+
+
+class Timestamp(sa.types.TypeDecorator[datetime]):
+    """An aware UTC datetime, stored as whole microseconds since 1970.
+
+    SQLite has no type for times, and text would sort and round differently.
+    """
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> int | None:
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
+        try:
+            return None if value is None else _EPOCH + value * _MICROSECOND
+        except (TypeError, OverflowError):
+            # SQLite keeps values of any type in any column.
+            raise IntegrityError("A time in the vault was changed outside of connmgr.") from None
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+)
+
+# The vault's key wraps the private key of the row named "vault", a passphrase each of the others.
+principal = sa.Table(
+    "principal",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("public_key", sa.LargeBinary, nullable=False),
+    sa.Column("wrapped_key", sa.LargeBinary, nullable=False),
+    sa.Column("kdf_salt", sa.LargeBinary),
+    sa.Column("kdf_opslimit", sa.BigInteger),
+    sa.Column("kdf_memlimit", sa.BigInteger),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+)
+
+category = sa.Table(
+    "category",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("parent", sa.Text, sa.ForeignKey("category.id")),
+    sa.Column("name", sa.Text, nullable=False),
+    # The name's form in a path, unique among the children of a parent.
+    sa.Column("segment", sa.Text, nullable=False),
+    # The segments from the root, joined with "/", and their number.
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("depth", sa.Integer, nullable=False),
+    sa.Column("config", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("last_used", Timestamp, nullable=False),
+    sa.Column("last_modified", Timestamp, nullable=False),
+    sa.Column("mac", sa.LargeBinary, nullable=False, server_default=""),
+    sa.UniqueConstraint("parent", "segment"),
+)
+
+connection = sa.Table(
+    "connection",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    # The path of a wrapper begins with its parent's.
+    sa.Column("parent", sa.Text, sa.ForeignKey("connection.id"), index=True),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("depth", sa.Integer, nullable=False),
+    sa.Column("type", sa.Text, nullable=False, index=True),
+    sa.Column("category", sa.Text, sa.ForeignKey("category.id"), nullable=False, index=True),
+    # JSON; secrets only in sealed form.
+    sa.Column("data", sa.Text, nullable=False),
+    # Of the data without its secrets, to find equivalent connections.
+    sa.Column("fingerprint", sa.LargeBinary, nullable=False, index=True),
+    # The digest of all connections that it runs over.
+    sa.Column("way", sa.Text, nullable=False, server_default=""),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("cache", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("last_used", Timestamp, nullable=False),
+    sa.Column("last_modified", Timestamp, nullable=False),
+)
+
+# A commit leaves its mark on the server for a while; a client that lost the answer to the commit looks for it.
+commit_mark = sa.Table(
+    "commit_mark",
+    metadata,
+    sa.Column("mark", sa.Text, primary_key=True),
+    sa.Column("made", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+)
+
+# Jobs; their output is on the far side. The states are those of connmgr.jobs.state; the last four are final.
+job = sa.Table(
+    "job",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("connection", sa.Text, sa.ForeignKey("connection.id"), nullable=False),
+    # What its connection adds to that one if it is elevated: the holder and the user.
+    sa.Column("elevation", sa.Text, nullable=False, server_default=""),
+    sa.Column("session", sa.Text),
+    sa.Column("name", sa.Text),
+    # A start with the same key finds this job.
+    sa.Column("key", sa.Text),
+    # The command's text, or its words as JSON.
+    sa.Column("command", sa.Text, nullable=False),
+    sa.Column("stdin_open", sa.Boolean, nullable=False),
+    # Seconds for which it is kept after its end.
+    sa.Column("keep", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("ended", Timestamp),
+    # The id of the token with which it was started; null for the owner's.
+    sa.Column("token", sa.Text),
+    sa.UniqueConstraint("connection", "elevation", "key"),
+)
+
+# Records without a table of their own: tokens, approvals, saved commands, passwords for sudo.
+document = sa.Table(
+    "document",
+    metadata,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    # A second key besides its id, such as the digest of a token, or a name.
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("created", Timestamp, nullable=False),
+    sa.Column("expires", Timestamp),
+    # JSON. The authentication code leaves it out.
+    sa.Column("counts", sa.Text, nullable=False),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("kind", "key"),
+)
+
+# The connections that a connection runs over, its parent among them.
+connection_reference = sa.Table(
+    "connection_reference",
+    metadata,
+    sa.Column("source", sa.Text, sa.ForeignKey("connection.id"), primary_key=True),
+    sa.Column("target", sa.Text, sa.ForeignKey("connection.id"), primary_key=True, index=True),
+)
+
 _VERIFIER = sa.select(meta.c.value).where(meta.c.name == KEY_VERIFIER)
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredSchema:
     """The content of a database: the schema's revision and the key's verifier, both None if it is empty."""
 
     revision: str | None = None
     verifier: bytes | None = None
 
 
-def look(connection: sa.Connection) -> Found:
+def look(connection: sa.Connection) -> StoredSchema:
     """Return the content of the database, without writing.
 
     :raises StartupError: it has tables of another program, or is the vault of a newer connmgr.
@@ -39,12 +216,12 @@ def look(connection: sa.Connection) -> Found:
     if VERSION_TABLE not in tables:
         if tables:
             raise StartupError("The database is not a connmgr vault: give connmgr a database of its own.")
-        return Found()
+        return StoredSchema()
     revision = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608 - a constant
     if revision not in REVISIONS:
-        known = f"schema {revision}, this one knows {REVISIONS[-1]}"
-        raise StartupError(f"The vault was made by a newer connmgr ({known}): update connmgr.")
-    return Found(revision, connection.scalar(_VERIFIER))
+        versions = f"schema {revision}, this one knows {REVISIONS[-1]}"
+        raise StartupError(f"The vault was made by a newer connmgr ({versions}): update connmgr.")
+    return StoredSchema(revision, connection.scalar(_VERIFIER))
 
 
 def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
@@ -53,8 +230,10 @@ def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
     It is None for an empty database. The caller excludes other writers.
     :raises StartupError: as :func:`look`.
     """
-    found = look(connection)
-    if found.revision == to:
+    stored = look(connection)
+    if stored.revision == to:
+        # The usual start. Two daemons that start at once on PostgreSQL come here one after the other, by the lock of
+        # every writing transaction: the second finds the first one's upgrade complete, for it was one transaction.
         return to
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
@@ -65,4 +244,34 @@ def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
     environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(to, revision))
     environment.configure(connection=connection, version_table=VERSION_TABLE, transactional_ddl=True)
     environment.run_migrations()
-    return found.revision
+    return stored.revision
+
+
+def canonical(value: Any) -> str:
+    """Return the only JSON text of ``value``: members sorted, ASCII, no blanks, ValueError for NaN and infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def chunks(values: Iterable[Value]) -> Iterator[list[Value]]:
+    """Yield ``values`` in lists that fit into one statement."""
+    rest = iter(values)
+    while some := list(islice(rest, _CHUNK_VALUES)):
+        yield some
+
+
+def closure(tx: sa.Connection, ids: Iterable[str], edges: sa.Table, source: str, target: str) -> list[str]:
+    """Return ``ids`` and, at any depth, every ``source`` in ``edges`` whose ``target`` is among them, each once."""
+    members: dict[str, None] = dict.fromkeys(ids)
+    edge: Sequence[str] = list(members)
+    statement = _one_step(edges, source, target)
+    while edge:
+        reached = [id for some in chunks(edge) for id in tx.scalars(statement, {"some": some})]
+        edge = [id for id in dict.fromkeys(reached) if id not in members]
+        members.update(dict.fromkeys(edge))
+    return list(members)
+
+
+@cache
+def _one_step(edges: sa.Table, source: str, target: str) -> sa.Select[Any]:
+    # Cached, because building a statement costs more than running it.
+    return sa.select(edges.c[source]).where(edges.c[target].in_(sa.bindparam("some", expanding=True)))

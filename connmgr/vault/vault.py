@@ -5,17 +5,17 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import principal_rows, schema
 from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
 from connmgr.vault.documents import Documents
+from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
-from connmgr.vault.tables import meta
-from connmgr.vault.upgrade import upgrade
+from connmgr.vault.schema import meta
 
 _WRONG_KEY = "The vault key does not belong to this vault: put back the key that it was made with."
 

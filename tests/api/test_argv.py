@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Job
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from tests.api.wire import LOCAL, bearer, client_of, send
 from tests.components import program
 from tests.conftest import StartDaemon

@@ -15,7 +15,7 @@ import pytest
 
 from connmgr.audit.log import KEPT_FILES
 from connmgr.errors import StartupError
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from tests.api.wire import LOCAL, send
 from tests.audit.logs import open_log
 from tests.conftest import Recorded, StartDaemon

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from connmgr.posix_session import current, named
+from connmgr.processes import current_session, posix_session_of
 from tests.api.wire import LOCAL
 from tests.cli.program import CommandLine, finish
 from tests.cli.test_disconnect import killing
@@ -39,8 +39,8 @@ def test_two_sessions_have_two_directories(clean_connmgr: CommandLine) -> None:
 def test_a_fresh_shell_leaves_nothing(clean_connmgr: CommandLine) -> None:
     connmgr, home = clean_connmgr, str(clean_connmgr.daemon.home)
     connmgr("exec", "local", "--", "cd /usr")
-    named = {"CONNMGR_SESSION": "one"}
-    for environment in ({}, named):
+    by_variable = {"CONNMGR_SESSION": "one"}
+    for environment in ({}, by_variable):
         done = connmgr("exec", "--fresh", "local", "--", "pwd; cd /etc; exit 3", code=3, environment=environment)
         assert done.output == f"{home}\n"
     assert connmgr("exec", "--fresh", "--json", "local", "--", "pwd").json["stdout"] == home
@@ -97,7 +97,7 @@ def test_the_commands_of_one_terminal_share_a_shell_which_people_can_name(clean_
     terminal.expect(rf"local machine \[{label}\]  idle for")
     terminal.expect(rf"shell {label}\s+idle for .*, in /etc")
     (own,) = connmgr.daemon.client.shell.list()
-    found = named(own.status.session)
+    found = posix_session_of(own.status.session)
     assert found is not None
     assert (found.pid, found.terminal, found.is_over) == (terminal.pid, name, False)
     terminal.sendline(name)
@@ -109,19 +109,19 @@ def test_the_commands_of_one_terminal_share_a_shell_which_people_can_name(clean_
 
 
 def test_a_name_says_whose_the_shell_is() -> None:
-    own = current()
-    assert named(own.name) == own
+    own = current_session()
+    assert posix_session_of(own.name) == own
     # In a container the leader of the tests' own session may be out of sight.
-    looks = "own = current(); print(own.is_over, own._replace(start=own.start + 1).is_over)"
-    asked = [sys.executable, "-c", f"from connmgr.posix_session import current; {looks}"]
+    looks = "own = current_session(); print(own.is_over, own._replace(start=own.start + 1).is_over)"
+    asked = [sys.executable, "-c", f"from connmgr.processes import current_session; {looks}"]
     told = subprocess.run(asked, cwd=ROOT, start_new_session=True, capture_output=True, text=True, check=True)
     assert told.stdout == "False True\n"
     # That of another machine, or a leader that could not be seen.
     assert (own._replace(place="00000000").is_over, own._replace(start=0).is_over) == (None, None)
     for name in (None, "build", "sid-x", own.name + "-", f"{own.name}/.."):
-        assert named(name) is None
+        assert posix_session_of(name) is None
     on_terminal = own._replace(terminal="pts/3")
-    assert named(on_terminal.name) == on_terminal
+    assert posix_session_of(on_terminal.name) == on_terminal
     assert re.fullmatch("[A-Za-z0-9_.-]{1,64}", on_terminal._replace(pid=2**22, start=10**12, uid=2**32 - 2).name)
 
 
@@ -129,16 +129,16 @@ def test_a_shell_ends_with_its_terminal_unless_it_holds_the_link(start_daemon: S
     # It looks every two seconds.
     client = start_daemon("--idle-timeout", "8").client
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as leader, killing(leader):
-        start = current()._replace(pid=leader.pid)
+        start = current_session()._replace(pid=leader.pid)
         gone = start._replace(start=_start_of(leader.pid)).name
         alone, connection = LOCAL, client.connection.add("other", {"type": "shellEnvironment", "host": LOCAL})
         for id in (connection, alone):
             client.shell.start(id, session=gone)
-        client.shell.start(connection, session=current().name)
+        client.shell.start(connection, session=current_session().name)
     deadline = time.monotonic() + DEADLINE_SECONDS
     while gone in {one.status.session for one in client.shell.list(connection)}:
         assert time.monotonic() < deadline, "it still runs"
-        client.shell.exec(connection, "true", session=current().name)
+        client.shell.exec(connection, "true", session=current_session().name)
         # In use, it never becomes idle for too long.
         client.shell.exec(alone, "true", session=gone)
         time.sleep(0.05)
@@ -146,14 +146,14 @@ def test_a_shell_ends_with_its_terminal_unless_it_holds_the_link(start_daemon: S
 
 
 def _start_of(pid: int) -> int:
-    from connmgr.posix_session import _facts
+    from connmgr.processes import _facts
 
     return _facts(pid)[0]
 
 
 def test_at_the_limit_the_idlest_shell_of_the_command_line_gives_way(clean_connmgr: CommandLine) -> None:
     client, id = clean_connmgr.daemon.client, sessions_connection(clean_connmgr)
-    own = [current()._replace(terminal=f"pts/{number}").name for number in range(15)]
+    own = [current_session()._replace(terminal=f"pts/{number}").name for number in range(15)]
     client.shell.start(id, session="build")
     for name in own:
         client.shell.exec(id, "cd /usr", session=name, start=True)

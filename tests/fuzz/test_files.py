@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from connmgr import whereabouts
+from connmgr import paths
 from connmgr.audit.query import _entry
 from connmgr.cli.declarative.document import _content
 from connmgr.cli.declarative.inventory import Lineage, read
@@ -85,7 +85,7 @@ def test_the_file_of_a_daemon_is_read_or_refused(path: Path, content: bytes) -> 
     file.write_bytes(content)
     file.chmod(0o600)
     with suppress(OSError):
-        assert whereabouts.read(file).pid > 0
+        assert paths.read_daemon_file(file).pid > 0
 
 
 @fuzz(examples=35, content=CONTENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.links.last_line import LastLine
+from connmgr.links.login import LastLine
 
 BEGINNING = b"command terminated with exit code "
 

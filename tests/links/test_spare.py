@@ -10,7 +10,7 @@ import pytest
 
 from connmgr.errors import ChannelRefused, ConnectTimeout, ShellLost
 from connmgr.links.chain import Chain
-from connmgr.links.spare import SpareTransport
+from connmgr.links.link import SpareTransport
 from connmgr.plugin import Channel, Pty, Transport
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -43,7 +43,7 @@ class Links:
     def __call__(self, seconds: float) -> Chain:
         link = self.links[len(self.asked)]
         self.asked.append(seconds)
-        chain: Any = Chain(link, (), threading.Lock())  # type: ignore[arg-type]
+        chain: Any = Chain(link, (), (), threading.Lock())  # type: ignore[arg-type]
         chain.close = link.close
         return cast(Chain, chain)
 

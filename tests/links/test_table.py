@@ -14,10 +14,10 @@ from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Secret, Text, Transport
 from connmgr.registry import Registered, Registry
-from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Vault, open_database
-from connmgr.vault.record import fingerprint
+from connmgr.vault.connection_rows import fingerprint
 from tests.deadlines import DEADLINE_SECONDS
 
 ANYONE = Access()
@@ -204,7 +204,7 @@ def test_a_link_is_shared_only_with_callers_who_may_open_its_secrets(
     lease = table.lease(connection, alice, DEADLINE_SECONDS)
     with pytest.raises(SecretLocked):
         table.lease(connection, ANYONE, DEADLINE_SECONDS)
-    assert lease.link.lessees == 1, "who was refused keeps the link open"
+    assert lease.link.lease_count == 1, "who was refused keeps the link open"
     assert ways.opened[0].data["password"] == "secret"
     lease.release()
     assert ways.opened[0].closed.is_set()
@@ -284,4 +284,4 @@ def test_links_are_closed_only_after_their_last_lease(table: LinkTable, ways: Wa
         user.join(DEADLINE_SECONDS)
     assert not wrong
     assert all(way.closed.is_set() for way in ways.opened)
-    assert table._places == {}, "closed links are kept"
+    assert table._by_connection == {}, "closed links are kept"

@@ -12,7 +12,7 @@ import pytest
 
 from connmgr.engine.session import Session
 from connmgr.engine.start import start_supervisor
-from connmgr.links.wrapped import WrappedTransport
+from connmgr.links.login import WrappedTransport
 from connmgr.plugin import Schema, Transport, Wrapper
 from connmgr_elevated import ShellEnvironment
 from connmgr_local.transport import LocalTransport

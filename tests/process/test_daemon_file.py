@@ -17,7 +17,8 @@ import pytest
 from connmgr import __version__
 from connmgr.client import Client, Unreachable
 from connmgr.daemon.daemon_file import DaemonFile
-from connmgr.whereabouts import file_of, find, read, start_of, url_of
+from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file, url_of
+from connmgr.processes import start_of
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -37,7 +38,7 @@ def untold(own_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
 def auth_file(tmp_path: Path) -> Path:
     """The auth file of this process, which has written a ``daemon.json`` beside it as a daemon does."""
     DaemonFile(tmp_path / "auth", "http://127.0.0.1:1")
-    assert find(tmp_path / "auth") is not None
+    assert find_daemon(tmp_path / "auth") is not None
     return tmp_path / "auth"
 
 
@@ -82,8 +83,8 @@ def test_daemons_with_auth_files_in_one_directory_have_separate_files(start_daem
     first = start_daemon()
     second = first.auth_file.with_name("second")
     other = start_daemon("--auth-file", str(second))
-    assert find(first.auth_file) is not None
-    assert [one and one.url for one in (find(first.auth_file), find(second))] == [first.url, other.url]
+    assert find_daemon(first.auth_file) is not None
+    assert [one and one.url for one in (find_daemon(first.auth_file), find_daemon(second))] == [first.url, other.url]
 
 
 def test_a_wildcard_address_is_written_as_a_reachable_one(start_daemon: StartDaemon) -> None:
@@ -96,21 +97,21 @@ def test_a_wildcard_address_is_written_as_a_reachable_one(start_daemon: StartDae
 
 def test_the_file_of_a_killed_daemon_is_stale_and_the_next_daemon_replaces_it(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
-    path = file_of(daemon.auth_file)
+    path = daemon_file_of(daemon.auth_file)
     daemon.kill()
     with pytest.raises(ProcessLookupError, match=f"process {daemon.pid}, does not run"):
-        read(path)
-    assert find(daemon.auth_file) is None
+        read_daemon_file(path)
+    assert find_daemon(daemon.auth_file) is None
     again = start_daemon(home=daemon.home)
-    assert read(path).url == again.url
+    assert read_daemon_file(path).url == again.url
 
 
 def test_a_process_with_a_recycled_number_is_not_the_daemon(auth_file: Path) -> None:
-    path = file_of(auth_file)
+    path = daemon_file_of(auth_file)
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"started": told["started"] - 1}))
     with pytest.raises(ProcessLookupError):
-        read(path)
+        read_daemon_file(path)
 
 
 def test_a_zombie_does_not_count_as_running() -> None:
@@ -141,31 +142,31 @@ def _directory(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_open_to_others, _linked, _fifo, _directory])
 def test_a_file_that_others_could_have_written_is_ignored(auth_file: Path, spoil: Callable[[Path], None]) -> None:
-    spoil(file_of(auth_file))
+    spoil(daemon_file_of(auth_file))
     with pytest.raises(OSError, match=r"daemon\.json"):
-        read(file_of(auth_file))
-    assert find(auth_file) is None
+        read_daemon_file(daemon_file_of(auth_file))
+    assert find_daemon(auth_file) is None
 
 
 @pytest.mark.needs("root")
 def test_another_user_s_file_is_ignored(auth_file: Path) -> None:
-    os.chown(file_of(auth_file), 65533, 65533)
+    os.chown(daemon_file_of(auth_file), 65533, 65533)
     with pytest.raises(PermissionError, match="not a file of this user or root"):
-        read(file_of(auth_file))
+        read_daemon_file(daemon_file_of(auth_file))
 
 
 @pytest.mark.parametrize(
     "change", [{"url": 7}, {"pid": "1"}, {"pid": 0}, {"pid": 10**30}, {"started": "now"}, {"more": 1}, None]
 )
 def test_malformed_content_is_ignored(auth_file: Path, change: dict[str, Any] | None) -> None:
-    path = file_of(auth_file)
+    path = daemon_file_of(auth_file)
     path.write_text("[" if change is None else json.dumps(json.loads(path.read_text()) | change))
-    assert find(auth_file) is None
+    assert find_daemon(auth_file) is None
 
 
 @pytest.mark.needs("root", "linux")
 def test_a_program_of_another_user_at_its_address_gets_no_request(own_daemon: Daemon) -> None:
-    path = file_of(own_daemon.auth_file)
+    path = daemon_file_of(own_daemon.auth_file)
     os.seteuid(65533)
     try:
         impostor = socket.create_server(("127.0.0.1", 0))
@@ -185,7 +186,7 @@ def test_only_the_daemon_that_wrote_the_file_removes_it(tmp_path: Path) -> None:
     own = DaemonFile(tmp_path / "auth", "http://127.0.0.1:1")
     DaemonFile(tmp_path / "auth", "http://127.0.0.1:2")
     own.remove()
-    found = find(tmp_path / "auth")
+    found = find_daemon(tmp_path / "auth")
     assert found is not None
     assert found.url == "http://127.0.0.1:2"
 

@@ -17,7 +17,7 @@ from connmgr.rights.approval import Verdict, written
 from connmgr.rights.approval_waiters import Subscribe
 from connmgr.rights.approvals import MAX_PENDING, Approvals
 from connmgr.vault import Vault
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 ASKED = {"action": "shell.exec", "connections": ["c"], "argv": ["systemctl", "restart", "ünit"], "env": {"A": "b"}}
 KEY = b"k" * 32

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from connmgr.rights.kept_tokens import KEEP_INVALID, dispensable, kept_tokens
 from connmgr.vault.documents import Document
-from connmgr.vault.tables import now
+from connmgr.vault.schema import now
 
 HOUR = timedelta(hours=1)
 

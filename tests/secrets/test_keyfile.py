@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import StartupError
-from connmgr.secrets.keyfile import KEY_BYTES, KeyFile, VaultKey, load
+from connmgr.secrets.vault_key import KEY_BYTES, KeyFile, VaultKey, load
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_an_unreadable_key_file_is_refused(key_path: Path) -> None:
     key_path.chmod(0)
     script = (
         "import os, pathlib, sys\n"
-        "from connmgr.secrets.keyfile import load\n"
+        "from connmgr.secrets.vault_key import load\n"
         "if os.geteuid() == 0: os.setuid(65534)\n"
         "load(pathlib.Path(sys.argv[1]), create=False)"
     )

@@ -12,8 +12,7 @@ from keyring.backend import KeyringBackend
 from keyring.errors import KeyringError, KeyringLocked, PasswordDeleteError, PasswordSetError
 
 from connmgr.errors import StartupError
-from connmgr.secrets.keyfile import VaultKey, load_from
-from connmgr.secrets.keyring import Keyring
+from connmgr.secrets.vault_key import Keyring, VaultKey, load_from
 
 
 class InMemory(KeyringBackend):

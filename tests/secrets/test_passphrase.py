@@ -12,7 +12,7 @@ import pytest
 from nacl.pwhash import argon2id
 
 from connmgr.errors import Busy, IntegrityError, InvalidRequest, UnlockThrottled
-from connmgr.secrets.passphrase import (
+from connmgr.secrets.passphrases import (
     CEILING,
     LOW_PRIORITY,
     MODERATE,
@@ -67,7 +67,7 @@ def test_they_are_refused_before_any_memory_is_taken() -> None:
     script = """
 import resource
 from connmgr.errors import Busy, IntegrityError
-from connmgr.secrets.passphrase import MODERATE, Cost, KeyDerivation
+from connmgr.secrets.passphrases import MODERATE, Cost, KeyDerivation
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
 derivation = KeyDerivation()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connmgr.errors import UnlockThrottled
-from connmgr.secrets.throttle import Delays, Guesser, Throttle
+from connmgr.secrets.passphrases import Delays, Guesser, Throttle
 
 
 class Clock:

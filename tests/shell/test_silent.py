@@ -12,15 +12,15 @@ from connmgr.cancellation import NEVER
 from connmgr.engine.envelope import Command
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
-from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.shell import opening
 from connmgr.shell import shells as module
 from connmgr.shell.broadcast import Broadcast, Order
 from connmgr.shell.commands import begin_command
 from connmgr.shell.shells import ShellRef, ShellTable
 from connmgr.vault import Vault, open_database
-from connmgr.vault.record import fingerprint
+from connmgr.vault.connection_rows import fingerprint
 from connmgr_ssh import SshSchema, wire
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server

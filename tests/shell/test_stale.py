@@ -14,14 +14,14 @@ from connmgr.engine.envelope import Command
 from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
-from connmgr.secrets.keyfile import VaultKey
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.shell import opening
 from connmgr.shell import shells as module
 from connmgr.shell.opening import Shell
 from connmgr.shell.shells import ShellEntries, ShellTable
 from connmgr.vault import Vault, open_database
-from connmgr.vault.record import fingerprint
+from connmgr.vault.connection_rows import fingerprint
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.shell.test_shells import add_local, await_true, gone, supervisor

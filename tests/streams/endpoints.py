@@ -14,7 +14,7 @@ from typing import Protocol
 from connmgr.cli.standard_streams import PipeEndpoint
 from connmgr.client.pipe import Pipe
 from connmgr.client.websocket import WebSocket
-from connmgr.links.tcp_channel import TcpChannel
+from connmgr.links.channels import TcpChannel
 from connmgr.pipes.clients import ClientEndpoint, Opening
 from connmgr.pipes.remote import ProcessEndpoint, RemoteStreamEndpoint
 from connmgr.streams import frames

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from connmgr.secrets.keyfile import VaultKey
-from connmgr.secrets.passphrase import Cost, KeyDerivation
-from connmgr.vault import Database, Vault, open_database, principal_rows, record, schema
-from connmgr.vault import rows as connection_rows
-from connmgr.vault.record import fingerprint
-from connmgr.vault.tables import connection
+from connmgr.secrets.passphrases import Cost, KeyDerivation
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault import Database, Vault, connection_rows, open_database, principal_rows, schema
+from connmgr.vault.connection_rows import fingerprint
+from connmgr.vault.schema import connection
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.vault.people import copied, peopled
@@ -108,7 +107,7 @@ class Add:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements take few values, so that few connections need several statements."""
-    monkeypatch.setattr("connmgr.vault.tree._CHUNK_VALUES", 3)
+    monkeypatch.setattr("connmgr.vault.schema._CHUNK_VALUES", 3)
 
 
 @pytest.fixture
@@ -134,7 +133,11 @@ def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0
         code = principal_rows._mac_of_all(key, macs, principal_rows.FORMATS[revision])
         principal_rows.put_meta(tx, principal_rows.PRINCIPALS_MAC, code)
         rows = tx.execute(sa.select(connection)).mappings().all()
-        older = [{**row, "mac": record.mac(row, key, record.BEFORE_WAYS)} for row in rows if record.intact(row, key)]
+        older = [
+            {**row, "mac": connection_rows.mac(row, key, connection_rows.BEFORE_WAYS)}
+            for row in rows
+            if connection_rows.intact(row, key)
+        ]
         connection_rows.update(tx, older)
     if tx.dialect.name == "postgresql":
         tx.execute(sa.text("DROP INDEX ix_connection_query, ix_connection_long"))

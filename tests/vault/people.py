@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from connmgr.secrets.keyfile import load
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import load
 from connmgr.vault import Vault, open_database
-from connmgr.vault.record import fingerprint
+from connmgr.vault.connection_rows import fingerprint
 
 PASSPHRASES = {"alice": "alice's long passphrase", "bob": "bob's long passphrase"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Vault, open_database
 from tests.vault.postgres import Postgres
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from connmgr.errors import IntegrityError, SecretLocked
+from connmgr.links import link
+from connmgr.links.link import Admission
 from connmgr.secrets.principals import Access
-from connmgr.vault import Vault, admission
-from connmgr.vault.admission import Admission
+from connmgr.vault import Vault
 from tests.vault.people import PASSPHRASES, new_directory, opened
 
 
@@ -55,8 +56,8 @@ def test_the_database_is_asked_once_a_moment(
     for _ in range(3):
         door.check(alice)
     assert len(look_ups) == 1
-    later = time.monotonic() + admission.ADMITTED_SECONDS
-    monkeypatch.setattr(admission.time, "monotonic", lambda: later)
+    later = time.monotonic() + link.ADMITTED_SECONDS
+    monkeypatch.setattr(link.time, "monotonic", lambda: later)
     door.check(alice)
     assert len(look_ups) == 2
 
@@ -110,8 +111,8 @@ def test_a_removal_by_another_daemon_counts_within_a_moment(
     door.check(alice)
     with opened(directory) as other:
         other.principals.remove_user(unlocked(other, "bob"), "alice", force=True)
-    later = time.monotonic() + admission.ADMITTED_SECONDS
-    monkeypatch.setattr(admission.time, "monotonic", lambda: later)
+    later = time.monotonic() + link.ADMITTED_SECONDS
+    monkeypatch.setattr(link.time, "monotonic", lambda: later)
     with pytest.raises(SecretLocked):
         door.check(alice)
 

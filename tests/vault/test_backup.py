@@ -14,7 +14,7 @@ import pytest
 from connmgr.errors import BackupFailed
 from connmgr.vault import Vault, open_database
 from connmgr.vault.backup import backup, restore, restore_into
-from connmgr.vault.wellknown import ALL_CONNECTIONS
+from connmgr.vault.names import ALL_CONNECTIONS
 from tests.vault.conftest import Add
 
 OpenVault = Callable[..., Vault]

@@ -12,8 +12,8 @@ from connmgr.errors import SecretLocked, UnknownConnection
 from connmgr.secrets.principals import Access
 from connmgr.vault import Database, Vault, integrity
 from connmgr.vault.batch import Addition, Batch, Change
-from connmgr.vault.changes import without_access
-from connmgr.vault.record import fingerprint
+from connmgr.vault.connection_rows import fingerprint
+from connmgr.vault.connections import without_access
 from tests.vault.conftest import KEY, Add
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -54,7 +54,7 @@ def test_what_a_batch_stores_is_authentic_and_in_its_place(vault: Vault, behind:
     assert integrity.faults(behind, KEY) == []
     last = vault.connections.infos([applied.added[-1][0]])[0]
     assert last.path == tuple(f"n{number}" for number in range(7))
-    assert set(vault.connections.way([last.id], None)) == {id for id, _ in applied.added}
+    assert set(vault.connections.carriers_of([last.id], None)) == {id for id, _ in applied.added}
     assert vault.categories.infos([last.category])[0].path == ("all connections", "team", "inner")
     assert set(applied.made) == {("Empty",), ("Team",), ("Team", "Inner")}
     again = vault.batches.apply(Batch([("EMPTY",)], chain(7, ("team",))), without_access)

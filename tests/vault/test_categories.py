@@ -6,7 +6,7 @@ import pytest
 
 from connmgr.errors import CategoryExists, InvalidRequest, ProtectedEntry, UnknownCategory
 from connmgr.vault import Vault
-from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL
 from tests.vault.conftest import Add
 
 NOBODY = "00000000-0000-4000-8000-000000000000"

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, StartupError
 from connmgr.vault import Database, Vault, integrity, open_database
 from connmgr.vault.backup import backup, restore_into
-from connmgr.vault.tables import category
-from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
+from connmgr.vault.schema import category
 from tests.vault.conftest import KEY, Add, make_older
 from tests.vault.postgres import Postgres
 

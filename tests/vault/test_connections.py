@@ -10,8 +10,8 @@ import pytest
 
 from connmgr.errors import ConnectionCycle, InvalidRequest, ProtectedEntry, UnknownCategory, UnknownConnection
 from connmgr.vault import Vault
-from connmgr.vault.record import fingerprint
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.connection_rows import fingerprint
+from connmgr.vault.names import DEFAULT, LOCAL
 from tests.vault.conftest import Add
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -234,7 +234,7 @@ def test_equal_connections_added_at_once_become_one(url: str, vault: Vault, open
 def test_other_data_and_removal_are_a_change_and_another_name_is_none(vault: Vault, add: Add) -> None:
     host = add("host")
     over = add("over it", {"host": host}, references=[host])
-    held = {id: (found.data, found.way) for id in (host, over) for found in [vault.connections.get(id)]}
+    held = {id: (found.data, found.dependency_digest) for id in (host, over) for found in [vault.connections.get(id)]}
 
     def unchanged() -> list[bool]:
         return [vault.connections.unchanged(id, *held[id]) for id in (host, over)]

@@ -14,7 +14,7 @@ import pytest
 
 from connmgr.errors import VaultUnavailable
 from connmgr.vault import Vault, open_database
-from connmgr.vault.wellknown import LOCAL
+from connmgr.vault.names import LOCAL
 from tests.vault.conftest import KEY, Add
 from tests.vault.killed import migrate, process, write
 from tests.vault.postgres import Postgres

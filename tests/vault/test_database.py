@@ -17,9 +17,9 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.errors import ConnmgrError, StartupError, VaultUnavailable
-from connmgr.secrets.keyfile import VaultKey
+from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import Vault, VaultLock, open_database, schema
-from connmgr.vault.tables import meta
+from connmgr.vault.schema import meta
 from tests.vault.conftest import KEY, Add
 from tests.vault.postgres import Postgres
 
@@ -204,7 +204,7 @@ def test_one_daemon_holds_the_lock(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from connmgr.vault.lock import VaultLock\n"
+        "import sys, time; from pathlib import Path; from connmgr.vault.backends import VaultLock\n"
         "lock = VaultLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path / "lock"], stdout=subprocess.PIPE) as holder:
@@ -220,7 +220,7 @@ def test_the_lock_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
 def test_a_file_that_another_process_holds_is_waited_for_and_then_refused(
     file: Path, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connmgr.vault.sqlite._PRAGMAS", ("busy_timeout = 50",))
+    monkeypatch.setattr("connmgr.vault.backends._PRAGMAS", ("busy_timeout = 50",))
     vault = open_vault(f"sqlite:///{file}")
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError
-from connmgr.secrets.keyfile import KeyFile
+from connmgr.secrets.vault_key import KeyFile
 from connmgr.vault import Vault, integrity, open_database
 from connmgr.vault.documents import Document, counted
-from connmgr.vault.rotation import rotate
-from connmgr.vault.tables import document as table
-from connmgr.vault.tables import now
+from connmgr.vault.integrity import rotate
+from connmgr.vault.schema import document as table
+from connmgr.vault.schema import now
 from tests.vault.conftest import KEY
 from tests.vault.people import new_directory, opened
 

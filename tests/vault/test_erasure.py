@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from connmgr.vault import Vault
-from connmgr.vault.record import fingerprint
-from connmgr.vault.wellknown import ALL_CONNECTIONS
+from connmgr.vault.connection_rows import fingerprint
+from connmgr.vault.names import ALL_CONNECTIONS
 from tests.vault.conftest import Add
 
 SEALED = "sealed-text-of-a-secret-" * 400

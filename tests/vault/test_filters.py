@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from connmgr.errors import InvalidRequest
-from connmgr.vault import Database, Vault, glob, open_database, query
-from connmgr.vault.path import fold, segment
-from connmgr.vault.tables import connection, now
-from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT, LOCAL
+from connmgr.vault import Database, Vault, names, open_database, search
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL, fold, segment
+from connmgr.vault.schema import connection, now
 from tests.vault.conftest import BOTH, KEY, Add
 from tests.vault.postgres import Postgres
 
@@ -54,8 +53,8 @@ def plainly(pattern: str, path: str) -> bool:
 
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether a path matches ``pattern``."""
-    compiled = glob.compile(pattern)
-    return (lambda _: True) if compiled is None else glob.Matcher(compiled)
+    compiled = names.compile_pattern(pattern)
+    return (lambda _: True) if compiled is None else names.Matcher(compiled)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_what_filters_mean(pattern: str, matching: list[str], others: list[str])
 )
 def test_bad_filters_are_refused(pattern: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        glob.compile(pattern)
+        names.compile_pattern(pattern)
 
 
 def test_names_with_special_characters_are_found(vault: Vault, add: Add) -> None:
@@ -186,7 +185,7 @@ def row(path: str) -> dict[str, object]:
 
 def found(database: Database, pattern: str) -> list[str]:
     """Return the paths that the database finds."""
-    ids = database.read(lambda tx: query.ConnectionQuery("*", pattern, "*").run(tx, KEY))
+    ids = database.read(lambda tx: search.ConnectionQuery("*", pattern, "*").run(tx, KEY))
     by_id = dict(database.read(lambda tx: tx.execute(sa.select(connection.c.id, connection.c.path)).all()))
     return [by_id[id] for id in ids]
 
@@ -233,7 +232,7 @@ def test_both_databases_find_what_matches(stocked: Database, pattern: str) -> No
 @given(pattern=pieces)
 def test_sqlite_finds_the_same_when_it_only_narrows_down(stocked: Database, pattern: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "MAX_GLOBS", 0)
+        patch.setattr(search, "MAX_GLOBS", 0)
         assert found(stocked, pattern) == list(filter(matcher(pattern), paths()))
 
 
@@ -266,15 +265,15 @@ def test_a_long_filter_finds_a_long_path(tmp_path: Path) -> None:
 )
 def test_a_divided_filter_matches_both_parts_of_what_the_whole_one_matches(pattern: str, path: str) -> None:
     try:
-        matches, pairs = matcher(pattern), glob.divided(pattern)
+        matches, pairs = matcher(pattern), names.divided(pattern)
     except InvalidRequest:
         return
-    if glob.compile(pattern) is None:
+    if names.compile_pattern(pattern) is None:
         assert pairs == []
         return
     for at in (at for at, character in enumerate(path) if character == "/"):
         parts = fold(path[:at]), fold(path[at + 1 :])
-        divided = any(all(glob.Matcher([one])(part) for one, part in zip(pair, parts, strict=True)) for pair in pairs)
+        divided = any(all(names.Matcher([one])(part) for one, part in zip(pair, parts, strict=True)) for pair in pairs)
         assert divided is matches(fold(path)), parts
 
 
@@ -282,7 +281,7 @@ def test_a_name_is_the_path_or_category_and_path(vault: Vault, add: Add) -> None
     fleet = vault.categories.add("Fleet", ALL_CONNECTIONS)
     eu = vault.categories.add("eu", fleet)
     ids = {"web1": add("web1", category=fleet), "eu/web2": add("web2", category=eu), "spare": add("spare")}
-    for pattern, names in {
+    for pattern, expected_names in {
         "fleet/*": ["web1"],
         "fleet/**": ["web1", "eu/web2"],
         "FLEET/eu/web?": ["eu/web2"],
@@ -296,7 +295,7 @@ def test_a_name_is_the_path_or_category_and_path(vault: Vault, add: Add) -> None
         "f**2": ["eu/web2"],
         "fleet": [],
     }.items():
-        expected = {ids.get(name, LOCAL) for name in names}
+        expected = {ids.get(name, LOCAL) for name in expected_names}
         assert set(vault.connections.query(name_filter=pattern)) == expected, pattern
         assert {one.id for one in vault.connections.listed(name_filter=pattern)} == expected, pattern
     assert vault.connections.query("default", name_filter="**/web*") == []

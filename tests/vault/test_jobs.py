@@ -11,8 +11,8 @@ import pytest
 from connmgr.errors import JobLimit, UnknownConnection, UnknownJob
 from connmgr.vault import Vault
 from connmgr.vault.jobs import JobFilter, StoredJob
-from connmgr.vault.tables import now
-from connmgr.vault.wellknown import LOCAL
+from connmgr.vault.names import LOCAL
+from connmgr.vault.schema import now
 from tests.vault.conftest import Add
 
 LIMITS = {"most_of_connection": 3, "most": 4}

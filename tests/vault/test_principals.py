@@ -26,11 +26,10 @@ from connmgr.errors import (
     UserExists,
     VaultLocked,
 )
-from connmgr.secrets.passphrase import MODERATE, Cost, new_salt
+from connmgr.secrets.passphrases import MODERATE, Cost, Delays, Throttle, new_salt
 from connmgr.secrets.principals import Access, new_principal
-from connmgr.secrets.throttle import Delays, Throttle
 from connmgr.vault import Vault, principals
-from connmgr.vault.wellknown import ALL_CONNECTIONS, DEFAULT
+from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
 from tests.derivation import real_cost
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 

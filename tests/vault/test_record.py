@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from connmgr.errors import IntegrityError
 from connmgr.vault import Connection, Database, Vault
-from connmgr.vault.record import AUTHENTICATED, fingerprint
-from connmgr.vault.tables import connection
-from connmgr.vault.wellknown import ALL_CONNECTIONS, LOCAL
+from connmgr.vault.connection_rows import AUTHENTICATED, fingerprint
+from connmgr.vault.names import ALL_CONNECTIONS, LOCAL
+from connmgr.vault.schema import connection
 from tests.vault.conftest import Add
 
 

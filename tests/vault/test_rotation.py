@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
-from connmgr.secrets import keyfile
-from connmgr.secrets.keyfile import KeyFile, VaultKey, load
-from connmgr.secrets.passphrase import Cost, KeyDerivation
+from connmgr.secrets import vault_key
+from connmgr.secrets.passphrases import Cost, KeyDerivation
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import KeyFile, VaultKey, load
 from connmgr.vault import Vault, open_database, principals
-from connmgr.vault.rotation import rotate
-from connmgr.vault.wellknown import ALL_CONNECTIONS
+from connmgr.vault.integrity import rotate
+from connmgr.vault.names import ALL_CONNECTIONS
 from tests.vault.conftest import make_older
 from tests.vault.people import PASSPHRASES, add_connection, copied, edit, new_directory, opened, value_of
 
@@ -231,7 +231,7 @@ def test_rotation_survives_being_killed_at_each_step(filled: tuple[Path, dict[st
 
         def rotate_and_die(killer: Killer = killer) -> None:
             for name in ("open", "fsync", "rename", "unlink"):
-                setattr(keyfile.os, name, killer.before(getattr(os, name)))
+                setattr(vault_key.os, name, killer.before(getattr(os, name)))
             from connmgr.vault import principal_rows
 
             principal_rows.put_meta = killer.before(principal_rows.put_meta)  # type: ignore[assignment]
@@ -275,7 +275,7 @@ def test_a_change_of_passphrase_survives_being_killed(directory: Path, one_salt:
         vault.principals.change_passphrase("alice", *reversed(passphrases))
 
     def works(vault: Vault, passphrase: str) -> bool:
-        user = vault.principals._known()["alice"]
+        user = vault.principals._load()["alice"]
         private = user.unwrap(vault.principals._derivation.derive(passphrase, user.salt, user.cost or Cost(0, 0)))
         if private is None:
             return False

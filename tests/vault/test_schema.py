@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from connmgr.vault import Vault, schema
-from connmgr.vault.tables import metadata
+from connmgr.vault.schema import metadata
 
 FOR_QUERIES = {"ix_connection_query", "ix_connection_depth", "ix_connection_long"}
 """Indices that differ between the databases."""

@@ -16,8 +16,8 @@ import pytest
 
 from connmgr.errors import VaultUnavailable
 from connmgr.vault import Vault
-from connmgr.vault.postgresql import _LOCK
-from connmgr.vault.wellknown import DEFAULT, LOCAL
+from connmgr.vault.backends import _LOCK
+from connmgr.vault.names import DEFAULT, LOCAL
 from tests.vault.conftest import Add
 from tests.vault.postgres import Postgres
 
@@ -115,8 +115,8 @@ def test_a_crash_of_the_server_loses_and_doubles_nothing(own_postgres: Postgres,
 def test_a_frozen_server_is_told_and_survived(
     own_postgres: Postgres, name: str, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connmgr.vault.postgresql.ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr("connmgr.vault.postgresql.CONNECT_SECONDS", 2)
+    monkeypatch.setattr("connmgr.vault.backends.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("connmgr.vault.backends.CONNECT_SECONDS", 2)
     shared = open_vault(own_postgres.dsn(name))
     pids = [*own_postgres.backends(name), own_postgres.pid]
     for pid in pids:
@@ -208,7 +208,7 @@ def test_a_full_disk_of_the_server_is_told(own_postgres: Postgres, name: str, sh
 def test_another_writer_is_waited_for_but_not_for_ever(
     own_postgres: Postgres, name: str, open_vault: OpenVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connmgr.vault.postgresql._SETTINGS", "SET lock_timeout = '50ms'")
+    monkeypatch.setattr("connmgr.vault.backends._SETTINGS", "SET lock_timeout = '50ms'")
     vault = open_vault(own_postgres.dsn(name))
     with psycopg.connect(own_postgres.dsn(name)) as other:
         other.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])

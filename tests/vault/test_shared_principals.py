@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import IntegrityError, SecretLocked, StartupError, UnknownPrincipal, VaultUnavailable
-from connmgr.secrets.keyfile import KeyFile
 from connmgr.secrets.principals import Access
+from connmgr.secrets.vault_key import KeyFile
 from connmgr.vault import Vault, open_database
-from connmgr.vault.rotation import rotate
+from connmgr.vault.integrity import rotate
 from tests.vault.conftest import KEY, Add
 from tests.vault.postgres import Postgres
 

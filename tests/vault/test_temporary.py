@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connmgr.errors import TemporaryLimit, UnknownConnection
-from connmgr.vault import Vault, temporary
-from connmgr.vault.temporary import TemporaryConnections
+from connmgr.vault import Vault, unstored
+from connmgr.vault.unstored import TemporaryConnections
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(temporary, "time", clock)
+    monkeypatch.setattr(unstored, "time", clock)
     return clock
 
 
@@ -66,7 +66,7 @@ def test_it_lasts_as_long_as_anybody_holds_it(clock: Clock) -> None:
 def test_there_is_a_limit_which_those_that_are_over_do_not_count_against(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporary, "MAX_TEMPORARY", 2)
+    monkeypatch.setattr(unstored, "MAX_TEMPORARY", 2)
     kept = TemporaryConnections()
     ids = [add(kept, host) for host in "ab"]
     with pytest.raises(TemporaryLimit):

@@ -28,8 +28,8 @@ from connmgr.cli.output import counted, json_option, print_json, print_table
 from connmgr.client import Client, ClientError
 from connmgr.client.address import is_address_named
 from connmgr.errors import ConnmgrError
+from connmgr.paths import daemon_file_of, read_daemon_file
 from connmgr.printable import visible
-from connmgr.whereabouts import file_of, read
 
 if TYPE_CHECKING:
     from connmgr.settings import Settings
@@ -292,7 +292,7 @@ def _daemon(examined: Examined) -> Iterator[Finding]:
     holder = _holder(settings.data_dir / "lock")
     if holder:
         yield Finding("daemon", OK, holder)
-    yield from _told_whereabouts(file_of(settings.auth_file))
+    yield from _told_whereabouts(daemon_file_of(settings.auth_file))
     if os.path.lexists(settings.auth_file):
         yield _private("auth file", settings.auth_file, 0o600)
         if not holder and not answer:
@@ -304,7 +304,7 @@ def _daemon(examined: Examined) -> Iterator[Finding]:
 
 def _told_whereabouts(path: Path) -> Iterator[Finding]:
     try:
-        running = read(path)
+        running = read_daemon_file(path)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -20,8 +20,8 @@ from connmgr.cli.connect import program
 from connmgr.cli.exits import UNREACHABLE, Failure
 from connmgr.cli.options import read_settings, require_owner, setting_options
 from connmgr.cli.output import json_option, print_json, print_table
+from connmgr.paths import find_daemon
 from connmgr.settings import Settings, options
-from connmgr.whereabouts import find
 
 DIRECTORIES = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 """Variables for the places of files; the service would not have them otherwise."""
@@ -54,7 +54,7 @@ def install(*, ssh_agent: bool, dry_run: bool, **given: Any) -> None:
         click.echo(text, nl=False)
         return
     manager.require()
-    running = find(settings.auth_file)
+    running = find_daemon(settings.auth_file)
     if running and not manager.state().active:
         message = f"A daemon already runs at {running.url} (process {running.pid})"
         raise Failure(f"{message}. End it with `connmgr stop`, then repeat this.")

@@ -23,7 +23,7 @@ from connmgr.cli.selection import (
 from connmgr.cli.sessions import SHARED, own_or, session_or_none, shell_label
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import split_elevation, telling
-from connmgr.posix_session import named
+from connmgr.processes import posix_session_of
 
 _session = click.option(
     "--session",
@@ -169,7 +169,7 @@ def _shells(client: Client, id: str, session: str | None) -> list[NamedShell]:
 
 def _is(name: str | None, session: str) -> bool:
     """Whether ``session`` is a shell's name, or that of the terminal or the process that it belongs to."""
-    own = named(name)
+    own = posix_session_of(name)
     if own is not None and session in (own.terminal, str(own.pid)):
         return True
     return session == (SHARED if name is None else name)

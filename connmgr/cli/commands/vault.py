@@ -142,7 +142,7 @@ def backup(file: Path, *, as_json: bool, **given: Any) -> None:
     settings = read_settings(given)
     from connmgr.daemon.storage import database_url
     from connmgr.errors import StartupError
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import open_database
     from connmgr.vault.backup import backup as write
 
@@ -175,7 +175,7 @@ def restore(file: Path, *, as_json: bool, **given: Any) -> None:
     before you start a daemon.
     """
     settings = read_settings(given)
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import backup as copies
     from connmgr.vault import open_database
 
@@ -243,9 +243,9 @@ def rotate_key(**given: Any) -> None:
     from connmgr.daemon.files import private_directory
     from connmgr.daemon.storage import database_url, key_store
     from connmgr.errors import StartupError
-    from connmgr.secrets.process import harden
+    from connmgr.processes import harden
     from connmgr.vault import VaultLock, open_database
-    from connmgr.vault.rotation import rotate
+    from connmgr.vault.integrity import rotate
 
     harden()
     private_directory(settings.data_dir, "data directory")

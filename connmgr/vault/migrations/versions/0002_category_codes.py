@@ -1,4 +1,4 @@
-"""Adds the authentication code of categories; :mod:`connmgr.vault.upgrade`, which has the vault's key, fills it in."""
+"""Adds the authentication code of categories; :mod:`connmgr.vault.integrity`, which has the key, fills it in."""
 
 import sqlalchemy as sa
 from alembic import op

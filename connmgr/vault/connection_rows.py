@@ -1,23 +1,43 @@
-"""Rows of the table ``connection``: creating, finding, placing, writing and deleting them."""
+"""Stored connections as rows: the authentication code that binds a row's columns together, reading and writing.
+
+Every function works within a transaction. Those that return rows do not verify them, unless they say so.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from connmgr.errors import ConnectionCycle, UnknownCategory, UnknownConnection
-from connmgr.vault.elevated import with_elevation
-from connmgr.vault.path import SEPARATOR, segment
-from connmgr.vault.record import Row, canonical
-from connmgr.vault.tables import category as category_table
-from connmgr.vault.tables import connection as table
-from connmgr.vault.tables import connection_reference as reference
-from connmgr.vault.tables import job as job_table
-from connmgr.vault.tables import now
-from connmgr.vault.tree import chunks, dependents
+from connmgr.errors import ConnectionCycle, IntegrityError, UnknownCategory, UnknownConnection
+from connmgr.plugin import AnyConnectionType, Tunnel, Wrapper
+from connmgr.secrets.vault_key import VaultKey
+from connmgr.vault.names import LOCAL, SEPARATOR, segment, with_elevation
+from connmgr.vault.schema import Row, canonical, chunks, closure, now
+from connmgr.vault.schema import category as category_table
+from connmgr.vault.schema import connection as table
+from connmgr.vault.schema import connection_reference as reference
+from connmgr.vault.schema import job as job_table
+
+BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
+"""Prefixes of the authentication codes of connections, in an older and in the current schema."""
+
+# The code covers everything that decides where a command and its secrets go: the host, the names by which people choose
+# a connection, and what it runs over. It leaves out times, state and cache; depth, which follows from the path; the
+# fingerprint, because changing it can only store an equal connection twice; and references, because changing them
+# changes the dependency digest, the column ``way``.
+_AT_FIRST = ("id", "type", "data", "name", "path", "parent", "category")
+AUTHENTICATED = (*_AT_FIRST, "way")
+_COVERED = {BEFORE_WAYS: _AT_FIRST, FORMAT: AUTHENTICATED}
+
+SET_BY_TOKEN = "setByToken"  # noqa: S105 - the name of a member
+"""The member of a connection's ``cache`` with the id of the token that added it, or changed its data or category."""
 
 _OF_FINGERPRINTS = (
     sa.select(table)
@@ -26,7 +46,6 @@ _OF_FINGERPRINTS = (
 )
 
 _UPDATE = table.update().where(table.c.id == sa.bindparam("row"))
-
 
 # Built once, because building a statement costs more than looking up a row.
 _BY_IDS = table.c.id.in_(sa.bindparam("ids", expanding=True))
@@ -38,8 +57,111 @@ _TARGETS = sa.select(reference.c.target).where(reference.c.source == sa.bindpara
 _ONE = sa.select(table).where(table.c.id == sa.bindparam("id"))
 
 
-SET_BY_TOKEN = "setByToken"  # noqa: S105 - the name of a member
-"""The member of a connection's ``cache`` with the id of the token that added it, or changed its data or category."""
+@dataclass(frozen=True)
+class Connection:
+    """A stored connection. Times are aware and in UTC."""
+
+    id: str
+    name: str
+    path: tuple[str, ...]
+    """Lower-cased, ``_`` for ``/``; begins with the path of the connection that a wrapper runs in."""
+    type: str
+    data: dict[str, Any]
+    """Without ``type``; secrets in sealed form."""
+    category: str
+    dependency_digest: str
+    """Binds it to the connections that it runs over; see :mod:`connmgr.vault.dependencies`."""
+    created: datetime
+    last_used: datetime
+    last_modified: datetime
+    state: dict[str, Any]
+    cache: dict[str, Any]
+
+
+def fingerprint(data: Mapping[str, Any]) -> bytes:
+    """Return the SHA-256 of ``data``, equal for equal data; the caller blanks secrets, so that none can be guessed."""
+    return hashlib.sha256(canonical(without_nulls(data)).encode()).digest()
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a JSON value without null members of its objects, which count as not given."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def mac(row: Row, key: VaultKey, format: str = FORMAT) -> bytes:
+    """Return the authentication code of a row of the table ``connection``."""
+    return key.mac(canonical([format, *(row[name] for name in _COVERED[format])]).encode())
+
+
+def intact(row: Row, key: VaultKey, format: str = FORMAT) -> bool:
+    try:
+        authentic = hmac.compare_digest(mac(row, key, format), row["mac"])
+        return authentic and row["depth"] == row["path"].count(SEPARATOR) + 1
+    except (TypeError, ValueError):
+        # SQLite keeps values of any type in any column.
+        return False
+
+
+def verify(row: Row, key: VaultKey, format: str = FORMAT) -> None:
+    """Raise :class:`IntegrityError` for a row that connmgr did not write."""
+    if not intact(row, key, format):
+        raise _changed(row)
+
+
+def _changed(row: Row) -> IntegrityError:
+    advice = "remove it, or restore the vault from a backup"
+    return IntegrityError(f"Connection {row['id']} was changed outside of connmgr: {advice}.", connection=row["id"])
+
+
+def load(row: Row, key: VaultKey) -> Connection:
+    """Return the connection of a complete row.
+
+    :raises IntegrityError: connmgr did not write it.
+    """
+    verify(row, key)
+    try:
+        state, cache = json.loads(row["state"]), json.loads(row["cache"])
+    except (TypeError, ValueError, RecursionError):
+        raise _changed(row) from None
+    if not isinstance(state, dict) or not isinstance(cache, dict):
+        raise _changed(row)
+    return Connection(
+        id=row["id"],
+        name=row["name"],
+        path=tuple(row["path"].split(SEPARATOR)),
+        type=row["type"],
+        data=json.loads(row["data"]),
+        category=row["category"],
+        dependency_digest=row["way"],
+        created=row["created"],
+        last_used=row["last_used"],
+        last_modified=row["last_modified"],
+        state=state,
+        cache=cache,
+    )
+
+
+class Placing(NamedTuple):
+    """The part of a path before the connection's own name: the path of ``parent``, a uuid, and ``folder``."""
+
+    parent: Any = None
+    folder: str | None = None
+
+
+def placing(kind: AnyConnectionType, data: Mapping[str, Any]) -> Placing:
+    """Return the placing of a connection with ``data``, in which references are in the clients' form."""
+    if not isinstance(kind, Wrapper | Tunnel) or not kind.via:
+        return Placing()
+    named = data.get(kind.via)
+    if isinstance(kind, Wrapper):
+        return Placing(named)
+    # A connection on the local machine needs no path before its name.
+    id = named.get("storeId") if isinstance(named, Mapping) else named
+    return Placing(None if isinstance(id, str) and id.lower() == LOCAL else named, kind.folder)
 
 
 def marked(cache: str, token: str | None) -> str:
@@ -80,11 +202,11 @@ def insert(tx: sa.Connection, rows: Sequence[Row], references: Mapping[str, Iter
 
 def candidates(tx: sa.Connection, fingerprints: Iterable[bytes]) -> dict[bytes, list[Row]]:
     """Return the rows that may be equivalent to data of each of ``fingerprints``, oldest first."""
-    found: dict[bytes, list[Row]] = {fingerprint: [] for fingerprint in fingerprints}
-    for some in chunks(found):
+    by_fingerprint: dict[bytes, list[Row]] = {fingerprint: [] for fingerprint in fingerprints}
+    for some in chunks(by_fingerprint):
         for row in tx.execute(_OF_FINGERPRINTS, {"some": some}).mappings():
-            found[row["fingerprint"]].append(row)
-    return found
+            by_fingerprint[row["fingerprint"]].append(row)
+    return by_fingerprint
 
 
 def one(tx: sa.Connection, id: str) -> Row:
@@ -109,7 +231,7 @@ def existing(tx: sa.Connection, ids: Iterable[str]) -> dict[str, Row]:
 
 
 def basis(tx: sa.Connection, id: str) -> tuple[str, str] | None:
-    """Return data and way of the row ``id``, or None; the way changes with every connection that it runs over."""
+    """Return data and dependency digest of the row ``id``, or None."""
     row = tx.execute(_BASIS, {"id": id}).one_or_none()
     return None if row is None else (row.data, row.way)
 
@@ -196,18 +318,37 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]],
 
 def _by_id(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
     wanted = dict.fromkeys(ids)
-    found = _existing(tx, wanted, statement)
+    rows = _existing(tx, wanted, statement)
     for id in wanted:
-        if id not in found:
+        if id not in rows:
             raise UnknownConnection(id)
-    return found
+    return rows
 
 
 def _existing(tx: sa.Connection, ids: Iterable[str], statement: sa.Select[Any]) -> dict[str, Row]:
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for some in chunks(ids):
         result = tx.execute(statement, {"ids": some})
         names = list(result.keys())
         # A dict is read several times faster than a row of SQLAlchemy's.
-        found.update({row.id: dict(zip(names, row, strict=True)) for row in result})
-    return found
+        rows.update({row.id: dict(zip(names, row, strict=True)) for row in result})
+    return rows
+
+
+def dependents(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return the connections ``ids`` and all that run over them."""
+    return closure(tx, ids, reference, "source", "target")
+
+
+def carriers(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
+    """Return the connections ``ids`` and all that they run over."""
+    return closure(tx, ids, reference, "target", "source")
+
+
+def sealed_secrets(data: Any) -> Iterator[dict[str, Any]]:
+    """Yield each sealed secret within the ``data`` of a connection of any type."""
+    if isinstance(data, dict) and "encryptedToken" in data:
+        yield data
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from sealed_secrets(each)

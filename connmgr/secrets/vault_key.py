@@ -1,7 +1,9 @@
-"""The vault's key, and the file that contains it."""
+"""The vault's key, and its stores: a file, or the keyring of the operating system (``connmgr[keyring]``)."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import contextlib
 import errno
 import hmac
@@ -10,9 +12,12 @@ import stat
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from connmgr.errors import StartupError
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
 
 KEY_BYTES = 32
 
@@ -25,6 +30,46 @@ _AUDIT = b"connmgr.audit"
 
 _MISSING = "The vault's key is missing, and the vault is not empty: put back the key that belongs to it."
 _WRONG = "The key is not the one that this vault was made with: put back the key that belongs to it."
+
+_SERVICE = "connmgr"
+
+
+def load(path: Path, *, create: bool, verifier: bytes | None = None) -> VaultKey:
+    """Return the key in the file ``path``; see :func:`load_from`."""
+    return load_from(KeyFile(path), create=create, verifier=verifier)
+
+
+def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -> VaultKey:
+    """Return the key in ``store``, and finish an interrupted rotation.
+
+    ``create`` allows a new key, for an empty vault. Of the keys in the store, the one that matches the vault's
+    ``verifier`` (:meth:`VaultKey.verifier`) is kept.
+    :raises StartupError: no key, the wrong key, or a store in a bad state; nothing was changed.
+    """
+    current, following = store.read(), store.read_next()
+    if verifier is not None:
+        return _recognised(store, current, following, verifier)
+    if current is not None:
+        if following is not None and not create:
+            raise StartupError("A rotation of the vault's key was interrupted: the vault must tell the keys apart.")
+        return current
+    if not create:
+        raise StartupError(_MISSING)
+    store.discard_next()
+    key = VaultKey.generate()
+    store.write_next(key)
+    store.promote()
+    return key
+
+
+def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes) -> VaultKey:
+    if current is not None and current.matches(verifier):
+        store.discard_next()
+        return current
+    if following is not None and following.matches(verifier):
+        store.promote()
+        return following
+    raise StartupError(_MISSING if current is None else _WRONG)
 
 
 class VaultKey:
@@ -201,39 +246,90 @@ class KeyFile:
             raise StartupError(f"The key file {path} is open to others: run chmod 600 {path}")
 
 
-def load(path: Path, *, create: bool, verifier: bytes | None = None) -> VaultKey:
-    """Return the key in the file ``path``; see :func:`load_from`."""
-    return load_from(KeyFile(path), create=create, verifier=verifier)
+class Keyring:
+    """Keeps the key in the entry ``connmgr`` of the keyring, under the path of the vault's data directory."""
+
+    def __init__(self, data_dir: Path, backend: KeyringBackend | None = None) -> None:
+        """Use ``backend``, or the system's preferred one; raise :class:`StartupError` if there is none."""
+        self._entry = str(data_dir.absolute())
+        self._backend = backend or _system_backend()
+
+    def read(self) -> VaultKey | None:
+        return self._read(self._entry)
+
+    def read_next(self) -> VaultKey | None:
+        return self._read(self._next)
+
+    def write_next(self, key: VaultKey) -> None:
+        self._write(self._next, key)
+
+    def promote(self) -> None:
+        # A keyring cannot rename. After an interruption here both entries hold the same key, and `load_from` removes
+        # the next one.
+        key = self.read_next()
+        if key is None:
+            raise StartupError("The keyring has lost the new key that the rotation stored in it.")
+        self._write(self._entry, key)
+        self.discard_next()
+
+    def discard_next(self) -> None:
+        from keyring.errors import PasswordDeleteError
+
+        try:
+            self._backend.delete_password(_SERVICE, self._next)
+        except PasswordDeleteError:
+            return
+        except Exception as error:
+            raise _unusable(error) from error
+
+    @property
+    def _next(self) -> str:
+        return self._entry + " (next)"
+
+    def _read(self, entry: str) -> VaultKey | None:
+        try:
+            text = self._backend.get_password(_SERVICE, entry)
+        except Exception as error:
+            raise _unusable(error) from error
+        if text is None:
+            return None
+        try:
+            raw = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if len(raw) != KEY_BYTES:
+            raise StartupError(f"The keyring's entry {_SERVICE!r} for {entry} does not hold a vault key.")
+        return VaultKey(raw)
+
+    def _write(self, entry: str, key: VaultKey) -> None:
+        try:
+            self._backend.set_password(_SERVICE, entry, base64.b64encode(key.exposed()).decode())
+        except Exception as error:
+            raise _unusable(error) from error
 
 
-def load_from(store: KeyStore, *, create: bool, verifier: bytes | None = None) -> VaultKey:
-    """Return the key in ``store``, and finish an interrupted rotation.
-
-    ``create`` allows a new key, for an empty vault. Of the keys in the store, the one that matches the vault's
-    ``verifier`` (:meth:`VaultKey.verifier`) is kept.
-    :raises StartupError: no key, the wrong key, or a store in a bad state; nothing was changed.
-    """
-    current, following = store.read(), store.read_next()
-    if verifier is not None:
-        return _recognised(store, current, following, verifier)
-    if current is not None:
-        if following is not None and not create:
-            raise StartupError("A rotation of the vault's key was interrupted: the vault must tell the keys apart.")
-        return current
-    if not create:
-        raise StartupError(_MISSING)
-    store.discard_next()
-    key = VaultKey.generate()
-    store.write_next(key)
-    store.promote()
-    return key
+def _system_backend() -> KeyringBackend:
+    try:
+        import keyring
+        from keyring.backends.fail import Keyring as NoBackend
+        from keyring.backends.null import Keyring as Disabled
+    except ImportError as error:
+        raise StartupError(
+            "The setting key_store is keyring: install connmgr[keyring], in a clone by `pip install '.[keyring]'`."
+        ) from error
+    try:
+        backend = keyring.get_keyring()
+    except Exception as error:
+        raise _unusable(error) from error
+    if isinstance(backend, NoBackend | Disabled):
+        raise StartupError("No keyring of the operating system is available; set key_store to file, or unlock one.")
+    return backend
 
 
-def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey | None, verifier: bytes) -> VaultKey:
-    if current is not None and current.matches(verifier):
-        store.discard_next()
-        return current
-    if following is not None and following.matches(verifier):
-        store.promote()
-        return following
-    raise StartupError(_MISSING if current is None else _WRONG)
+# Third-party backends raise more than the package's own errors.
+def _unusable(error: Exception) -> StartupError:
+    from keyring.errors import KeyringLocked
+
+    if isinstance(error, KeyringLocked):
+        return StartupError("The operating system's keyring is locked: unlock it and start again.")
+    return StartupError(f"The operating system's keyring cannot be used ({type(error).__name__}).")

@@ -12,7 +12,7 @@ import pytest
 def test_core_dumps_are_off_and_children_are_as_usual() -> None:
     script = """
 import ctypes, resource, subprocess, sys
-from connmgr.secrets.process import harden
+from connmgr.processes import harden
 _, hard = resource.getrlimit(resource.RLIMIT_CORE)
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 harden()

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, SecretLocked
 from connmgr.secrets.principals import Access
 from connmgr.vault import Database, Vault
+from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.integrity import faults
-from connmgr.vault.record import fingerprint
-from connmgr.vault.tables import connection as table
-from connmgr.vault.tables import connection_reference as reference
+from connmgr.vault.schema import connection as table
+from connmgr.vault.schema import connection_reference as reference
 from tests.vault.conftest import KEY, Add, make_older
 from tests.vault.test_record import change, stored
 
@@ -33,8 +33,8 @@ class Chain:
 
     def way(self) -> list[str]:
         """Return the names of the connections below the elevated one."""
-        bound = self.vault.connections.get(self.elevated).way
-        return sorted(one.name for one in self.vault.connections.way([self.inner], bound).values())
+        bound = self.vault.connections.get(self.elevated).dependency_digest
+        return sorted(one.name for one in self.vault.connections.carriers_of([self.inner], bound).values())
 
     def update(self, id: str, **options: Any) -> None:
         data = {"host": "moved"}
@@ -113,11 +113,11 @@ def test_a_connection_led_astray_is_tied_anew_by_turning_it_away_alone(chain: Ch
 def test_an_older_vault_is_tied_as_it_stands_and_once(
     chain: Chain, vault: Vault, url: str, open_vault: Callable[..., Vault], behind: Database, revision: str
 ) -> None:
-    bound = {id: vault.connections.get(id).way for id in vault.connections.query()}
+    bound = {id: vault.connections.get(id).dependency_digest for id in vault.connections.query()}
     vault.database.write(lambda tx: make_older(tx, revision=revision))
     assert faults(vault.database, KEY) == []
     current = open_vault(url)
-    assert {id: current.connections.get(id).way for id in bound} == bound
+    assert {id: current.connections.get(id).dependency_digest for id in bound} == bound
     chain.vault = current
     assert chain.way()
     old = stored(behind, chain.gateway)

@@ -1,29 +1,36 @@
-"""Starts processes and TCP streams over the link of a stored connection."""
+"""Channels over the link of a stored connection: a link that answers, a process started on it, a TCP stream."""
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.errors import ShellLost
 from connmgr.links.link import Lease, Link
 from connmgr.links.table import LinkTable
-from connmgr.plugin import LEAST_SECONDS, Channel, Deadline
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 
 PROBE_SECONDS = 5.0
 """Longest wait for an overdue sign of life; then the connection is opened again."""
 
+RECEIVE_BYTES = 128 * 1024
+LOOK_SECONDS = 1.0
+"""Interval at which a waiting write checks its deadline."""
+
 Open = Callable[[Link, float], Channel]
 """Opens a channel of a link within a number of seconds."""
 
 
-def answering(
+def lease_live_link(
     links: LinkTable, connection: str, access: Access, deadline: Deadline, cancellation: Cancellation = NEVER
 ) -> Lease:
-    """Lease a link whose far side answers; retire links that give no sign of life.
+    """Lease a link whose remote answers; retire links that give no sign of life.
 
     :raises connmgr.errors.ConnmgrError: what leasing raises.
     """
@@ -37,7 +44,7 @@ def answering(
             lease.link.retire()
 
 
-def start_over(
+def open_on_link(
     links: LinkTable,
     connection: str,
     access: Access,
@@ -55,7 +62,7 @@ def start_over(
     """
     deadline = Deadline(timeout)
     while True:
-        lease = answering(links, connection, access, deadline, cancellation)
+        lease = lease_live_link(links, connection, access, deadline, cancellation)
         with ExitStack() as cleanup:
             cleanup.callback(lease.release)
             cancellation.require()
@@ -70,3 +77,51 @@ def start_over(
                 continue
             cleanup.pop_all()
             return lease, channel
+
+
+class TcpChannel(Channel):
+    """A channel whose output is the data received by ``stream``; its exit status is 0 at the stream's end."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        stream.settimeout(LOOK_SECONDS)
+        self._stream = stream
+        self._ended = threading.Event()
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        if self._ended.is_set():
+            raise EOFError
+        try:
+            data = self._stream.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            return b"", b""
+        except OSError:
+            data = b""
+        if not data:
+            self._ended.set()
+            raise EOFError
+        return data, b""
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        until = time.monotonic() + timeout
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._stream.send(rest) :]
+            except TimeoutError:
+                if time.monotonic() >= until:
+                    raise
+
+    def shutdown_write(self) -> None:
+        self._stream.shutdown(socket.SHUT_WR)
+
+    def exit_status(self, timeout: float) -> int:
+        if not self._ended.wait(max(0.0, timeout)):
+            raise TimeoutError("The stream is open.")
+        return 0
+
+    def close(self) -> None:
+        # Wakes a reading thread; some streams cannot end only their input.
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+        self._ended.set()

@@ -1,10 +1,19 @@
-"""Filters over paths: compiled once, then matched in SQLite, in PostgreSQL, or here.
+"""Names and ids: the entries of every vault, ids of elevated connections, names in paths, and filters over paths.
 
-A pattern must match the whole path, and ignores case. ``*`` matches any characters of one segment, ``**`` any
-characters, separators included, ``?`` one character of a segment, ``[abc]``, ``[a-z]`` and ``[!abc]`` one character
-that is in a set or not, ``{a,b}`` either text; braces may be nested. A ``**`` between separators may match no segment
-at all: ``x/**`` matches ``x``, ``**/x`` too, and ``x/**/y`` matches ``x/y``. ``*`` alone matches everything. A special
-character in brackets matches itself: ``[*]``.
+A *path* is the names from the first segment to the last, lower-cased and joined by ``/``. A *filter* is a pattern that
+must match a whole path, and ignores case:
+
+===================  ==================================================================================================
+``*``                any characters of one segment; alone it matches everything
+``**``               any characters, separators included; between separators it may match no segment at all: ``x/**``
+                     matches ``x``, ``**/x`` too, and ``x/**/y`` matches ``x/y``
+``?``                one character of a segment
+``[abc]`` ``[a-z]``  one character that is in a set, with ``!`` at the beginning one that is not
+``{a,b}``            either text; braces may be nested
+===================  ==================================================================================================
+
+A special character in brackets matches itself: ``[*]``. A pattern is compiled once, then matched in SQLite or in
+PostgreSQL by :mod:`connmgr.vault.search`, or here by :class:`Matcher`.
 """
 
 from __future__ import annotations
@@ -12,10 +21,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from connmgr.errors import InvalidRequest
-from connmgr.vault.path import SEPARATOR, fold
+
+ALL_CONNECTIONS = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
+"""The root of the categories."""
+
+DEFAULT = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+"""The default category of connections."""
+
+LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+"""The connection to the machine that the daemon runs on."""
+
+SEPARATOR = "/"
+MAX_NAME_CHARACTERS = 255
+"""Longest name: PostgreSQL cannot index values of any length."""
+
+ELEVATION_SEPARATOR = "+"
+"""Between the parts of an elevated connection's id. It stands in no uuid; a user's name may contain it."""
+
+OWNER = "owner"
+"""The holder of the elevated connections that no token has asked for."""
 
 MAX_CHARACTERS = 1000
 """Longest pattern."""
@@ -23,8 +50,49 @@ MAX_CHARACTERS = 1000
 MAX_ALTERNATIVES = 64
 """Most patterns that one pattern may expand to, through braces and segments that ``**`` may omit."""
 
-
 MAX_BRACE_DEPTH = 10
+
+
+def fold(text: str) -> str:
+    """Return ``text`` in lower case by character; :meth:`str.lower` would depend on neighbouring characters."""
+    return text.lower() if text.isascii() else "".join(map(str.lower, text))
+
+
+def segment(name: str) -> str:
+    """Return ``name`` as in a path, lower-cased, ``_`` for ``/``; raise :class:`InvalidRequest` if it is too long."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(f"name: longer than {MAX_NAME_CHARACTERS} characters.")
+    return fold(name).replace(SEPARATOR, "_")
+
+
+class Elevation(NamedTuple):
+    """What an elevated connection is derived from; ``holder`` is the id of a token, or :data:`OWNER`."""
+
+    base: str
+    holder: str
+    user: str
+
+    @property
+    def id(self) -> str:
+        """The id of the elevated connection."""
+        return ELEVATION_SEPARATOR.join(self)
+
+
+def elevation_of(id: str) -> Elevation | None:
+    """Return what the connection ``id`` is derived from; None for one that is not elevated."""
+    parts = id.split(ELEVATION_SEPARATOR, 2) if ELEVATION_SEPARATOR in id else []
+    return Elevation(*parts) if len(parts) == 3 and all(parts) else None
+
+
+def base_of(id: str) -> str:
+    """Return the id of the connection that an elevated one runs over, or ``id`` itself."""
+    elevation = elevation_of(id)
+    return id if elevation is None else elevation.base
+
+
+def with_elevation(base: str, elevation: str) -> str:
+    """Return the id of a connection by its parts: that of the one below, and the rest, which may be empty."""
+    return f"{base}{ELEVATION_SEPARATOR}{elevation}" if elevation else base
 
 
 @dataclass(frozen=True)
@@ -54,21 +122,22 @@ ANY = OneOf()
 WITHIN, ACROSS = Many(across=False), Many(across=True)
 
 
-def compile(pattern: str, *, below_root: bool = False) -> list[Alternative] | None:
+def compile_pattern(pattern: str, *, below_root: bool = False) -> list[Alternative] | None:
     """Return the alternatives of ``pattern``, one of which must match; None for ``*``, which matches all.
+
     With ``below_root`` a path matches with and without its first segment.
     :raises InvalidRequest: the pattern is malformed, too long, or has too many alternatives.
     """
     if pattern in ("*", "**"):
         return None
-    alternatives = compile_exact(fold(pattern))
+    alternatives = compile_exact_pattern(fold(pattern))
     return alternatives if not below_root else [one for each in alternatives for one in beneath_root(each)]
 
 
-def compile_exact(pattern: str) -> list[Alternative]:
-    """Return the alternatives of a case-sensitive ``pattern``, as for paths on a far side.
+def compile_exact_pattern(pattern: str) -> list[Alternative]:
+    """Return the alternatives of a case-sensitive ``pattern``, as for paths on a remote.
 
-    :raises InvalidRequest: as :func:`compile`.
+    :raises InvalidRequest: as :func:`compile_pattern`.
     """
     if len(pattern) > MAX_CHARACTERS:
         raise InvalidRequest(f"The filter is too long: at most {MAX_CHARACTERS} characters.")
@@ -84,25 +153,25 @@ def beneath_root(alternative: Alternative) -> tuple[Alternative, Alternative]:
 def divided(pattern: str) -> list[tuple[Alternative, Alternative]]:
     """Return pairs of patterns; a path matches ``pattern`` if a pair matches the parts around one of its separators."""
     # Empty for a pattern that matches no separator, and for `*`, which matches all.
-    pairs = (pair for alternative in compile(pattern) or [] for pair in _divided(alternative))
+    pairs = (pair for alternative in compile_pattern(pattern) or [] for pair in _divided(alternative))
     return list(dict.fromkeys(_limited(pairs)))
 
 
 def _divided(tokens: Alternative) -> Iterator[tuple[Alternative, Alternative]]:
     for at, token in enumerate(tokens):
         # A token across separators may match the end of one part, the separator, and the beginning of the other.
-        kept = token == ACROSS
-        if kept or token == SEPARATOR:
-            yield tokens[: at + kept], tokens[at + 1 - kept :]
+        across = token == ACROSS
+        if across or token == SEPARATOR:
+            yield tokens[: at + across], tokens[at + 1 - across :]
 
 
 def _limited(alternatives: Iterable[Shape]) -> list[Shape]:
-    kept: list[Shape] = []
+    few: list[Shape] = []
     for alternative in alternatives:
-        kept.append(alternative)
-        if len(kept) > MAX_ALTERNATIVES:
+        few.append(alternative)
+        if len(few) > MAX_ALTERNATIVES:
             raise InvalidRequest(f"The filter has too many alternatives: at most {MAX_ALTERNATIVES}.")
-    return kept
+    return few
 
 
 class _Parser:

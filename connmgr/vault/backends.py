@@ -1,0 +1,459 @@
+"""The two databases that can hold a vault, side by side: a SQLite file for one daemon, PostgreSQL for those of a team.
+
+:func:`open_database` chooses by the URL. What the two do differently is the protocol
+:class:`connmgr.vault.database.Backend`; a statement that both understand is written once, elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
+from connmgr.vault import schema
+from connmgr.vault.database import Backend, Database, Fault, Kind
+
+POOL_SIZE, SQLITE_POOL_OVERFLOW, POSTGRESQL_POOL_OVERFLOW, POOL_SECONDS = 8, 56, 24, 10.0
+"""Connections that stay open, those beyond them on either database, and the longest wait for one."""
+
+
+def open_database(url: str) -> Database:
+    """Open the database at ``url`` (SQLAlchemy's form) as it is: nothing is created or changed.
+
+    The URL is ``sqlite:///`` and a path, or begins with ``postgresql+psycopg://``.
+    :raises StartupError: it cannot be reached, is damaged, not a vault, or newer than the program.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, ValueError):
+        # The reason would quote the URL with its password.
+        raise StartupError(
+            "The database URL cannot be read; it looks like postgresql+psycopg://user@host/name."
+        ) from None
+    backend: Backend
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise StartupError("A vault on SQLite needs a file: sqlite:////absolute/path/vault.db")
+        backend = SQLite(Path(parsed.database))
+    elif parsed.get_backend_name() == "postgresql":
+        backend = PostgreSQL(parsed)
+    else:
+        raise StartupError(f"A vault cannot be kept in {parsed.get_backend_name()}: only in SQLite or PostgreSQL.")
+    try:
+        return Database(backend, backend.probe())
+    except BaseException:
+        backend.writer.dispose()
+        raise
+
+
+BUSY_SECONDS = 5.0
+"""Longest wait for another process that holds the file, such as a running backup."""
+
+SCRUB_SECONDS = 0.2
+"""Longest wait for readers; then a later change empties the log."""
+
+_PRAGMAS = (
+    # First, because the next one may have to wait for another process itself.
+    f"busy_timeout = {int(BUSY_SECONDS * 1000)}",
+    # Readers see the last commit while a writer writes, and neither waits for the other (https://sqlite.org/wal.html).
+    # With a rollback journal a listing of 100,000 connections would hold up every change.
+    "journal_mode = WAL",
+    # An acknowledged change must survive a power failure, not only a crash.
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    # Nothing of the vault goes into a temporary directory.
+    "temp_store = MEMORY",
+    # Deleted content does not stay in free pages.
+    "secure_delete = ON",
+    "trusted_schema = OFF",
+    "cell_size_check = ON",
+)
+
+# By text, because Python 3.10 has no error codes of SQLite.
+_SQLITE_FAULTS: dict[str, tuple[Kind, str]] = {
+    "database is locked": (Kind.CONFLICT, "Another process holds the vault's database; try again."),
+    "database or disk is full": (Kind.UNAVAILABLE, "The vault cannot be changed: its disk is full."),
+    "disk I/O error": (Kind.UNAVAILABLE, "The vault's database cannot be read or written: the disk reports an error."),
+    "unable to open database file": (Kind.UNAVAILABLE, "The vault's database file cannot be opened."),
+    "attempt to write a readonly database": (Kind.UNAVAILABLE, "The vault cannot be changed: its file is read-only."),
+}
+_DAMAGE = ("malformed", "file is not a database", "Could not decode to UTF-8")
+
+
+class SQLite:
+    """A vault in the file ``path``."""
+
+    is_shared = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.writer = sa.create_engine(
+            "sqlite://",
+            creator=self._connect,
+            poolclass=sa.QueuePool,
+            pool_size=POOL_SIZE,
+            max_overflow=SQLITE_POOL_OVERFLOW,
+            pool_timeout=POOL_SECONDS,
+            # Reuses the most recent connection, so that the fewest stay open.
+            pool_use_lifo=True,
+        )
+        # A plain BEGIN takes its snapshot with the first statement. If somebody else writes after that, a write in the
+        # same transaction fails at once with SQLITE_BUSY, whatever busy_timeout says. So transactions that write begin
+        # with BEGIN IMMEDIATE (`_begin`), which waits for the write lock before anything is read.
+        self.reader: sa.Engine = self.writer.execution_options(begin="BEGIN")
+        sa.event.listen(self.writer, "begin", _begin)
+
+    def probe(self) -> schema.StoredSchema:
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return schema.StoredSchema()
+        try:
+            return inspect_file(self.path)
+        except (DBAPIError, sqlite3.Error) as error:
+            reason = error.orig if isinstance(error, DBAPIError) else error
+            raise StartupError(f"The vault {self.path} is damaged ({reason}): restore it from a backup.") from error
+        except OSError as error:
+            raise StartupError(f"The vault {self.path} cannot be read: {error.strerror}.") from error
+
+    def prepare(self) -> None:
+        # SQLite gives its files beside this one the same mode.
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(descriptor, 0o600)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise StartupError(f"The vault {self.path} cannot be written to: {error.strerror}.") from error
+        sync_directory(self.path.parent)
+
+    def begin(self, connection: sa.Connection) -> None:
+        connection.begin()
+
+    def mark(self, connection: sa.Connection) -> None:
+        pass
+
+    def outcome(self, mark: str) -> bool:
+        raise NotImplementedError("a commit to a file is answered, or did not happen")
+
+    def scrub(self) -> bool:
+        # secure_delete zeroes freed pages, but the write-ahead log still holds older entries. TRUNCATE copies them into
+        # the file and empties the log; it needs a moment without readers of older snapshots. A reader that stays longer
+        # than SCRUB_SECONDS makes it return "busy", which is not an error: Database.write tries again after the next
+        # change.
+        connection = self.writer.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA busy_timeout = {int(SCRUB_SECONDS * 1000)}")
+            try:
+                return not cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        except sqlite3.Error:
+            return False
+        finally:
+            connection.close()
+
+    def diagnose(self, error: DBAPIError) -> Fault | None:
+        text = str(error.orig)
+        if any(sign in text for sign in _DAMAGE):
+            return Fault(Kind.UNAVAILABLE, IntegrityError("The vault's database is damaged: restore it from a backup."))
+        for sign, (kind, message) in _SQLITE_FAULTS.items():
+            if text.startswith(sign):
+                return Fault(kind, VaultUnavailable(message))
+        return None
+
+    def _connect(self) -> sqlite3.Connection:
+        # Transactions are begun explicitly: Python's module begins none before a change of the schema.
+        connection = sqlite3.connect(
+            f"file:{quote(str(self.path))}?mode=rw", uri=True, isolation_level=None, check_same_thread=False
+        )
+        try:
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+
+def inspect_file(path: Path) -> schema.StoredSchema:
+    """Return the content of the vault in the file ``path``, without writing to it.
+
+    :raises sqlite3.Error, DBAPIError: it is damaged.
+    :raises StartupError: it is not a vault, or a newer one.
+    """
+    with closing(_connect_to_look(path)) as raw:
+        problem = raw.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise sqlite3.DatabaseError(problem.splitlines()[-1])
+        engine = sa.create_engine("sqlite://", creator=lambda: raw, poolclass=sa.StaticPool)
+        with engine.connect() as connection:
+            return schema.look(connection)
+
+
+def _connect_to_look(path: Path) -> sqlite3.Connection:
+    with path.open("rb"):
+        pass
+    if _holds(path, "-journal"):
+        # A process was killed while it set the journal mode: only a writer can recover the file.
+        mode = "mode=rw"
+    elif _holds(path, "-wal"):
+        mode = "mode=ro"
+    else:
+        # Otherwise SQLite would create files for sharing with other processes.
+        mode = "immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None)
+    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+    return connection
+
+
+def _holds(path: Path, suffix: str) -> bool:
+    beside = path.with_name(path.name + suffix)
+    return beside.exists() and beside.stat().st_size > 0
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN IMMEDIATE"))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in ``directory`` durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+HOLDER_BYTES = 400
+
+
+class VaultLock:
+    """Holds the lock file ``path`` until :meth:`release`; the file stays, and names its last holder and its address.
+
+    A vault on PostgreSQL needs no lock, because daemons share it.
+    :raises StartupError: another process holds it, or the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise StartupError(f"The lock file {path} cannot be opened: {error.strerror}.") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").splitlines()
+            os.close(self._descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise StartupError(f"The lock file {path} cannot be locked: {error.strerror}.") from error
+            pid, url = [*holder, "", ""][:2]
+            where = f" and listens on {url}" if url else ""
+            raise StartupError(f"Another connmgr daemon (pid {pid or 'unknown'}) uses this vault{where}.") from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def tell(self, url: str) -> None:
+        """Write the holder's address into the file, for programs that find the lock taken."""
+        os.pwrite(self._descriptor, f"{os.getpid()}\n{url}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Release the lock; calling it again does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> VaultLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+MIN_MAJOR_VERSION = 13
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 10, 5, 30
+"""Limits that the server applies to a statement, a wait for a lock, and an idle transaction."""
+
+ANSWER_SECONDS = 15.0
+"""A server that sends nothing for this long, not even a timeout of a statement, counts as lost."""
+
+MARK_SECONDS = 3600
+"""Age in seconds at which marks are deleted, because no client looks for them any more."""
+
+RECYCLE_SECONDS = 1800
+
+_SETTINGS = (
+    f"SET statement_timeout = '{STATEMENT_SECONDS}s'; SET lock_timeout = '{LOCK_SECONDS}s';"
+    f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+)
+# Every writing transaction holds it: "connmgr" in ASCII. Writes are rare, and one writer at a time keeps two daemons
+# from adding equal connections, which no constraint could prevent.
+_LOCK = int.from_bytes(b"connmgr", "big")
+_BEGIN = sa.text(f"SELECT pg_advisory_xact_lock({_LOCK})")
+_MARK = sa.text(
+    f"WITH old AS (DELETE FROM commit_mark WHERE made < now() - interval '{MARK_SECONDS} s')"  # noqa: S608 - a constant
+    " INSERT INTO commit_mark (mark) VALUES (:mark)"
+)
+_OUTCOME = sa.text("SELECT EXISTS (SELECT FROM commit_mark WHERE mark = :mark)")
+
+_LOST = VaultUnavailable("The vault's database server does not answer; try again.")
+# SQLSTATE, or the class that it begins with: https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRESQL_FAULTS: dict[str, Fault] = {
+    "08": Fault(Kind.LOST, _LOST),
+    "57P": Fault(Kind.LOST, _LOST),
+    "25P03": Fault(Kind.LOST, _LOST),
+    "40001": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
+    "40P01": Fault(Kind.CONFLICT, VaultUnavailable("Other daemons change the vault at the same time; try again.")),
+    "55P03": Fault(Kind.CONFLICT, VaultUnavailable("Another daemon holds the vault; try again.")),
+    "57014": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server took too long; try again.")),
+    "53100": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its server's disk is full.")),
+    "53": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server has no room for more; try again.")),
+    "25006": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault cannot be changed: its database is read-only.")),
+    "42501": Fault(Kind.UNAVAILABLE, VaultUnavailable("The database user lacks a privilege that the vault needs.")),
+    "58": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server reports a fault of its system.")),
+    "28": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database server refuses its user.")),
+    "3F": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database has no schema that its user may use.")),
+    "42P01": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's tables are not in the schema that its user uses.")),
+    "3D000": Fault(Kind.UNAVAILABLE, VaultUnavailable("The vault's database does not exist on its server.")),
+}
+
+
+class PostgreSQL:
+    """A vault in the database that ``url`` names."""
+
+    is_shared = True
+
+    def __init__(self, url: sa.URL) -> None:
+        try:
+            import psycopg
+        except ImportError:
+            raise StartupError(
+                "PostgreSQL needs its driver: install connmgr[postgres], in a clone by `pip install '.[postgres]'`."
+            ) from None
+
+        class Connection(psycopg.Connection[Any]):
+            """A connection whose waits end even if the server hangs."""
+
+            def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    return super().wait(_bounded(gen), *args, **kwargs)
+                except TimeoutError as error:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer") from error
+
+        self._shown = url.set(query={}).render_as_string(hide_password=True)
+        self.writer = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            # Settings apply only after authentication; all travel in one round trip.
+            pool_pre_ping=True,
+            pool_recycle=RECYCLE_SECONDS,
+            pool_size=POOL_SIZE,
+            max_overflow=POSTGRESQL_POOL_OVERFLOW,
+            pool_timeout=POOL_SECONDS,
+            pool_use_lifo=True,
+            connect_args={
+                "connect_timeout": CONNECT_SECONDS,
+                "application_name": "connmgr",
+                # Detects a server that vanished from the network.
+                "keepalives_idle": 30,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 20_000,
+            },
+        )
+        sa.event.listen(self.writer, "do_connect", lambda _, __, args, options: Connection.connect(*args, **options))
+        sa.event.listen(self.writer, "connect", _set_up)
+        self.reader: sa.Engine = self.writer.execution_options(
+            isolation_level="REPEATABLE READ", postgresql_readonly=True
+        )
+
+    def probe(self) -> schema.StoredSchema:
+        try:
+            with self.reader.begin() as connection:
+                version = connection.scalar(sa.text("SELECT current_setting('server_version_num')::integer / 10000"))
+                if version is None or version < MIN_MAJOR_VERSION:
+                    raise StartupError(
+                        f"PostgreSQL at {self._shown} is too old: at least {MIN_MAJOR_VERSION} is needed."
+                    )
+                if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
+                    raise StartupError(f"The vault's database {self._shown} must have the encoding UTF8.")
+                return schema.look(connection)
+        except DBAPIError as error:
+            reason = " ".join(str(error.orig).split())
+            raise StartupError(f"The vault's database {self._shown} cannot be used: {reason}") from error
+
+    def prepare(self) -> None:
+        pass
+
+    def begin(self, connection: sa.Connection) -> None:
+        # The server releases the lock with the transaction, also that of a daemon that was killed or cut off. Waiting
+        # for it ends after LOCK_SECONDS with 55P03, a conflict, which is tried again.
+        connection.execute(_BEGIN)
+
+    def mark(self, connection: sa.Connection) -> str | None:
+        # A mark of our own, because after a crash the server may reuse the number of a transaction.
+        if not sa.inspect(connection).has_table("commit_mark"):
+            # A backup of an older schema is being restored, into an empty database.
+            return None
+        mark = secrets.token_hex(16)
+        connection.execute(_MARK, {"mark": mark})
+        return mark
+
+    def outcome(self, mark: str) -> bool:
+        with self.writer.connect() as connection:
+            # The transaction in question holds this lock until it ends; the next statement sees its result.
+            connection.execute(_BEGIN)
+            return bool(connection.scalar(_OUTCOME, {"mark": mark}))
+
+    def scrub(self) -> bool:
+        # The server clears tables and log itself, by its administrator's settings.
+        return True
+
+    def diagnose(self, error: DBAPIError) -> Fault | None:
+        state = getattr(error.orig, "sqlstate", None)
+        if state is None:
+            lost = error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
+            return Fault(Kind.LOST, _LOST) if lost else None
+        matching = [code for code in _POSTGRESQL_FAULTS if state.startswith(code)]
+        return _POSTGRESQL_FAULTS[max(matching, key=len)] if matching else None
+
+
+def _set_up(connection: Any, _: object) -> None:
+    connection.autocommit = True
+    connection.execute(_SETTINGS)
+    connection.autocommit = False
+
+
+def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Relay psycopg's wait and its protocol for at most :data:`ANSWER_SECONDS`.
+
+    :raises TimeoutError: they were not done by then.
+    """
+    deadline = time.monotonic() + ANSWER_SECONDS
+    try:
+        wanted = next(steps)
+        while True:
+            # Falsy several times a second while nothing comes.
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                raise TimeoutError
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value
