@@ -16,7 +16,7 @@ from connmgr.api.parking import Parked
 from connmgr.daemon import parser, receiving
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parked_channels import ParkedChannels
-from connmgr.daemon.parser import Parser
+from connmgr.daemon.parser import RequestParser
 from connmgr.daemon.rejection import RejectTask
 from connmgr.daemon.resumable import ResumableTask
 from connmgr.errors import Busy
@@ -195,7 +195,7 @@ class ClientChannel(receiving.ReceivingChannel):
         parked.end()
         self.server.add_task(self)
 
-    def _answer(self, request: Parser) -> bool:
+    def _answer(self, request: RequestParser) -> bool:
         """Answer ``request``; return False if it waits without a thread instead, or the socket was handed over."""
         kind: Any = RejectTask if request.error else ResumableTask
         task: Task = kind(self, request)
@@ -214,7 +214,7 @@ class ClientChannel(receiving.ReceivingChannel):
         self._finish(request, closes=task.close_on_finish)
         return True
 
-    def _carry_out(self, task: Task, request: Parser) -> None:
+    def _carry_out(self, task: Task, request: RequestParser) -> None:
         try:
             task.service()
             self.parked = getattr(task, "parked", None)
@@ -228,7 +228,7 @@ class ClientChannel(receiving.ReceivingChannel):
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
 
-    def _finish(self, request: Parser, *, closes: bool) -> None:
+    def _finish(self, request: RequestParser, *, closes: bool) -> None:
         """Release ``request``, which was answered, and if that ``closes`` the connection, those behind it."""
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()
@@ -241,7 +241,7 @@ class ClientChannel(receiving.ReceivingChannel):
             elif not self.requests and self.request is not None and self._awaits_leave(self.request):
                 self.send_continue()
 
-    def _awaits_leave(self, request: Parser) -> bool:
+    def _awaits_leave(self, request: RequestParser) -> bool:
         """Whether the client waits for ``100 Continue``, held back by answers to earlier requests."""
         return request.expect_continue and request.headers_finished and not self.sent_continue
 

@@ -13,7 +13,7 @@ from waitress.adjustments import Adjustments
 
 from connmgr.api.auth import Caller
 from connmgr.daemon.memory import LARGE_BLOCK_BYTES
-from connmgr.daemon.parser import Bodies, Parser
+from connmgr.daemon.parser import Bodies, RequestParser
 from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
@@ -47,8 +47,8 @@ class ReceivingChannel(SendingChannel):
     """waitress's channel, whose requests are also received by the thread that answers them."""
 
     server: ReceivingServer  # type: ignore[assignment] # waitress declares a smaller one
-    request: Parser | None
-    requests: list[Parser]
+    request: RequestParser | None
+    requests: list[RequestParser]
     keeps_alive = False
     """Whether an answering thread owns the channel and receives its requests."""
 
@@ -63,8 +63,8 @@ class ReceivingChannel(SendingChannel):
         self._receiving = threading.Lock()
         super().__init__(*arguments, **options)
 
-    def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
-        return Parser(adjustments, self._sender_of, self.server.bodies)
+    def parser_class(self, adjustments: Adjustments) -> RequestParser:  # type: ignore[override]
+        return RequestParser(adjustments, self._sender_of, self.server.bodies)
 
     def _sender_of(self, authorization: str) -> Caller | None:
         """Return the sender of a request by its Authorization header; raise :class:`connmgr.errors.Busy`."""
@@ -110,7 +110,7 @@ class ReceivingChannel(SendingChannel):
             self._begin_inflow(self.request, self.request.inflow)
         return took
 
-    def _begin_inflow(self, request: Parser, inflow: Inflow) -> None:
+    def _begin_inflow(self, request: RequestParser, inflow: Inflow) -> None:
         """Let a request be answered whose body is used as it arrives, unless earlier requests wait for answers."""
         with self.requests_lock:  # type: ignore[attr-defined]
             if self.requests:
@@ -121,7 +121,7 @@ class ReceivingChannel(SendingChannel):
             self.sent_continue = False
         self.server.add_task(self)
 
-    def _receive_body(self, request: Parser) -> bool:
+    def _receive_body(self, request: RequestParser) -> bool:
         """Receive more of the body of ``request``, which this thread answers; return False if it is whole.
 
         :raises ConnmgrError: the body is malformed, the client left, or it sends too slowly.

@@ -180,6 +180,7 @@ class Principals:
         ``refusal`` returns why a loan is not used for this link, or None; it is called only where one would be.
         :raises SecretLocked, IntegrityError: as :meth:`unseal`; the message says who can lend to a token.
         """
+        # Called where a link is opened or shared, and nowhere else: so no other code can use a lent secret.
         if not secrets:
             return access
         by_name = self._load()
