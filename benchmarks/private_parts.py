@@ -31,14 +31,12 @@ ROUNDS = 60
 AS_IT_IS = "as it is"
 KEEPING = "waitress keeps a client's thread"
 SENDING = "waitress's buffers are sent by the answering thread"
-READING = "a waiting thread reads from the ssh link"
 SEALING = "AES-GCM without paramiko's packet layer"
 
 WITHOUT = {
     KEEPING: "from connmgr.daemon import receiving; receiving.ReceivingChannel._next_arrives = lambda self: False",
     SENDING: "from waitress.channel import HTTPChannel; from connmgr.daemon.sending import SendingChannel as Channel; "
     "Channel.write_soon, Channel._send_header = HTTPChannel.write_soon, lambda self: None",
-    READING: "from connmgr_ssh.reading import Reading; Reading._read = lambda self, ready, seconds: ready()",
     SEALING: "import connmgr_ssh.packets as packets; packets._aead = lambda options, iv: None",
 }
 

@@ -95,7 +95,7 @@ HOMES = {
     "paramiko": "connmgr_ssh",
     "pytest": "connmgr.testing",
     "cryptography": "connmgr_ssh",
-    "wcwidth": "connmgr.terminals",
+    "wcwidth": "connmgr.terminals.emulator",
     "mcp": "connmgr.mcp",
     "mcp_types": "connmgr.mcp",
     "pydantic": "connmgr.mcp",
@@ -324,3 +324,12 @@ def test_no_modules_import_each_other() -> None:
         if imported in modules and imported != each.importer:
             arrows[each.importer].add(imported)
     assert _circles(arrows) == [], "Each of these groups needs an order: who knows whom?"
+
+
+def test_the_terminal_emulator_imports_nothing_of_connmgr_but_itself() -> None:
+    emulator = "connmgr.terminals.emulator"
+    imports = [i for i in _imports() if _inside(i.importer, emulator)]
+    assert imports, "no import was found, so that none was checked"
+    _none(
+        [i for i in imports if _inside(i.imported, "connmgr") and not _inside(i.imported, emulator)], "It stands alone."
+    )

@@ -24,10 +24,10 @@ from connmgr.contract.fs import (
     UploadRequest,
     UploadResponse,
 )
-from connmgr.fs.archive import Archive, Tally, extract
+from connmgr.fs.archives import Archive, Tally, extract
+from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import Marks, receive
-from connmgr.fs.inflow import Inflow
+from connmgr.fs.files import FileAttributes, receive
 from connmgr.rights.action import Action, always
 from connmgr.rights.rule import READ, WRITE
 
@@ -169,7 +169,7 @@ def upload(request: UploadRequest) -> UploadResponse:
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
-    marks, content = Marks(request.mode, request.modified), body()
+    marks, content = FileAttributes(request.mode, request.modified), body()
     with place_of(request, streamed=True) as place:
         size, digest = receive(place, request.path, content, flask.request.content_length, marks)
     detail(bytes=size, sha256=digest)
@@ -182,7 +182,7 @@ def body() -> Iterable[bytes]:
     :raises InvalidRequest: its header announces no body; an empty one would count as an empty file.
     """
     found = flask.request.environ["wsgi.input"]
-    if isinstance(found, Inflow):
+    if isinstance(found, ArrivingBody):
         pieces: Iterable[bytes] = found
         return while_valid(pieces)
     # An empty body has no inflow.

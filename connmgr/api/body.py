@@ -17,7 +17,7 @@ from werkzeug.http import parse_options_header
 from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
-from connmgr.fs.inflow import Inflow
+from connmgr.fs.bodies import ArrivingBody
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
@@ -97,7 +97,7 @@ def read(
     if raw and schema is not None:
         return load(schema, read_query(environ["QUERY_STRING"].encode("latin-1"), schema))
     arriving = environ["wsgi.input"]
-    is_fed = isinstance(arriving, Inflow)
+    is_fed = isinstance(arriving, ArrivingBody)
     body: bytes = arriving.first_line(MAX_LINE) if is_fed else arriving.read()
     if not body and schema is None:
         return {}

@@ -33,10 +33,10 @@ from connmgr.contract.fs import (
 )
 from connmgr.contract.message import members
 from connmgr.engine.session import Session
-from connmgr.fs import allowed, files
-from connmgr.fs.blobs import Blob
-from connmgr.fs.files import NOTHING, Place, Reading
-from connmgr.fs.spool import Spool
+from connmgr.fs import files, listing
+from connmgr.fs.bodies import Blob, BlobSpool
+from connmgr.fs.files import NOTHING, FileReader
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr.rights.action import Action, always
 from connmgr.rights.grant import Grant
 from connmgr.rights.limits import puts_programs
@@ -73,7 +73,7 @@ REACHING = (
 def _goes_back(_visibility: Visibility, grant: Grant, request: Mapping[str, Any]) -> None:
     """Refuse a pattern that rules over paths cannot judge before its machine is asked."""
     if grant.has_rules_over_paths:
-        allowed.split(request["pattern"])
+        listing.split_pattern(request["pattern"])
 
 
 @group.endpoint(
@@ -88,7 +88,7 @@ def _goes_back(_visibility: Visibility, grant: Grant, request: Mapping[str, Any]
 def blob() -> BlobResponse:
     """Store bytes for a later write. Only this session can use them; they are dropped after `blob-ttl`."""
     body = flask.request.environ["wsgi.input"]
-    if not isinstance(body, Spool):
+    if not isinstance(body, BlobSpool):
         # An empty body has no spool; one beyond the limit was already refused.
         empty, body = body, services().blobs.spool()
         body.append(empty.read())
@@ -150,7 +150,7 @@ def read(request: PathRequest) -> flask.Response:
     have up to 16 MiB.
     """
     held = account().held
-    reading = Reading(held.enter_context(place_of(request)), request.path)
+    reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
     response = flask.Response(while_valid(reading), mimetype="application/octet-stream")
     response.content_length = reading.size
@@ -314,7 +314,7 @@ def _stored(request: ScriptRequest) -> AbstractContextManager[Blob]:
 
 
 @contextmanager
-def place_of(request: ShellNamed, *, blob: Blob | None = None, streamed: bool = False) -> Iterator[Place]:
+def place_of(request: ShellNamed, *, blob: Blob | None = None, streamed: bool = False) -> Iterator[RemoteFileSystem]:
     """Yield the place of the request's shell, under the caller's rules over paths; approvals cover the ``blob``."""
     # A `streamed` body cannot be approved.
     with _session(request) as session:
@@ -325,7 +325,9 @@ def _session(request: ShellNamed) -> AbstractContextManager[Session]:
     return services().shells.using(request.connection, caller().access, request.session)
 
 
-def _place_of(session: Session, request: ShellNamed, blob: Blob | None = None, *, streamed: bool = False) -> Place:
+def _place_of(
+    session: Session, request: ShellNamed, blob: Blob | None = None, *, streamed: bool = False
+) -> RemoteFileSystem:
     asked: dict[str, Any] = {} if blob is None else {"bytes": blob.size, "sha256": blob.sha256}
     asked |= {name: _shown(value) for name, value in members(request).items() if name not in _NOT_ASKED}
     wait = request.wait if isinstance(request, AwaitsApproval) else 0
@@ -336,7 +338,7 @@ def _place_of(session: Session, request: ShellNamed, blob: Blob | None = None, *
         # A streamed answer ends after Flask's request context.
         known = account()
         known.held.callback(lambda: known.authority.update(rules.reasons))
-    return Place(session.transport, session.directory, session.helpers, rules, cancellation())
+    return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
 
 
 _NOT_ASKED = {"connection", "blob", "wait"}

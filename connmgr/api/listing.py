@@ -10,7 +10,7 @@ import flask
 
 from connmgr.api.answer import encoded
 from connmgr.contract.message import Message, to_json
-from connmgr.fs.entries import Listing
+from connmgr.fs.listing import Listing
 
 WHOLE_ENTRIES = 2048
 """Most entries of an answer with Content-Length; longer ones are sent in chunks, and the connection is closed."""

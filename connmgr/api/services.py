@@ -13,7 +13,7 @@ from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
-from connmgr.fs.blobs import Blobs
+from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
 from connmgr.links.table import IdleLinks, LinkTable

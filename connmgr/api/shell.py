@@ -30,7 +30,7 @@ from connmgr.contract.shell import (
     StopRequest,
 )
 from connmgr.engine.envelope import Command
-from connmgr.fs.inflow import ArrivingInput, Inflow
+from connmgr.fs.bodies import ArrivingBody, ArrivingInput
 from connmgr.rights.action import Action, always
 from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import CommandStart, begin_command
@@ -222,7 +222,7 @@ def _arriving() -> ArrivingInput:
     :raises InvalidRequest: the body is only JSON.
     """
     body, known = flask.request.environ["wsgi.input"], account()
-    if not isinstance(body, Inflow):
+    if not isinstance(body, ArrivingBody):
         raise errors.InvalidRequest(f"{INPUT}: Needs a body of type {BYTES}: this request's line, then the input.")
     arriving = ArrivingInput(body)
 

@@ -42,10 +42,10 @@ from connmgr.plugin import Pty
 from connmgr.rights.action import Action, always
 from connmgr.rights.subjects import Work
 from connmgr.shell.grounds import state_of
-from connmgr.terminals.modes import CURSOR
+from connmgr.terminals.emulator.canvas import CURSOR
 from connmgr.terminals.recording import Recording
 from connmgr.terminals.terminal import Terminal
-from connmgr.terminals.terminals import CLOSE_SECONDS, Wanted
+from connmgr.terminals.terminals import CLOSE_SECONDS, TerminalSpec
 
 TERMINAL = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
 
@@ -125,7 +125,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
                 # The program begins in exactly this state, even if the shell moves on.
                 ground.require(running.way, state_of(surroundings))
     record_end = end_recorder()
-    wanted = Wanted(
+    wanted = TerminalSpec(
         request.connection,
         Pty(request.term, request.columns, request.rows),
         command=request.command if request.argv is None else tuple(program_of(request.argv, request.env)),

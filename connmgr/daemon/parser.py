@@ -18,8 +18,7 @@ from connmgr.api.body import BYTES
 from connmgr.api.parking import Turns
 from connmgr.daemon.framing import ChunkedBody, check_head, has_bare_lf
 from connmgr.errors import Busy
-from connmgr.fs.inflow import Inflow
-from connmgr.fs.spool import Spool
+from connmgr.fs.bodies import ArrivingBody, BlobSpool
 from connmgr.shares import STRANGER, Shares
 
 RECEIVE_SECONDS = 20.0
@@ -54,7 +53,7 @@ class Bodies:
     """
 
     path: str
-    spool: Callable[[], Spool]
+    spool: Callable[[], BlobSpool]
     max_bytes: int
     shares: Shares
     streamed: frozenset[str] = frozenset()
@@ -98,7 +97,7 @@ class RequestParser(HTTPRequestParser):
     awaited = 0.0
     """Seconds for which a thread waited for its body."""
 
-    inflow: Inflow | None = None
+    inflow: ArrivingBody | None = None
     """The body, if it is used as it arrives."""
 
     _charged = 0
@@ -143,7 +142,7 @@ class RequestParser(HTTPRequestParser):
             self.is_upload = True
             # A request that waits without a thread is read for the next one, and its body is not.
             self.turns = Turns(resumes=False)
-            self.inflow = self.body_rcv.buf = Inflow()  # type: ignore[assignment]
+            self.inflow = self.body_rcv.buf = ArrivingBody()  # type: ignore[assignment]
 
     def _refuse(self, refusal: Busy) -> None:
         self.refusal = refusal

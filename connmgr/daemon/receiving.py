@@ -17,7 +17,7 @@ from connmgr.daemon.parser import Bodies, RequestParser
 from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
-from connmgr.fs.inflow import Inflow
+from connmgr.fs.bodies import ArrivingBody
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
@@ -110,7 +110,7 @@ class ReceivingChannel(SendingChannel):
             self._begin_inflow(self.request, self.request.inflow)
         return took
 
-    def _begin_inflow(self, request: RequestParser, inflow: Inflow) -> None:
+    def _begin_inflow(self, request: RequestParser, inflow: ArrivingBody) -> None:
         """Let a request be answered whose body is used as it arrives, unless earlier requests wait for answers."""
         with self.requests_lock:  # type: ignore[attr-defined]
             if self.requests:

@@ -20,7 +20,7 @@ from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.ending import Ending
 from connmgr.daemon.stop import CLOSE_SECONDS, Stop
 from connmgr.errors import StartupError, UnknownJob
-from connmgr.fs.blobs import Blobs
+from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
 from connmgr.jobs.remote import RemoteHosts

@@ -1,4 +1,4 @@
-"""SHA-256 of many files of a far side at once, computed there."""
+"""SHA-256 of many files of a remote host at once, computed there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from itertools import chain
 from connmgr.engine.rpc import STALL_SECONDS, Exchange
 from connmgr.errors import InvalidRequest, TransferFailed
 from connmgr.fs import scripts
-from connmgr.fs.archive import Archive
-from connmgr.fs.calls import Calls
-from connmgr.fs.files import DISK_BYTES_A_SECOND, LISTING_BYTES, RECORD_BYTES, Place
-from connmgr.fs.tar import FILE, HARD_LINK, Reader
+from connmgr.fs.archives import FILE, HARD_LINK, Archive, TarReader
+from connmgr.fs.scripts import DISK_BYTES_A_SECOND, LISTING_BYTES, RECORD_BYTES, ProgramRuns, RemoteFileSystem
 from connmgr.plugin import Deadline
 
 SIGN_SECONDS = 5.0
@@ -38,7 +36,7 @@ class Checksums:
     ``members`` are the wanted paths in the directory, with everything below them; without them, all.
     """
 
-    def __init__(self, place: Place, path: bytes, members: Sequence[bytes] = ()) -> None:
+    def __init__(self, fs: RemoteFileSystem, path: bytes, members: Sequence[bytes] = ()) -> None:
         """Begin to compute them.
 
         :raises InvalidRequest: one of ``members`` leads out of the directory.
@@ -46,29 +44,29 @@ class Checksums:
         self.count = 0
         names = [_below(name) for name in members]
         # Programs that compute checksums open files by name, and a link may have replaced the file by then.
-        self._archive = Archive(place, path, members) if place.gate is not None else None
-        self._calls = Calls(place, scripts.CHECKSUM, path, names) if self._archive is None else None
+        self._archive = Archive(fs, path, members) if fs.gate is not None else None
+        self._runs = ProgramRuns(fs, scripts.CHECKSUM, path, names) if self._archive is None else None
 
     def __iter__(self) -> Iterator[list[Checksum]]:
         """Yield the checksums in bursts, in any order, and an empty list if none came for a while.
         Links and unreadable files have none. Raises TransferFailed.
         """
-        runs = [_archived(self._archive)] if self._archive else map(_checksums, self._calls or ())
-        for found in chain.from_iterable(runs):
-            self.count += len(found)
-            yield found
+        runs = [_archived(self._archive)] if self._archive else map(_checksums, self._runs or ())
+        for burst in chain.from_iterable(runs):
+            self.count += len(burst)
+            yield burst
 
     def close(self) -> None:
-        """End the far side's part. Calling it again does nothing."""
-        for held in (self._calls, self._archive):
-            if held is not None:
-                held.close()
+        """End the remote program. Calling it again does nothing."""
+        for source in (self._runs, self._archive):
+            if source is not None:
+                source.close()
 
 
 def _archived(archive: Archive) -> Iterator[list[Checksum]]:
     """Yield the checksums of the files in ``archive``, computed here."""
     sums: dict[bytes, str] = {}
-    reader, signed = Reader(archive), Deadline(SIGN_SECONDS)
+    reader, signed = TarReader(archive), Deadline(SIGN_SECONDS)
     for member in reader:
         digest = hashlib.sha256()
         for piece in reader.content():
@@ -79,8 +77,8 @@ def _archived(archive: Archive) -> Iterator[list[Checksum]]:
         name = member.name.removeprefix(b"./")
         if member.kind == FILE:
             sums[name] = digest.hexdigest()
-        if member.kind in (FILE, HARD_LINK) and (known := sums.get(member.target.removeprefix(b"./") or name)):
-            yield [Checksum(name, known)]
+        if member.kind in (FILE, HARD_LINK) and (sha256 := sums.get(member.target.removeprefix(b"./") or name)):
+            yield [Checksum(name, sha256)]
 
 
 def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
@@ -88,24 +86,24 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
     while True:
         while not deadline.passed and not exchange.arrives(SIGN_SECONDS):
             yield []
-        # A far side that sends nothing gets no extra time after the deadline.
+        # A remote host that sends nothing gets no extra time after the deadline.
         if not (piece := next(exchange.data(deadline.left()), b"")):
             break
         total += len(piece)
         *records, rest = (rest + piece).split(b"\0")
         if total > LISTING_BYTES or len(rest) > RECORD_BYTES:
             raise TransferFailed("The far side sends more than the checksums that it was asked for.")
-        found = []
+        burst = []
         for record in records:
-            if known := _SUM.fullmatch(record):
-                found.append(Checksum(known[2], known[1].decode()))
+            if match := _SUM.fullmatch(record):
+                burst.append(Checksum(match[2], match[1].decode()))
                 deadline = Deadline(STALL_SECONDS)
             elif size := _SIZE.fullmatch(record):
                 deadline = Deadline(STALL_SECONDS + int(size[1]) / DISK_BYTES_A_SECOND)
             else:
                 raise TransferFailed("The far side computed something else than SHA-256.")
-        if found:
-            yield found
+        if burst:
+            yield burst
     if not exchange.succeeded() or rest != exchange.mark + b" end":
         raise TransferFailed("The link broke before all checksums had come.")
 

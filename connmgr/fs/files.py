@@ -1,4 +1,4 @@
-"""Reads, writes and describes files of a session's machine, as the session's user.
+"""Reads, writes, lists and changes files of a session's host, as the session's user.
 
 A path is bytes: absolute, relative to the session's directory, or beginning with ``~/``.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from connmgr.cancellation import NEVER, Cancellation
-from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, Helpers, RemoteProgram
+from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, RemoteProgram
 from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
-from connmgr.fs import allowed, scripts
-from connmgr.fs.blobs import Blob
-from connmgr.fs.entries import Entry, Listing, entry_of
-from connmgr.fs.gate import Gate, Judge
-from connmgr.fs.spool import Digest
-from connmgr.plugin import Transport
-from connmgr.printable import visible
+from connmgr.fs import scripts
+from connmgr.fs.bodies import Blob, Digest
+from connmgr.fs.listing import FileEntry, Listing, allowed_in, allowed_matches, parse_entry, split_pattern
+from connmgr.fs.path_rules import Gate, PathJudge
+from connmgr.fs.scripts import (
+    DISK_BLOCK_BYTES,
+    DISK_BYTES_A_SECOND,
+    LISTING_BYTES,
+    RemoteFileSystem,
+    chunked,
+    records_of,
+)
 
 WHOLE_BYTES = 64 << 10
 """Largest file that is read completely before its size is reported, in bytes."""
@@ -29,69 +33,18 @@ WHOLE_BYTES = 64 << 10
 UNSIZED_BYTES = 16 << 20
 """Most bytes that are read of a file with a small reported size; files in /proc report 0."""
 
-LISTING_BYTES = 64 << 20
 DESCRIPTION_BYTES = 64 << 10
 """Most bytes of a file's description, with a link's target."""
-
-RECORD_BYTES = 16 << 10
-"""Most bytes of an entry, and of a link's target."""
-
-BLOCK_BYTES = 64 << 10
-"""Block size of the far side for a large file."""
-
-CHUNK_BYTES = 2 << 20
-"""Bytes of one chunk to a far side; each chunk costs a process there."""
-
-DISK_BYTES_A_SECOND = 1 << 20
-"""Rate at which a far side must at least flush and check, in bytes per second, besides the time of any answer."""
 
 _NUMBER = re.compile(rb"[0-9]{1,20}")
 
 
-@dataclass(frozen=True)
-class Place:
-    """A session's transport, working directory and helpers.
-
-    If there is a ``gate``, it decides about every file operation. A cancelled operation begins no further program.
-    """
-
-    transport: Transport
-    directory: bytes
-    helpers: Helpers = field(default_factory=Helpers)
-    gate: Gate | None = None
-    cancellation: Cancellation = NEVER
-
-    def run(self, program: RemoteProgram, arguments: Sequence[str | bytes], judge: Judge | None = None) -> Exchange:
-        """Run a program of :mod:`connmgr.fs.scripts`; ``judge``, or one for the gate, decides about its questions."""
-        if self.gate is not None and judge is None:
-            judge = Judge(self.gate)
-        if judge is not None:
-            program = scripts.held(program)
-        subject = " -> ".join(map(self._shown, arguments[: program.paths]))
-        words = [self.directory, *arguments]
-        return Exchange(
-            self.transport,
-            self.helpers,
-            program,
-            words,
-            judge=judge,
-            subject=subject,
-            cancellation=self.cancellation,
-        )
-
-    def _shown(self, path: str | bytes) -> str:
-        """Return a path for a message, with the directory that a relative one begins in."""
-        given = path if isinstance(path, bytes) else path.encode(errors="surrogateescape")
-        whole = given if given.startswith((b"/", b"~")) else b"/".join([self.directory.rstrip(b"/"), given])
-        return visible(whole.decode(errors="replace"))
-
-
-class Reading:
+class FileReader:
     """A file that is being read: its ``size`` in bytes, and its content, once, by iteration; close it afterwards."""
 
-    def __init__(self, place: Place, path: bytes) -> None:
+    def __init__(self, fs: RemoteFileSystem, path: bytes) -> None:
         with ExitStack() as cleanup:
-            self._exchange = exchange = cleanup.enter_context(place.run(scripts.READ, [path]))
+            self._exchange = exchange = cleanup.enter_context(fs.run(scripts.READ, [path]))
             self.size = _number(exchange.answer())
             self._pieces = exchange.data()
             if self.size <= WHOLE_BYTES:
@@ -117,7 +70,7 @@ class Reading:
         self._exchange.settle()
 
     def close(self) -> None:
-        """End the far side's part. Calling it again does nothing."""
+        """End the remote program. Calling it again does nothing."""
         self._cleanup.close()
 
 
@@ -125,15 +78,8 @@ NOTHING = "nothing"
 """In place of a file's SHA-256: the path must not exist."""
 
 
-def write(place: Place, path: bytes, blob: Blob, mode: int | None, replaces: str = "") -> None:
-    """Write ``blob`` to ``path`` in one step, when it is completely on disk; raise FileExists or FileChanged."""
-    # An existing file keeps its mode and owner; a new one gets `mode`, or the mode that the far side's umask allows. A
-    # link is followed. `replaces` is as in Marks.
-    _put(place, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), Marks(mode, None, replaces))
-
-
 @dataclass(frozen=True)
-class Marks:
+class FileAttributes:
     """A file's attributes: permissions if it is new, and the time of its last change, or None.
 
     ``replaces`` is the SHA-256, in hexadecimal, of the one file that it may replace, or :data:`NOTHING`.
@@ -149,7 +95,16 @@ class Marks:
         return self.modified.astimezone(timezone.utc).strftime("%Y%m%d%H%M.%S") if self.modified else ""
 
 
-def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None, marks: Marks) -> tuple[int, str]:
+def write(fs: RemoteFileSystem, path: bytes, blob: Blob, mode: int | None, replaces: str = "") -> None:
+    """Write ``blob`` to ``path`` in one step, when it is completely on disk; raise FileExists or FileChanged."""
+    # An existing file keeps its mode and owner; a new one gets `mode`, or the mode that the remote umask allows. A
+    # link is followed. `replaces` is as in FileAttributes.
+    _put(fs, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), FileAttributes(mode, None, replaces))
+
+
+def receive(
+    fs: RemoteFileSystem, path: bytes, pieces: Iterable[bytes], size: int | None, attributes: FileAttributes
+) -> tuple[int, str]:
     """Write ``pieces`` to ``path`` while they arrive; otherwise as :func:`write`.
 
     ``size`` is their size in bytes, None if it is unknown.
@@ -167,90 +122,77 @@ def receive(place: Place, path: bytes, pieces: Iterable[bytes], size: int | None
 
     try:
         chunks = chunked(digested()) if size is None else [(size, digested())]
-        _put(place, path, chunks, lambda: (passed, digest.close()), marks)
+        _put(fs, path, chunks, lambda: (passed, digest.close()), attributes)
         return passed, digest.close()
     finally:
         digest.close()
 
 
 def _put(
-    place: Place, path: bytes, chunks: Iterable[Chunk], facts: Callable[[], tuple[int, str]], marks: Marks
+    fs: RemoteFileSystem,
+    path: bytes,
+    chunks: Iterable[Chunk],
+    facts: Callable[[], tuple[int, str]],
+    attributes: FileAttributes,
 ) -> None:
     arguments: list[str | bytes] = [
         path,
-        _octal(marks.mode),
+        _octal(attributes.mode),
         new_nonce(),
-        str(BLOCK_BYTES),
-        marks.stamp,
-        marks.replaces,
+        str(DISK_BLOCK_BYTES),
+        attributes.stamp,
+        attributes.replaces,
     ]
-    with place.run(scripts.WRITE, arguments) as exchange:
+    with fs.run(scripts.WRITE, arguments) as exchange:
         exact = exchange.answer() == b"exact"
         exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)
         exchange.answer(STALL_SECONDS + facts()[0] / DISK_BYTES_A_SECOND)
 
 
-def chunked(pieces: Iterable[bytes | memoryview]) -> Iterator[Chunk]:
-    """Yield ``pieces`` in chunks large enough to be worth a process of the far side."""
-    return ((len(chunk), [chunk]) for chunk in joined(pieces, CHUNK_BYTES))
-
-
-def joined(pieces: Iterable[bytes | memoryview], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of ``size`` or more."""
-    held = bytearray()
-    for piece in pieces:
-        held += piece
-        if len(held) >= size:
-            yield bytes(held)
-            held.clear()
-    if held:
-        yield bytes(held)
-
-
-def make_temporary(place: Place) -> bytes:
+def make_temporary(fs: RemoteFileSystem) -> bytes:
     """Create a new directory for temporary files that only the session's user can enter, and return its path.
 
-    :raises PolicyDenied: the place has a gate: rules over paths could not restrict a program that runs from there.
+    :raises PolicyDenied: there is a gate: rules over paths could not restrict a program that runs from there.
     """
-    if place.gate is not None:
+    if fs.gate is not None:
         raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
-    with place.run(scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
+    with fs.run(scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
         return exchange.answer()
 
 
-def list_directory(place: Place, path: bytes, *, recursive: bool = False) -> Listing:
+def list_directory(fs: RemoteFileSystem, path: bytes, *, recursive: bool = False) -> Listing:
     """Return the entries of a directory by name, without ``.`` and ``..``; links are not followed.
 
     With ``recursive`` also the content of its subdirectories, by relative paths.
     """
-    judge = Judge(place.gate) if place.gate is not None else None
-    with place.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
+    judge = PathJudge(fs.gate) if fs.gate is not None else None
+    with fs.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
         exchange.answer()
         records = _entries(exchange)
-        return Listing(allowed.in_directory(records, place.gate, judge.real) if place.gate and judge else records)
+        return Listing(allowed_in(records, fs.gate, judge.real) if fs.gate and judge else records)
 
 
-def matching(place: Place, pattern: bytes) -> Listing:
-    """Return the files that match ``pattern``, as the far side's shell expands it; links are not followed.
+def matching(fs: RemoteFileSystem, pattern: bytes) -> Listing:
+    """Return the files that match ``pattern``, as the remote shell expands it; links are not followed.
 
     With a gate, wildcards do not pass through links either, and forbidden files are left out.
-    :raises PolicyDenied: the place has a gate, and ``..`` follows a wildcard in the pattern.
+    :raises PolicyDenied: there is a gate, and ``..`` follows a wildcard in the pattern.
     """
-    if place.gate is not None:
-        return _matching_allowed(place, pattern, place.gate)
-    with place.run(scripts.GLOB, [pattern]) as exchange:
+    if fs.gate is not None:
+        return _matching_allowed(fs, pattern, fs.gate)
+    with fs.run(scripts.GLOB, [pattern]) as exchange:
         exchange.answer()
         return Listing(_entries(exchange))
 
 
-def _matching_allowed(place: Place, pattern: bytes, gate: Gate) -> Listing:
-    lead, rest = allowed.split(pattern)
+def _matching_allowed(fs: RemoteFileSystem, pattern: bytes, gate: Gate) -> Listing:
+    lead, rest = split_pattern(pattern)
     if not rest:
         return Listing([])
-    judge = Judge(gate)
-    with place.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
+    judge = PathJudge(gate)
+    with fs.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
         exchange.answer()
-        return Listing(allowed.matched(_entries(exchange), gate, judge.real, lead))
+        return Listing(allowed_matches(_entries(exchange), gate, judge.real, lead))
 
 
 def _entries(exchange: Exchange) -> Iterator[bytes]:
@@ -267,50 +209,34 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
         raise TransferFailed("The link broke during the listing.")
 
 
-def stat_file(place: Place, path: bytes, *, follow: bool) -> Entry:
+def stat_file(fs: RemoteFileSystem, path: bytes, *, follow: bool) -> FileEntry:
     """Describe one file; with ``follow`` a link's target."""
-    with place.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
+    with fs.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()
         records = list(records_of(exchange, DESCRIPTION_BYTES))
     if len(records) != 2 or not records[1].startswith(b"target "):
         raise TransferFailed("The far side did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
-    return entry_of(records[0], path, target or None)
+    return parse_entry(records[0], path, target or None)
 
 
-def records_of(exchange: Exchange, limit: int) -> Iterator[bytes]:
-    """Yield a program's output after each of its marks, as it comes, at most ``limit`` bytes."""
-    mark, total, begun, rest = exchange.mark + b" ", 0, False, b""
-    for piece in exchange.data():
-        total += len(piece)
-        *records, rest = (rest + piece).split(mark)
-        if total > limit or len(rest) > RECORD_BYTES:
-            raise TransferFailed(f"The far side sends more than {limit if total > limit else RECORD_BYTES} bytes.")
-        yield from records if begun else records[1:]  # Output before the first mark belongs to nothing.
-        begun = begun or bool(records)
-    if not exchange.succeeded():
-        raise TransferFailed("The link broke, or the program that describes the file was killed.")
-    if begun:
-        yield rest
-
-
-def remove(place: Place, path: bytes, *, recursive: bool, timeout: float) -> None:
+def remove(fs: RemoteFileSystem, path: bytes, *, recursive: bool, timeout: float) -> None:
     """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory with its content."""
-    _do(place, scripts.REMOVE, [path, "1" if recursive else ""], timeout)
+    _do(fs, scripts.REMOVE, [path, "1" if recursive else ""], timeout)
 
 
-def make_directory(place: Place, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
+def make_directory(fs: RemoteFileSystem, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
     """Create a directory; with ``parents`` its missing parents too, and an existing directory is not an error."""
-    _do(place, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
+    _do(fs, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
 
 
-def move(place: Place, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
+def move(fs: RemoteFileSystem, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
     """Rename a file or directory; an existing file is replaced only with ``overwrite``, a directory never."""
-    _do(place, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
+    _do(fs, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 
-def _do(place: Place, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
-    with place.run(program, arguments) as exchange:
+def _do(fs: RemoteFileSystem, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
+    with fs.run(program, arguments) as exchange:
         exchange.answer(timeout)
 
 

@@ -1,1 +1,1 @@
-"""Terminals that outlive their clients: programs on a pseudo-terminal of the far side, and their screens."""
+"""Terminals that outlive their clients: programs on a pseudo-terminal of the remote host, and their screens."""

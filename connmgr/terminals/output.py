@@ -1,4 +1,8 @@
-"""A terminal's output: its last bytes, and the screen, which is updated on demand."""
+"""A terminal's output: its last bytes, and the screen, which is updated on demand.
+
+Drawing costs more than receiving, so output is only kept until somebody looks. What has scrolled off by then is never
+drawn, and of output beyond a backlog only the settings are read.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from connmgr.terminals.ring import Ring
-from connmgr.terminals.screen import Screen, lines_in
-from connmgr.terminals.skipped import Skipped
+from connmgr.terminals.emulator.screen import Screen, SkippedOutput, length_of_lines
+
+KEPT_BYTES = 2 << 20
 
 BACKLOG_BYTES = 256 << 10
 """Bytes by which a screen may lag behind; beyond that, the older half is skipped, except for the modes that it sets."""
@@ -29,13 +33,47 @@ _RESIZES = 64
 _SEAM = re.compile(rb"[\n\x1b]")
 
 
+class Ring:
+    """Keeps the last ``kept`` appended bytes. Not safe to use from several threads.
+
+    Offsets count the bytes from the first one ever appended. The memory grows up to ``kept``, and is then overwritten
+    in turn: the byte of an offset is at the remainder of its division by ``kept``.
+    """
+
+    def __init__(self, kept: int = KEPT_BYTES) -> None:
+        self._kept = kept
+        self._data = bytearray()
+        self.end = 0
+        """The offset of the next byte that will be appended."""
+
+    @property
+    def start(self) -> int:
+        """The offset of the first byte that is still there."""
+        return self.end - len(self._data)
+
+    def append(self, data: bytes) -> None:
+        """Add ``data`` at the end."""
+        while data:
+            at = self.end % self._kept
+            piece = data[: self._kept - at]
+            self._data[at : at + len(piece)] = piece
+            self.end += len(piece)
+            data = data[len(piece) :]
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Return up to ``most`` bytes from ``offset`` on, which is neither before the start nor after the end."""
+        first, size = offset % self._kept, min(most, self.end - offset)
+        with memoryview(self._data) as data:
+            return b"".join((data[first : first + size], data[: max(0, first + size - self._kept)]))
+
+
 class _Resize(NamedTuple):
     offset: int
     columns: int
     rows: int
 
 
-class Output:
+class TerminalOutput:
     """A terminal's output and screen. Safe to use from several threads; appending never waits for a look."""
 
     def __init__(self, columns: int, rows: int) -> None:
@@ -45,7 +83,7 @@ class Output:
         self._lock = threading.Lock()
         self._ring = Ring()
         self._followed = 0
-        self._skipped: Skipped | None = None
+        self._skipped: SkippedOutput | None = None
         self._resizes: deque[_Resize] = deque(maxlen=_RESIZES)
         # Held while the screen is in use.
         self._looking = threading.Lock()
@@ -123,7 +161,7 @@ class Output:
             elif not data:
                 return offset
             elif searches:
-                length = lines_in(data)
+                length = length_of_lines(data)
                 searched = offset + max(_PIECE_BYTES, length)
                 self._go_on(offset, screen.scroll_past(data[:length]))
                 continue
@@ -144,6 +182,6 @@ class Output:
         piece = self._ring.read(self._followed, count + _PIECE_BYTES)
         seam = _SEAM.search(piece, count)
         length = seam.start() if seam else count
-        self._skipped = self._skipped or Skipped()
+        self._skipped = self._skipped or SkippedOutput()
         self._skipped.scan(piece[:length])
         self._followed += length

@@ -1,4 +1,4 @@
-"""A program on a terminal of the far side, which runs on with or without clients."""
+"""A program on a terminal of the remote host, which runs on with or without clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
 from connmgr.links.link import Lease
@@ -16,8 +17,8 @@ from connmgr.pipes.remote import RemoteProcess
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Timer
-from connmgr.terminals.answers import answers
-from connmgr.terminals.output import Output
+from connmgr.terminals.emulator.screen import ASKS_FOR_CURSOR, REPLIES, queries_in
+from connmgr.terminals.output import TerminalOutput
 from connmgr.terminals.recording import FLUSH_SECONDS, Recording
 from connmgr.terminals.viewer import Viewer
 
@@ -28,7 +29,7 @@ ACKNOWLEDGEMENT_SECONDS = 5.0
 """The program waits for the leading client, but at most this long for one acknowledgement."""
 
 MAX_INPUT_BYTES = 1 << 20
-"""Most bytes of input from requests that the far side has not accepted yet; more is refused."""
+"""Most bytes of input from requests that the remote host has not accepted yet; more is refused."""
 
 UPDATE_SECONDS = 10.0
 """Interval of updates of a screen with much output; no output is skipped if it stays below the backlog in this time."""
@@ -70,7 +71,7 @@ class Terminal:
         self,
         streams: Streams,
         origin: Origin,
-        output: Output,
+        output: TerminalOutput,
         lease: Lease,
         channel: Channel,
         early: bytes,
@@ -173,7 +174,7 @@ class Terminal:
         with self._lock:
             self._subscribers.add(subscription)
         if self.output.end > offset or self.state != state:
-            self._streams.loop.call(self._tell)
+            self._streams.loop.call(self._notify_subscribers)
         return lambda: self._unsubscribe(subscription)
 
     def _unsubscribe(self, subscription: _Subscription) -> None:
@@ -244,10 +245,10 @@ class Terminal:
         for viewer in list(self._viewers):
             viewer.show()
         if self._leader is None:
-            answers(printed, self.output, self._streams.loop, self._answer)
+            self._answer_queries(printed)
         else:
             self._keep_pace()
-        self._tell()
+        self._notify_subscribers()
         now = time.monotonic()
         if self.output.is_overdue and now >= self._next_look:
             self._next_look = now + UPDATE_SECONDS
@@ -256,6 +257,20 @@ class Terminal:
     def _look(self) -> None:
         with self.output.look():
             pass
+
+    def _answer_queries(self, printed: bytes) -> None:
+        """Answer what the program asks its terminal; an attached client's terminal answers by itself."""
+        for query in queries_in(printed):
+            if query == ASKS_FOR_CURSOR:
+                # Drawing what was printed until now may take a quarter of a second, too long for the loop.
+                self._streams.loop.work(self._report_cursor)
+            else:
+                self._answer(REPLIES[query])
+
+    def _report_cursor(self) -> None:
+        with self.output.look() as (screen, _):
+            report = screen.cursor_report
+        self._streams.loop.call(lambda: self._answer(report))
 
     def _answer(self, data: bytes) -> None:
         # A program that only queries, and never reads, gets no more answers.
@@ -318,7 +333,7 @@ class Terminal:
             self.recording.close()
         for viewer in list(self._viewers):
             viewer.show()
-        self._tell()
+        self._notify_subscribers()
 
     def _released(self) -> None:
         try:
@@ -330,15 +345,15 @@ class Terminal:
         for viewer in list(self._viewers):
             viewer.stop(TerminalEnded("The terminal has ended."))
 
-    def _tell(self) -> None:
+    def _notify_subscribers(self) -> None:
         """Call the subscribers, each after its pause, so that one call covers all output until then."""
         with self._lock:
-            untold = [one for one in self._subscribers if not one.due]
-        for one in untold:
-            one.due = True
-            self._streams.loop.after(0.0 if self.end is not None else one.pause, lambda one=one: self._tell_one(one))  # type: ignore[misc]
+            subscriptions = [each for each in self._subscribers if not each.due]
+        for each in subscriptions:
+            each.due = True
+            self._streams.loop.after(0.0 if self.end is not None else each.pause, partial(self._notify, each))
 
-    def _tell_one(self, subscription: _Subscription) -> None:
+    def _notify(self, subscription: _Subscription) -> None:
         with self._lock:
             wanted = subscription in self._subscribers
             self._subscribers.discard(subscription)

@@ -1,29 +1,41 @@
-"""The terminals of all connections: opens, finds and ends them."""
+"""The terminals of all connections: opens, finds and ends them, and starts their programs on the remote host."""
 
 from __future__ import annotations
 
 import contextlib
+import re
+import shlex
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.engine.dialects import become
+from connmgr.engine.script import Source, exports, new_nonce, script_argv
 from connmgr.engine.state import ShellSnapshot
-from connmgr.errors import ShellBusy, Stopping, TerminalLimit, UnknownTerminal
+from connmgr.errors import (
+    ConnectTimeout,
+    ShellBusy,
+    ShellStartFailed,
+    Stopping,
+    TerminalLimit,
+    UnknownTerminal,
+    UnsupportedShell,
+)
+from connmgr.jobs.launch import Launch
 from connmgr.links.channels import open_on_link
 from connmgr.links.link import Link, Outdated
 from connmgr.links.table import LinkTable
 from connmgr.pipes.streams import Streams
-from connmgr.plugin import Channel, Deadline, Pty
+from connmgr.plugin import Channel, Deadline, Pty, Transport
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.terminals.output import Output
+from connmgr.terminals.output import TerminalOutput
 from connmgr.terminals.recording import Recordings
-from connmgr.terminals.starting import Program
 from connmgr.terminals.terminal import RUNNING, Origin, Terminal
 from connmgr.vault import Vault
 
@@ -37,6 +49,15 @@ TIDY_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 """Longest wait for a closed terminal to end."""
 
+GREETING_BYTES = 256 << 10
+"""Most bytes that start-up files may print before the terminal is ready for a session's state."""
+
+LATE = "The shell did not take the state of the session in time."
+
+_LOGIN = Source(__package__, "login")
+_SESSION = Source(__package__, "session")
+_BECOME = 'exec "$@"'
+
 
 @dataclass(frozen=True)
 class TerminalLimits:
@@ -48,7 +69,7 @@ class TerminalLimits:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TerminalSpec:
     """A terminal to open: its command or argv, or an interactive shell, in the state of a session if given."""
 
     connection: str
@@ -95,7 +116,7 @@ class Terminals:
         self._opening: Counter[str] = Counter()
         self._closed = self._tidying = False
 
-    def open(self, wanted: Wanted, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
+    def open(self, spec: TerminalSpec, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
         """Open a terminal.
 
         :raises connmgr.errors.CommandCancelled: it was cancelled before its program started.
@@ -104,37 +125,37 @@ class Terminals:
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.OperationError: it could not be opened.
         """
-        connection, pty = wanted.connection, wanted.pty
+        connection, pty = spec.connection, spec.pty
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
-        with self._place(connection), contextlib.ExitStack() as cleanup:
-            recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if wanted.record else None
+        with self._counted(connection), contextlib.ExitStack() as cleanup:
+            recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if spec.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
-            program = partial(Program, id, pty, wanted.command, shell, wanted.surroundings)
+            program = partial(TerminalProgram, id, pty, spec.command, shell, spec.surroundings)
             printed: list[bytes] = []
             lease, channel = open_on_link(
                 self._links,
                 connection,
                 access,
-                partial(_start, program, wanted.sent, printed),
+                partial(_start, program, spec.sent, printed),
                 self._timeout,
                 cancellation,
-                wanted.ground,
+                spec.ground,
             )
             cleanup.pop_all()
 
             def ended(status: int | None) -> None:
                 lease.release()
-                if wanted.when_ended is not None:
-                    wanted.when_ended(id, status)
+                if spec.when_ended is not None:
+                    spec.when_ended(id, status)
 
             opened = datetime.now(timezone.utc)
-            origin = Origin(id, connection, wanted.session, wanted.command, pty.term, opened, wanted.token)
+            origin = Origin(id, connection, spec.session, spec.command, pty.term, opened, spec.token)
             terminal = Terminal(
                 self._streams,
                 origin,
-                Output(pty.columns, pty.rows),
+                TerminalOutput(pty.columns, pty.rows),
                 lease,
                 channel,
                 b"".join(printed),
@@ -173,8 +194,8 @@ class Terminals:
 
     def end(self, tokens: Collection[str], on: Collection[str] | None = None) -> None:
         """Close the terminals that were opened with tokens of these ids, ``on`` these connections or all."""
-        opened = [one for one in self.all() if one.origin.token in tokens]
-        self._close([one for one in opened if on is None or one.origin.connection in on], 0.0)
+        opened = [terminal for terminal in self.all() if terminal.origin.token in tokens]
+        self._close([terminal for terminal in opened if on is None or terminal.origin.connection in on], 0.0)
 
     def all(self) -> list[Terminal]:
         """Return the terminals that run or ended lately, the oldest first."""
@@ -187,7 +208,11 @@ class Terminals:
 
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that one runs on; none was closed.
         """
-        running = [one for one in self.all() if one.origin.connection == connection and one.state == RUNNING]
+        running = [
+            terminal
+            for terminal in self.all()
+            if terminal.origin.connection == connection and terminal.state == RUNNING
+        ]
         for terminal in running:
             with contextlib.suppress(Outdated):
                 terminal.lease.link.admission.check(access)
@@ -199,7 +224,7 @@ class Terminals:
         changed = set(connections)
         # Before the terminals, so that a terminal that is being opened on the old link notices.
         self._links.forget(changed)
-        self._forget([one for one in self.all() if one.origin.connection in changed])
+        self._forget([terminal for terminal in self.all() if terminal.origin.connection in changed])
 
     def close(self, timeout: float) -> None:
         """Close all terminals within about ``timeout`` seconds; none can be opened afterwards."""
@@ -209,13 +234,14 @@ class Terminals:
         self._close(terminals, timeout)
 
     @contextlib.contextmanager
-    def _place(self, connection: str) -> Iterator[None]:
+    def _counted(self, connection: str) -> Iterator[None]:
         """Count a terminal that is being opened."""
         self._tidy()
         with self._lock:
             if self._closed:
                 raise Stopping("The daemon is shutting down.")
-            running = Counter(one.origin.connection for one in self._terminals.values() if one.state == RUNNING)
+            terminals = self._terminals.values()
+            running = Counter(each.origin.connection for each in terminals if each.state == RUNNING)
             running += self._opening
             if running[connection] >= self._limits.of_connection:
                 raise TerminalLimit(
@@ -271,20 +297,20 @@ class Terminals:
         """Close terminals that were unused for too long, and forget those that ended long ago."""
         now = datetime.now(timezone.utc)
         with self._lock:
-            ended = [one for one in self._terminals.values() if one.ended is not None]
-            ended.sort(key=lambda one: one.ended or now)
-            old = [one for one in ended if one.ended and (now - one.ended).total_seconds() > KEPT_SECONDS]
-            for one in {*old, *ended[: max(0, len(ended) - MAX_ENDED)]}:
-                del self._terminals[one.origin.id]
-                one.drop()
-            left = [one for one in self._terminals.values() if one.state == RUNNING]
-        for one in left:
-            if 0 < self._limits.unattended < one.idle_seconds:
-                one.close()
+            ended = [terminal for terminal in self._terminals.values() if terminal.ended is not None]
+            ended.sort(key=lambda terminal: terminal.ended or now)
+            old = [each for each in ended if each.ended and (now - each.ended).total_seconds() > KEPT_SECONDS]
+            for terminal in {*old, *ended[: max(0, len(ended) - MAX_ENDED)]}:
+                del self._terminals[terminal.origin.id]
+                terminal.drop()
+            running = [terminal for terminal in self._terminals.values() if terminal.state == RUNNING]
+        for terminal in running:
+            if 0 < self._limits.unattended < terminal.idle_seconds:
+                terminal.close()
 
 
 def _start(
-    program: Callable[[Mapping[str, str]], Program],
+    program: Callable[[Mapping[str, str]], TerminalProgram],
     sent: Mapping[str, str],
     printed: list[bytes],
     link: Link,
@@ -293,3 +319,100 @@ def _start(
     channel, early = program(link.environment.select(sent)).start(link.transport, timeout)
     printed[:] = [early]
     return channel
+
+
+@dataclass(frozen=True)
+class TerminalProgram:
+    """The program of a terminal: the text or argv ``command``, or an interactive shell.
+
+    ``id`` marks it in its environment. With ``surroundings`` it begins in the state of that session, in its shell;
+    otherwise as after a login, in the shell started by the words of ``shell``, by default the login shell.
+    """
+
+    id: str
+    pty: Pty
+    command: str | tuple[str, ...] | None = None
+    shell: str | None = None
+    surroundings: ShellSnapshot | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables to set, in place of those of the login or session."""
+
+    @property
+    def _words(self) -> list[str]:
+        if isinstance(self.command, tuple):
+            return [self.id, "argv", "", *self.command]
+        shell = _split(self.shell) if self.surroundings is None else _interactive(self.surroundings)
+        return [self.id, "shell" if self.command is None else "command", self.command or "", *shell]
+
+    def _script(self, source: Source) -> str:
+        return become() + source.text if isinstance(self.command, tuple) else source.text
+
+    def _login(self) -> str:
+        return exports(self.environment).decode() + self._script(_LOGIN)
+
+    def start(self, transport: Transport, timeout: float) -> tuple[Channel, bytes]:
+        """Start it within ``timeout`` seconds; return its channel, and its output so far.
+
+        :raises connmgr.errors.OperationError: it could not be started.
+        """
+        if self.surroundings is None:
+            argv = script_argv(self._login(), self._words, own_locale=True)
+            return transport.open_channel(argv, pty=self.pty, timeout=timeout), b""
+        deadline, mark = Deadline(timeout), new_nonce()
+        own = self.surroundings
+        words = [*own.argv, "-c", self._script(_SESSION), "sh", mark, *self._words]
+        argv = script_argv(_BECOME, words, own_locale=True)
+        channel = transport.open_channel(argv, pty=self.pty, timeout=timeout)
+        try:
+            return channel, _set_state(channel, own, exports(self.environment), mark.encode(), deadline)
+        except BaseException:
+            channel.close()
+            raise
+
+
+def _interactive(surroundings: ShellSnapshot) -> Sequence[str]:
+    """Return the words that start a session's shell, without the options that skip its start-up files."""
+    if surroundings.interpreter:
+        return (surroundings.interpreter.shell,)
+    return surroundings.argv[: len(surroundings.argv) - len(surroundings.dialect.options)]
+
+
+def _split(shell: str | None) -> Sequence[str]:
+    try:
+        return shlex.split(shell or "")
+    except ValueError as error:
+        raise UnsupportedShell(f"shell: {error}.") from None
+
+
+def _set_state(
+    channel: Channel, surroundings: ShellSnapshot, exported: bytes, mark: bytes, deadline: Deadline
+) -> bytes:
+    """Send a session's state, then ``exported``, when the remote shell is ready; return the output after that.
+
+    The state travels on the terminal's input, because an argv shows it to every user of the host (ps). The program must
+    say that it is ready first: until its script has switched off the terminal's echo and line editing, what is sent
+    would appear on the screen, and a line longer than 4,095 bytes would be cut (N_TTY_BUF_SIZE of Linux).
+    """
+    try:
+        _await(channel, re.compile(rb"\n" + mark + rb"\n"), deadline)
+        setting = Launch(id="", surroundings=surroundings).setting + exported
+        channel.sendall(setting + mark + b"\n", deadline.left())
+        return _await(channel, re.compile(mark + rb"\.\r?\n"), deadline)
+    except TimeoutError:
+        raise ConnectTimeout(LATE) from None
+    except (EOFError, OSError):
+        raise ShellStartFailed("The shell ended before it took the state of the session.") from None
+
+
+def _await(channel: Channel, ready: re.Pattern[bytes], deadline: Deadline) -> bytes:
+    """Wait for ``ready``, and return the output after it."""
+    printed = b""
+    while (match := ready.search(printed)) is None:
+        if deadline.passed:
+            raise ConnectTimeout(LATE)
+        if len(printed) > GREETING_BYTES:
+            raise ShellStartFailed(
+                "The start-up files of the shell print too much before the session's state could be sent."
+            )
+        printed += channel.recv(deadline.left())[0]
+    return printed[match.end() :]

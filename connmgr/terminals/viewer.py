@@ -10,9 +10,9 @@ from connmgr.pipes.clients import Client, Opening
 from connmgr.pipes.streams import Streams
 from connmgr.streams import frames
 from connmgr.streams.websocket import GOING_AWAY
-from connmgr.terminals.drawing import drawn
-from connmgr.terminals.output import Output
-from connmgr.terminals.screen import MAX_CELLS
+from connmgr.terminals.emulator.drawing import draw
+from connmgr.terminals.emulator.screen import MAX_CELLS
+from connmgr.terminals.output import TerminalOutput
 
 PIECE_BYTES = 16 << 10
 """Bytes taken from the output at once; so many may wait in excess of a client's window."""
@@ -21,7 +21,7 @@ PIECE_BYTES = 16 << 10
 class Viewed(Protocol):
     """The terminal of an attached client. All methods are called in the thread of the streams' loop."""
 
-    output: Output
+    output: TerminalOutput
     end: int | ConnmgrError | None
 
     def type(self, data: bytes, taken: Callable[[int], None]) -> None:
@@ -51,7 +51,7 @@ class Viewer:
         """Whether it was too slow; then the screen is redrawn when it has room again."""
         self._streams = streams
         self._terminal = terminal
-        self._output: Output = terminal.output
+        self._output: TerminalOutput = terminal.output
         self._position = 0
         self._drawing = self._over = False
         self._client = Client(streams.loop, opening, self)
@@ -108,7 +108,7 @@ class Viewer:
 
     def _draw(self) -> None:
         with self._output.look() as (screen, offset):
-            picture = drawn(screen)
+            picture = draw(screen)
         self._streams.loop.call(lambda: self._drawn(picture, offset))
 
     def _drawn(self, picture: bytes, offset: int) -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from connmgr.plugin import AnyConnectionType, hookimpl
-from connmgr_containers.engines import Docker, DockerHost, Podman, PodmanHost
-from connmgr_containers.instances import Incus, IncusHost, Lxd, LxdHost
-from connmgr_containers.kubernetes import Kubernetes, KubernetesCluster
-from connmgr_containers.systems import Chroot, Lxc, LxcHost, Nspawn, NspawnHost
+from connmgr_containers.containers import Docker, DockerHost, Kubernetes, KubernetesCluster, Podman, PodmanHost
+from connmgr_containers.systems import (
+    Chroot,
+    Incus,
+    IncusHost,
+    Lxc,
+    LxcHost,
+    Lxd,
+    LxdHost,
+    Nspawn,
+    NspawnHost,
+)
 
 
 @hookimpl

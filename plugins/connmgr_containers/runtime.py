@@ -1,16 +1,35 @@
-"""The base of all container types: a program on the host enters the container, or says why it refuses."""
+"""The base of all container types: a program on the host enters the container, or says why it refuses.
+
+Hosts of containers are here too: a refresh adds a connection for each container below the connection to its host.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from connmgr.errors import ElevationFailed, NoShellInside, OperationError, RuntimeUnreachable, ShellStartFailed
-from connmgr.plugin import Deadline, Dialogue, Toggled, Transport, Wrapper
-from connmgr_containers.words import spelled
+from connmgr.plugin import (
+    Child,
+    Deadline,
+    Dialogue,
+    Reference,
+    Schema,
+    Text,
+    Toggled,
+    Transport,
+    ValidationError,
+    Wrapper,
+)
+
+LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+"""The uuid of the connection to the daemon's own machine, for examples."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]*")
 
 STEP_SECONDS = 20.0
 """Longest wait until a program runs inside a container; clusters are slow."""
@@ -20,6 +39,62 @@ PRINTED_CHARACTERS = 300
 
 LISTED_BYTES = 16 << 20
 """Most bytes that a runtime may print when it lists its containers."""
+
+
+def name(value: str) -> None:
+    """Raise ValidationError unless ``value`` is a name, which no program takes for an option."""
+    if not _NAME.fullmatch(value):
+        raise ValidationError("Not a name: letters, digits and . _ - : @, the first a letter or digit.")
+
+
+def instance(value: str) -> None:
+    """Raise ValidationError unless ``value`` names an instance of the host's own server, not of a remote."""
+    name(value)
+    if ":" in value:
+        raise ValidationError("Not the name of an instance: a colon names a remote. Run over a host of that server.")
+
+
+def printable(value: str) -> None:
+    """Raise ValidationError if ``value`` has characters that are not printable, such as a newline."""
+    if not value.isprintable():
+        raise ValidationError("Not printable characters alone.")
+
+
+def absolute(value: str) -> None:
+    """Raise ValidationError unless ``value`` is an absolute path."""
+    if not value.startswith("/"):
+        raise ValidationError("Not an absolute path.")
+
+
+def required(description: str) -> Any:
+    """Return the field of a name that must be given."""
+    return Text(required=True, validate=name, metadata={"description": description})
+
+
+def optional(description: str) -> Any:
+    """Return the field of a name that need not be given."""
+    return Text(allow_none=True, validate=name, metadata={"description": description})
+
+
+class HostSchema(Schema):
+    """The field of every type: where the runtime's program runs."""
+
+    host = Reference(required=True, metadata={"description": "The connection on whose machine the program runs."})
+
+
+class InsideSchema(HostSchema):
+    """The fields of types that run commands inside a system with users and directories."""
+
+    user = Text(
+        allow_none=True,
+        validate=name,
+        metadata={"description": "Whom to run as: `name` or `uid:gid`; the image's user otherwise."},
+    )
+    workdir = Text(
+        allow_none=True,
+        validate=absolute,
+        metadata={"description": "The directory in which programs start, absolute; the image's otherwise."},
+    )
 
 
 class Reason(NamedTuple):
@@ -110,6 +185,47 @@ class Switched(Runtime, Toggled):
             raise explained(self.program, self.reasons, printed.said, self.place(data), failure)
 
 
+class Host(Wrapper):
+    """A host of containers; its shell is the shell of the connection it goes through."""
+
+    usage_category: ClassVar[str] = "group"
+    schema = HostSchema
+    example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE}
+    via = "host"
+    program: str
+    reasons: Sequence[Reason] = ()
+
+    def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
+        return list(argv)
+
+    def children(self, transport: Transport, data: Mapping[str, Any], *, timeout: float) -> Iterable[Child]:
+        deadline = Deadline(timeout)
+        listings = [self._listed(transport, argv, deadline) for argv in self.listing(data)]
+        try:
+            return list(self.parse(data, *listings))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise RuntimeUnreachable(f"{self.program} lists what it has in a form that is not known.") from error
+
+    @abstractmethod
+    def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the argv of each program that lists the host's containers."""
+
+    @abstractmethod
+    def parse(self, data: Mapping[str, Any], *listings: str) -> Iterable[Child]:
+        """Yield the containers in the output of those programs; any exception means that it cannot be parsed."""
+
+    def _listed(self, transport: Transport, argv: Sequence[str], deadline: Deadline) -> str:
+        printed = run(transport, argv, deadline)
+        if printed.status:
+            raise explained(self.program, self.reasons, printed.said, "that host", f"{self.program} lists nothing")
+        return printed.stdout.decode(errors="replace")
+
+
+def chosen(data: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the fields ``names`` that have a value in ``data``."""
+    return {name: data[name] for name in names if data.get(name)}
+
+
 def explained(program: str, reasons: Sequence[Reason], printed: str, place: str, failure: str) -> OperationError:
     """Return the error for ``printed``: the first reason that matches, else ``failure`` and the end of the output."""
     missing = reason(
@@ -160,3 +276,30 @@ def run(transport: Transport, argv: Sequence[str], deadline: Deadline) -> Printe
     if deadline.passed:
         raise RuntimeUnreachable(f"{argv[0]} did not answer in time.")
     raise RuntimeUnreachable(f"{argv[0]} printed more than {LISTED_BYTES >> 20} MiB.")
+
+
+def spelled(argv: Sequence[str]) -> list[str]:
+    """Return an argv of UTF-8 words that runs ``argv``; a shell restores the words that are not UTF-8.
+
+    Words reach a runtime's server as JSON, which would change bytes that are not UTF-8.
+    """
+    odd = {number: word for number, word in enumerate(argv, 1) if not _is_text(word)}
+    if not odd:
+        return list(argv)
+    # A shell drops newlines from the end of a command's output; the dot keeps those of the word.
+    made = "".join(f"w{number}=$(printf '{_octal(word)}.');" for number, word in odd.items())
+    words = (f'"${{w{number}%.}}"' if number in odd else f'"${{{number}}}"' for number in range(1, len(argv) + 1))
+    given = ("" if number in odd else word for number, word in enumerate(argv, 1))
+    return ["/bin/sh", "-c", f"{made}exec {' '.join(words)}", "sh", *given]
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _octal(word: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(word))

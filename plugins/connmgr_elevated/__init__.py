@@ -127,7 +127,10 @@ class ShellEnvironment(Wrapper):
         if password is None:
             raise _wants_password(data["method"])
         if _CONTROL.search(password):
-            raise AuthFailed(f"{data['method']} cannot be given the password: it has characters that no prompt takes.")
+            raise AuthFailed(
+                f"The password has control characters, which cannot be typed at {data['method']}'s prompt: "
+                "store another one."
+            )
         return password
 
     def _check(self, step: int, method: str) -> None:

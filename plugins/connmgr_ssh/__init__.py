@@ -1,8 +1,9 @@
 """The connection type ``ssh``: machines reached over SSH, directly, through ProxyJump or another connection.
 
-Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``wire`` connects the byte
-stream, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``identities`` and ``authentication`` log in,
-``transport`` opens channels, and ``stream`` implements them.
+Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``transport`` connects,
+``packets`` seals what is sent, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``login`` logs in with
+``keys`` or an ``agent``, and ``channels`` carry processes and TCP streams. ``sending`` keeps the order of messages;
+``forwarding`` has the ports of the remote host.
 """
 
 from __future__ import annotations
@@ -37,11 +38,9 @@ from connmgr.plugin import (
     hookimpl,
     validates_schema,
 )
-from connmgr_ssh.accepted_keys import AcceptedKeys
-from connmgr_ssh.config import DEFAULT_PORT
-from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, Judge, Pin
-from connmgr_ssh.known_hosts import HostKey, means_itself
-from connmgr_ssh.way import destination_of, jumps
+from connmgr_ssh.config import DEFAULT_PORT, destination_of, jumps
+from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
+from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
 
 FILE_SECONDS = 10.0
 """Longest time to wait for another thread that writes known_hosts files."""
@@ -211,7 +210,7 @@ class Ssh(ConnectionType):
 
     def dialled(self, data: Mapping[str, Any]) -> Sequence[Dialled]:
         # They import cryptography.
-        from connmgr_ssh.identities import offered, wants_agent
+        from connmgr_ssh.login import offered, wants_agent
 
         own = destination_of(data)
         hosts = [(own, data)] if data.get(self.via) else [*((jump, {}) for jump in jumps(own)), (own, data)]
@@ -230,32 +229,32 @@ class Ssh(ConnectionType):
         destination = destination_of(data)
         # OpenSSH takes the first value that it finds of a variable; the connection is asked before the files.
         assigned = [*reversed(destination.set_env), *data.get("setEnv", ())]
-        values = {name: value for name, _, value in (one.partition("=") for one in assigned)}
+        values = {name: value for name, _, value in (assignment.partition("=") for assignment in assigned)}
         return ClientEnvironment((*destination.send_env, *data.get("sendEnv", ())), values)
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
-        judge = self._judge(data, host)
-        if judge is None:
+        verifier = self._verifier(data, host)
+        if verifier is None:
             return False
         try:
             shown = HostKey.parse(key)
         except ValueError as error:
             raise InvalidRequest(f"hostKey: {error}") from None
-        judge.check(shown.blob, None, Deadline(FILE_SECONDS))
+        verifier.check(shown.blob, None, Deadline(FILE_SECONDS))
         return True
 
     def forget_host_keys(self, data: Mapping[str, Any], host: str | None) -> Sequence[ForgottenKey] | None:
-        judge = self._judge(data, host)
-        return None if judge is None else judge.forget(Deadline(FILE_SECONDS))
+        verifier = self._verifier(data, host)
+        return None if verifier is None else verifier.forget(Deadline(FILE_SECONDS))
 
-    def _judge(self, data: Mapping[str, Any], host: str | None) -> Judge | None:
+    def _verifier(self, data: Mapping[str, Any], host: str | None) -> HostKeyVerifier | None:
         """Return who decides about the keys of ``host``, by default the host of ``data``, if the way leads there."""
         destination = destination_of(data)
         pin = data.get("hostKey")
-        judges = [Judge(destination, self._accepted, pin, ACCEPT_NEW)]
+        verifiers = [HostKeyVerifier(destination, self._accepted, pin, ACCEPT_NEW)]
         if not data.get(self.via):
-            judges += [Judge(jump, self._accepted, None, ACCEPT_NEW) for jump in jumps(destination)]
-        return next((judge for judge in judges if host in (None, judge.name)), None)
+            verifiers += [HostKeyVerifier(jump, self._accepted, None, ACCEPT_NEW) for jump in jumps(destination)]
+        return next((verifier for verifier in verifiers if host in (None, verifier.name)), None)
 
 
 @hookimpl

@@ -11,19 +11,18 @@ from typing import NoReturn
 
 from connmgr.errors import AuthFailed
 from connmgr.plugin import ByteStream, Deadline
-from connmgr_ssh.algorithms import CERTIFICATE
-from connmgr_ssh.keys import Identity, Sign
+from connmgr_ssh.channels import TcpStream
+from connmgr_ssh.keys import CERTIFICATE, Identity, Sign
 from connmgr_ssh.known_hosts import HostKey
-from connmgr_ssh.stream import packed
-from connmgr_ssh.tcp import TcpStream
+from connmgr_ssh.packets import packed
 
 log = logging.getLogger("connmgr_ssh")
 
 MAX_CLIENTS = 16
-"""Most programs of a link's far side that speak with the forwarded agent at the same time."""
+"""Most programs of the remote host that speak with the forwarded agent at the same time."""
 
 ANSWER_SECONDS = 120.0
-"""Longest wait for an agent on behalf of the far side; its user may have to confirm."""
+"""Longest wait for an agent on behalf of the remote host; its user may have to confirm."""
 
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN, _SIGNATURE = 13, 14
@@ -31,7 +30,7 @@ _FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
 _MAX_ANSWER_BYTES = 256 * 1024
 
 
-class Agent:
+class AgentClient:
     """An agent that ``connect`` connects to within a number of seconds; each request has its own connection.
 
     ``name`` is what messages call it.
@@ -42,7 +41,7 @@ class Agent:
         self._name = name
 
     @classmethod
-    def at(cls, path: str) -> Agent:
+    def at(cls, path: str) -> AgentClient:
         """Return the agent behind the Unix socket ``path``."""
 
         def connect(timeout: float) -> socket.socket:
@@ -58,20 +57,20 @@ class Agent:
         return cls(connect)
 
     def identities(self, deadline: Deadline) -> list[Identity]:
-        """Return the keys of the agent, certificates first.
+        """Return the keys of the agent, certificates first: a host that trusts the authority knows no bare key.
 
         :raises AuthFailed: the agent cannot be asked, or its answer is malformed.
         """
         answer = self._ask(bytes([_REQUEST_IDENTITIES]), _IDENTITIES, deadline)
-        found = []
+        identities = []
         try:
             fields = _strings(answer[4:], 2 * int.from_bytes(answer[:4], "big"))
             for blob, comment in zip(fields, fields, strict=True):
                 public = HostKey(next(_strings(blob, 1)).decode("ascii"), blob)
-                found.append(Identity(f"agent key {comment.decode(errors='replace')}", public, self._signer(blob)))
+                identities.append(Identity(f"agent key {comment.decode(errors='replace')}", public, self._signer(blob)))
         except ValueError:
             raise AuthFailed(f"{self._name} sent a malformed list of keys.") from None
-        return sorted(found, key=lambda identity: CERTIFICATE not in identity.public.type)
+        return sorted(identities, key=lambda identity: CERTIFICATE not in identity.public.type)
 
     def _signer(self, blob: bytes) -> Sign:
         def sign(data: bytes, algorithm: str, deadline: Deadline) -> bytes:
@@ -139,12 +138,12 @@ def _cut_off() -> NoReturn:
 
 
 class ForwardedAgent:
-    """Carries the requests of programs on the far side to ``agent``: at most :data:`MAX_CLIENTS` at a time.
+    """Carries the requests of programs on the remote host to ``agent``: at most :data:`MAX_CLIENTS` at a time.
 
     An agent and its client speak in turns, so one thread serves a channel.
     """
 
-    def __init__(self, agent: Agent, host: str) -> None:
+    def __init__(self, agent: AgentClient, host: str) -> None:
         self._agent = agent
         self._host = host
         self._room = threading.BoundedSemaphore(MAX_CLIENTS)
@@ -163,7 +162,7 @@ class ForwardedAgent:
             with self._agent.connect(ANSWER_SECONDS) as connection:
                 while request := _message(stream, Deadline(threading.TIMEOUT_MAX)):
                     connection.sendall(packed(request))
-                    # The agent may ask its user to confirm.
+                    # The agent may ask its user to confirm (ssh-add -c).
                     stream.sendall(packed(_message(connection, Deadline(ANSWER_SECONDS)) or _cut_off()))
         except (OSError, EOFError) as error:
             log.info("The forwarded ssh-agent does not answer %s: %s", self._host, error)

@@ -4,20 +4,26 @@ Honoured: Host, Match (all, host, originalhost, user, localuser, final), Include
 CertificateFile, IdentitiesOnly, IdentityAgent, ProxyJump, HostKeyAlias, UserKnownHostsFile, GlobalKnownHostsFile and
 StrictHostKeyChecking. ``Match exec`` never matches and ProxyCommand is refused, because both would run a program. No
 setting makes a changed host key acceptable.
+
+First the values for a host, then the files: their lines, their patterns, and the files that they include.
 """
 
 from __future__ import annotations
 
+import errno
 import getpass
+import glob
 import os
 import re
+import shlex
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from connmgr.errors import TransportUnsupported
-from connmgr_ssh.config_file import Block, ConfigFiles, Criteria, Patterns, home_expanded, shown
 
 DEFAULT_PORT = 22
 SYSTEM = Path("/etc/ssh")
@@ -86,7 +92,7 @@ def _changes_something(keyword: str, arguments: list[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class Hop:
+class JumpHost:
     """One host of a ProxyJump; None means not given."""
 
     host: str
@@ -102,7 +108,7 @@ class Destination:
     host: str
     port: int
     user: str
-    jumps: tuple[Hop, ...]
+    jumps: tuple[JumpHost, ...]
     identity_files: tuple[str, ...] | None
     """None if the configuration names none; the usual files are tried then."""
     certificate_files: tuple[str, ...]
@@ -125,6 +131,12 @@ class Destination:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def destination_of(data: Mapping[str, Any]) -> Destination:
+    """Return how to reach the host of a connection's ``data``."""
+    port = data["port"] if data["port"] != DEFAULT_PORT else None
+    return resolve(data["host"], port, data.get("user"))
+
+
 def resolve(
     host: str,
     port: int | None = None,
@@ -143,6 +155,17 @@ def resolve(
     if final:
         options.read_files(final=True)
     return options.destination(port)
+
+
+def jumps(destination: Destination, depth: int = 0) -> list[Destination]:
+    """Return the hosts of ProxyJump that lead to ``destination``, in their order, after those that lead to the first.
+
+    :raises TransportUnsupported: they form a circle, or :func:`resolve` fails for one.
+    """
+    if depth == MAX_NESTING:
+        raise TransportUnsupported(f"~/.ssh/config: ProxyJump of {destination.alias} leads in a circle.")
+    hosts = [resolve(hop.host, hop.port, hop.user) for hop in destination.jumps]
+    return [*jumps(hosts[0], depth + 1), *hosts] if hosts else []
 
 
 def local_user() -> str:
@@ -182,7 +205,7 @@ class _Options:
 
     def _applies(self, block: Block) -> bool:
         if block.keyword == "host":
-            return block.hosts.mean(self._alias)
+            return block.hosts.match(self._alias)
         return block.keyword != "match" or self._matches(block.criteria)
 
     def _take(self, block: Block, path: Path, base: Path, depth: int) -> None:
@@ -221,10 +244,10 @@ class _Options:
             self._wants_final = True
             return self._final
         if criterion == "host":
-            return patterns.mean(self._host())
+            return patterns.match(self._host())
         if criterion == "originalhost":
-            return patterns.mean(self._alias)
-        return patterns.mean(self._remote_user() if criterion == "user" else self._local_user)
+            return patterns.match(self._alias)
+        return patterns.match(self._remote_user() if criterion == "user" else self._local_user)
 
     def _first(self, keyword: str) -> str | None:
         values = self._values.get(keyword)
@@ -295,7 +318,7 @@ class _Options:
         ]
         return (Path(_path(name, tokens)) for name in [*yours, *global_] if name.lower() != "none")
 
-    def _jumps(self, tokens: dict[str, str]) -> tuple[Hop, ...]:
+    def _jumps(self, tokens: dict[str, str]) -> tuple[JumpHost, ...]:
         # The first of the two in the files decides; "none" for one switches the other off.
         for keyword in self._values:
             value = self._first(keyword) or ""
@@ -309,13 +332,13 @@ class _Options:
         return ()
 
 
-def _hop(text: str) -> Hop:
+def _hop(text: str) -> JumpHost:
     user, _, address = text.strip().removeprefix("ssh://").rpartition("@")
     bracketed = re.fullmatch(r"\[(.+)\](?::(\d+))?|([^:]+)(?::(\d+))?|(.+)", address)
     if not bracketed:
         raise TransportUnsupported("~/.ssh/config: an empty host in ProxyJump.")
     host, port = bracketed[1] or bracketed[3] or bracketed[5], bracketed[2] or bracketed[4]
-    return Hop(host, _port(port, f"The port of {host} in ProxyJump") if port else None, user or None)
+    return JumpHost(host, _port(port, f"The port of {host} in ProxyJump") if port else None, user or None)
 
 
 def _port(text: str, what: str) -> int:
@@ -326,8 +349,245 @@ def _port(text: str, what: str) -> int:
 
 
 def _expand(text: str, tokens: dict[str, str]) -> str:
-    return re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+    return re.sub(r"%(.)", lambda token: tokens.get(token[1], token[0]), text)
 
 
 def _path(text: str, tokens: dict[str, str]) -> str:
     return str(home_expanded(os.path.expandvars(_expand(text, tokens))))
+
+
+_SPECIAL = frozenset("*?!")
+_LINE = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.+)")
+
+
+class Patterns:
+    """Compiled patterns of ``*``, ``?`` and leading ``!``; a negated pattern that matches overrules the others."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.names = [pattern.lower() for pattern in patterns]
+        self.are_names = not any(_SPECIAL & set(name) for name in self.names)
+        self._parts = [] if self.are_names else [(name.startswith("!"), name.removeprefix("!")) for name in self.names]
+
+    def match(self, subject: str) -> bool:
+        """Whether they match ``subject``."""
+        subject = subject.lower()
+        if self.are_names:
+            return subject in self.names
+        matched = False
+        for negated, pattern in self._parts:
+            if _matches_pattern(pattern, subject):
+                if negated:
+                    return False
+                matched = True
+        return matched
+
+
+def _matches_pattern(pattern: str, subject: str) -> bool:
+    """Whether ``pattern`` matches ``subject``; linear, because each part is searched once, from left to right."""
+    if "*" not in pattern and "?" not in pattern:
+        return pattern == subject
+    first, *parts = pattern.split("*")
+    if not parts:
+        return len(first) == len(subject) and _matches_at(first, subject, 0)
+    last = parts.pop()
+    position, end = len(first), len(subject) - len(last)
+    if position > end or not _matches_at(first, subject, 0) or not _matches_at(last, subject, end):
+        return False
+    for part in parts:
+        while part and position + len(part) <= end and not _matches_at(part, subject, position):
+            position += 1
+        position += len(part)
+        if position > end:
+            return False
+    return True
+
+
+def _matches_at(part: str, subject: str, at: int) -> bool:
+    return all(wanted in ("?", character) for wanted, character in zip(part, subject[at : at + len(part)], strict=True))
+
+
+def matches(patterns: Sequence[str], subject: str) -> bool:
+    """Whether ``patterns`` match ``subject``."""
+    return Patterns(patterns).match(subject)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The lines from one ``Host`` or ``Match`` to the next; ``keyword`` is empty before the first.
+
+    ``hosts`` are the patterns of ``Host``, ``written`` their text, ``criteria`` those of ``Match``. Each of ``lines``
+    is a number, a keyword in lower case, and arguments.
+    """
+
+    keyword: str
+    hosts: Patterns
+    written: list[str]
+    criteria: Criteria
+    lines: list[tuple[int, str, list[str]]] = field(default_factory=list)
+
+
+Criteria = list[tuple[str, bool, Patterns]]
+"""For each criterion its name in lower case, whether it is negated, and its patterns."""
+
+WITHOUT_PATTERNS = ("all", "final")
+
+
+class ConfigFile:
+    """One parsed file, indexed so that a host needs few of thousands of blocks."""
+
+    def __init__(self, path: Path, *, strict: bool) -> None:
+        self.blocks = [Block("", Patterns([]), [], [])]
+        # Blocks with plain host names are found by name; all others are examined for every host.
+        self._named: dict[str, list[int]] = {}
+        self._others = [0]
+        for number, keyword, arguments in _lines(path, strict=strict):
+            if keyword in ("host", "match"):
+                self._begin(keyword, arguments)
+            else:
+                self.blocks[-1].lines.append((number, keyword, arguments))
+
+    def _begin(self, keyword: str, arguments: list[str]) -> None:
+        written = arguments if keyword == "host" else []
+        hosts = Patterns(written)
+        if keyword == "host" and hosts.are_names:
+            for name in dict.fromkeys(hosts.names):
+                self._named.setdefault(name, []).append(len(self.blocks))
+        else:
+            self._others.append(len(self.blocks))
+        self.blocks.append(Block(keyword, hosts, written, _criteria(arguments) if keyword == "match" else []))
+
+    def blocks_of(self, host: str) -> Iterator[Block]:
+        """Yield the blocks that may apply to ``host``, in their order."""
+        for index in sorted([*self._others, *self._named.get(host.lower(), ())]):
+            yield self.blocks[index]
+
+
+class ConfigFiles:
+    """Caches configuration files and their includes, so that each is read once for several hosts."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[Path, bool], ConfigFile] = {}
+        self._included: dict[tuple[tuple[str, ...], Path], list[Path]] = {}
+
+    def read(self, path: Path, *, strict: bool) -> ConfigFile:
+        """Return the file at ``path``, empty if missing; ``strict`` refuses one that others may write to."""
+        if (path, strict) not in self._files:
+            self._files[path, strict] = ConfigFile(path, strict=strict)
+        return self._files[path, strict]
+
+    def included(self, names: Sequence[str], base: Path) -> list[Path]:
+        """Return the files that match the patterns ``names``, relative ones below ``base``."""
+        key = (tuple(names), base)
+        if key not in self._included:
+            self._included[key] = list(_included(names, base))
+        return self._included[key]
+
+    def aliases(self, path: Path) -> list[str]:
+        """Return the host names without wildcards in the file at ``path`` and its includes, in their order."""
+        aliases: dict[str, None] = {}
+        self._collect(path, aliases, set())
+        return list(aliases)
+
+    def _collect(self, path: Path, aliases: dict[str, None], seen: set[Path]) -> None:
+        seen.add(path)
+        for block in self.read(path, strict=True).blocks:
+            aliases |= dict.fromkeys(name for name in block.written if not _SPECIAL & set(name))
+            for _, keyword, arguments in block.lines:
+                if keyword == "include":
+                    for file in self.included(arguments, Path.home() / ".ssh"):
+                        if file not in seen:
+                            self._collect(file, aliases, seen)
+
+
+def _criteria(words: Sequence[str]) -> Criteria:
+    remaining = iter(words)
+    criteria = []
+    for word in remaining:
+        criterion = word.lower().removeprefix("!")
+        patterns = [] if criterion in WITHOUT_PATTERNS else next(remaining, "").split(",")
+        criteria.append((criterion, word.startswith("!"), Patterns(patterns)))
+    return criteria
+
+
+def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield number, lower-case keyword and arguments of each line; a missing file has none.
+
+    :param strict: whether to refuse a file that others than its owner, this user or root may write to.
+    :raises TransportUnsupported: the file is refused, cannot be read, or cannot be understood.
+    """
+    try:
+        content, status = read_local_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise TransportUnsupported(f"{shown(path)} cannot be read: {error.strerror}.") from error
+    others = status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022
+    if strict and others and stat.S_ISREG(status.st_mode):
+        advice = f"chmod go-w {shown(path)}"
+        raise TransportUnsupported(f"{shown(path)} is not used, because others may write to it: {advice}")
+    for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(), 1):
+        match = _LINE.fullmatch(line.strip())
+        if line.lstrip().startswith("#") or not match:
+            continue
+        if "\0" in line:
+            # No path and no name has one, and the system's calls raise other errors for it.
+            raise TransportUnsupported(f"{shown(path)}:{number}: a NUL is not text.")
+        try:
+            yield number, match[1].lower(), _arguments(match[2])
+        except ValueError:
+            raise TransportUnsupported(f"{shown(path)}:{number}: a quotation mark has no partner.") from None
+
+
+def _arguments(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        # The quotation mark may be part of a comment.
+        return shlex.split(text, comments=True)
+    comment = next((index for index, word in enumerate(words) if word.startswith("#")), len(words))
+    return words[:comment]
+
+
+def _included(names: Sequence[str], base: Path) -> Iterator[Path]:
+    """Yield the files that match the patterns ``names``, relative ones below ``base``."""
+    for name in names:
+        pattern = home_expanded(name)
+        anchored = pattern if pattern.is_absolute() else base / pattern
+        # Path.glob() would also find hidden files, such as those that editors make.
+        paths = sorted(glob.glob(str(anchored)))  # noqa: PTH207
+        yield from (path for path in map(Path, paths) if not path.is_dir())
+
+
+def home_expanded(name: str) -> Path:
+    """Return ``name`` with a leading ``~`` or ``~user`` replaced, if that home exists."""
+    return Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser() raises where this leaves the name alone
+
+
+def shown(path: Path) -> str:
+    """Return the path for clients, without the daemon user's home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+MAX_FILE_BYTES = 16 << 20
+"""Largest file that is read; even long lists of known hosts are far smaller."""
+
+
+def read_local_file(path: Path) -> tuple[bytes, os.stat_result]:
+    """Return the content of a regular file, and its status; ``/dev/null`` is an empty one, as for ``ssh``.
+
+    :raises OSError: with a ``strerror`` for people: it cannot be opened, is a FIFO, a device or a directory, or is too
+        large.
+    """
+    # O_NONBLOCK: opening a FIFO would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev:  # noqa: PTH116 - a constant
+            return b"", status
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES >> 20} MiB", str(path))
+    return content, status

@@ -1,4 +1,4 @@
-"""Checks a host's key: known, certified, pinned, new, changed or revoked."""
+"""Decides about a host's key: known, certified, pinned, new, changed or revoked."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from connmgr.errors import HostKeyChanged, HostKeyUnknown
 from connmgr.plugin import Deadline, ForgottenKey
-from connmgr_ssh.accepted_keys import AcceptedKeys
-from connmgr_ssh.config import Destination
-from connmgr_ssh.config_file import shown
-from connmgr_ssh.known_hosts import Entry, HostKey, host_name, read
+from connmgr_ssh.config import Destination, shown
+from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, KnownHostsLine, host_name, read_known_hosts
 
 STRICT, ACCEPT_NEW = "strict", "acceptNew"
 """The values of ``hostKeyChecking``."""
@@ -41,7 +39,7 @@ class Pin:
         return cls(None, text)
 
 
-class Judge:
+class HostKeyVerifier:
     """Accepts or refuses the keys of one destination, by known_hosts files, a pin and ``hostKeyChecking``."""
 
     def __init__(self, destination: Destination, accepted: AcceptedKeys, pin: str | None, checking: str | None) -> None:
@@ -53,17 +51,17 @@ class Judge:
         self._pin = Pin.parse(pin) if pin else None
         self._accept_new = checking == ACCEPT_NEW if checking else destination.accept_new
         own = [accepted.path] if accepted.path else []
-        entries = [entry for entry in read([*destination.known_hosts, *own]) if entry.speaks_of(self.name)]
+        entries = [entry for entry in read_known_hosts([*destination.known_hosts, *own]) if entry.names(self.name)]
         self._revoked = _marked(entries, "@revoked")
         self._authorities = _marked(entries, "@cert-authority")
-        self._known = _marked(entries, "")
+        self._known_keys = _marked(entries, "")
 
     @property
     def preferred_types(self) -> list[str]:
         """The key types to ask the host for, because they can be verified."""
         if self._pin:
             return [self._pin.key.type] if self._pin.key else []
-        return [entry.key.type for entry in self._known]
+        return [entry.key.type for entry in self._known_keys]
 
     @property
     def verifies_certificates(self) -> bool:
@@ -82,10 +80,10 @@ class Judge:
             self._compare(key, self._pin)
             return
         reason = self._why_not_certified(certificate) if certificate else None
-        if (certificate and not reason) or key in _keys(self._known):
+        if (certificate and not reason) or key in _keys(self._known_keys):
             return
-        if self._known:
-            raise self._changed(key, self._known)
+        if self._known_keys:
+            raise self._changed(key, self._known_keys)
         if not self._accept_new:
             raise self._unknown(key, reason)
         earlier = self._accepted.accept(self.name, key, deadline)
@@ -96,7 +94,7 @@ class Judge:
         for entry in self._revoked:
             if entry.key == key:
                 raise HostKeyChanged(
-                    f"The key of {self.name} is marked as revoked in {self._place(entry)}: "
+                    f"The key of {self.name} is marked as revoked in {self._location(entry)}: "
                     f"{key.type} {key.fingerprint}. Nothing was sent to the host.",
                     fingerprint=key.fingerprint,
                 )
@@ -111,13 +109,13 @@ class Judge:
 
     def _why_not_certified(self, certificate: bytes) -> str | None:
         # Importing paramiko takes longer than all the rest of this module.
-        from connmgr_ssh.certificates import refusal
+        from connmgr_ssh.keys import refusal
 
         principal = self._destination.host_key_alias or self._destination.host
         return refusal(certificate, principal, _keys(self._authorities), _keys(self._revoked))
 
-    def _changed(self, key: HostKey, known: Sequence[Entry]) -> HostKeyChanged:
-        olds = ", ".join(f"{old.key.type} {old.key.fingerprint} ({self._place(old)})" for old in known)
+    def _changed(self, key: HostKey, known: Sequence[KnownHostsLine]) -> HostKeyChanged:
+        olds = ", ".join(f"{old.key.type} {old.key.fingerprint} ({self._location(old)})" for old in known)
         return HostKeyChanged(
             f"The key of {self.name} has changed: known is {olds}, got {key.type} {key.fingerprint}. "
             "Someone may be listening in, or the host was set up anew: compare the fingerprint with its administrator, "
@@ -130,13 +128,13 @@ class Judge:
 
     def forget(self, deadline: Deadline) -> list[ForgottenKey]:
         """Remove the host's known keys from their files, and return them."""
-        reasons = self._accepted.remove(self.name, self._known, deadline)
+        reasons = self._accepted.remove(self.name, self._known_keys, deadline)
         return [
-            ForgottenKey(f"{entry.key.type} {entry.key.fingerprint}", self._place(entry), reason)
-            for entry, reason in zip(self._known, reasons, strict=True)
+            ForgottenKey(f"{entry.key.type} {entry.key.fingerprint}", self._location(entry), reason)
+            for entry, reason in zip(self._known_keys, reasons, strict=True)
         ]
 
-    def _place(self, entry: Entry) -> str:
+    def _location(self, entry: KnownHostsLine) -> str:
         """Return file and line of ``entry`` for clients, without the path of the data directory."""
         own = entry.file == self._accepted.path
         return f"{'known_hosts in the data directory of connmgr' if own else shown(entry.file)}, line {entry.line}"
@@ -154,11 +152,11 @@ class Judge:
         )
 
 
-def _marked(entries: Sequence[Entry], marker: str) -> list[Entry]:
+def _marked(entries: Sequence[KnownHostsLine], marker: str) -> list[KnownHostsLine]:
     return [entry for entry in entries if entry.marker == marker]
 
 
-def _keys(entries: Sequence[Entry]) -> list[HostKey]:
+def _keys(entries: Sequence[KnownHostsLine]) -> list[HostKey]:
     return [entry.key for entry in entries]
 
 

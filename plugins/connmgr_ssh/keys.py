@@ -1,8 +1,14 @@
-"""Private keys: loads them from their text, and signs with them as the SSH protocol requires."""
+"""Keys: the algorithms that are offered, private keys that sign, and certificates that vouch for a host's key.
+
+The lists of algorithms are ours, best first, whatever the installed paramiko would offer. No key exchange and no
+signature uses SHA-1, whose collisions can be computed; HMAC is not weakened by them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +17,99 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from paramiko.message import Message
+from paramiko.pkey import PKey, UnknownKeyType
+from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed
 from connmgr.plugin import Deadline
-from connmgr_ssh.algorithms import CERTIFICATE
+from connmgr_ssh.config import matches
 from connmgr_ssh.known_hosts import HostKey
+from connmgr_ssh.packets import packed
+
+CERTIFICATE = "-cert-v01@openssh.com"
+"""OpenSSH's suffix for the algorithms of keys with a certificate."""
+
+KEY_EXCHANGES = (
+    # paramiko has it since 5.0, if the cryptography library does.
+    "mlkem768x25519-sha256",
+    "curve25519-sha256@libssh.org",
+    "ecdh-sha2-nistp256",
+    "ecdh-sha2-nistp384",
+    "ecdh-sha2-nistp521",
+    "diffie-hellman-group16-sha512",
+    "diffie-hellman-group-exchange-sha256",
+    "diffie-hellman-group14-sha256",
+)
+
+SIGNATURES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
+"""For the signatures of host keys, and of authorities on host certificates."""
+
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "aes128-ctr",
+    "aes256-ctr",
+    "aes192-ctr",
+)
+"""AES-GCM first: it needs no MAC, and processors compute it fastest."""
+
+MACS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+    "hmac-sha1",
+)
+
+SHOWN_CHARACTERS = 120
+"""Longest quotation of a server's list of algorithms in an error."""
+
+_NO_ALGORITHMS = ("ext-info-", "kex-strict-")
+"""Prefixes of the names in the list of key exchanges that announce an extension."""
+
+_AGREED_ON = (
+    ("kex_algo_list", "the key exchange", "KexAlgorithms", KEY_EXCHANGES),
+    ("server_key_algo_list", "the host key", "HostKeyAlgorithms", SIGNATURES),
+    ("client_encrypt_algo_list", "encryption", "Ciphers", CIPHERS),
+    ("server_encrypt_algo_list", "encryption", "Ciphers", CIPHERS),
+    ("client_mac_algo_list", "integrity", "MACs", MACS),
+    ("server_mac_algo_list", "integrity", "MACs", MACS),
+)
+"""paramiko's name of a server's list; its purpose; its keyword in sshd_config; our offer."""
+
+
+def ordered(known: Sequence[str], certified: bool) -> tuple[str, ...]:
+    """Return the host key algorithms to ask for: certificates first if useful, then those of ``known`` keys."""
+    certificates = [name + CERTIFICATE for name in SIGNATURES] if certified else []
+    signing = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
+    first = [name for name in SIGNATURES if signing.get(name, name) in known]
+    return (*certificates, *first, *(name for name in SIGNATURES if name not in first))
+
+
+def disagreement(lists: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a message if one of a server's ``lists`` has nothing acceptable, else None."""
+    for name, purpose, keyword, offered in _AGREED_ON:
+        theirs = [algorithm for algorithm in lists[name] if not algorithm.startswith(_NO_ALGORITHMS)]
+        if not {algorithm.removesuffix(CERTIFICATE) for algorithm in theirs} & set(offered):
+            return (
+                f"no algorithm in common for {purpose}: the host offers {_quoted(theirs)}, which connmgr refuses or "
+                f"does not have. Update its SSH server, or let it offer one of {', '.join(offered)} "
+                f"({keyword} in its sshd_config)."
+            )
+    return None
+
+
+def _quoted(names: Sequence[str]) -> str:
+    text = "".join(character if character.isprintable() else " " for character in ", ".join(names))
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
 
 Sign = Callable[[bytes, str, Deadline], bytes]
 _RSA_HASHES: dict[str, type[hashes.SHA256 | hashes.SHA512]] = {
@@ -120,3 +214,109 @@ def _is_for(certificate: Message, public: HostKey) -> bool:
     own = Message(public.blob)
     own.get_text()
     return certificate.get_remainder().startswith(own.get_remainder())
+
+
+HOST = 2
+_FIELDS_OF_KEY = {
+    "ssh-ed25519": 1,
+    "ssh-rsa": 2,
+    "ecdsa-sha2-nistp256": 2,
+    "ecdsa-sha2-nistp384": 2,
+    "ecdsa-sha2-nistp521": 2,
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate (OpenSSH's PROTOCOL.certkeys) and who signed it; times are seconds since 1970 (UTC)."""
+
+    kind: int
+    principals: list[str]
+    valid_after: int
+    valid_before: int
+    critical_options: list[str]
+    authority: HostKey
+    signed: bytes
+    signature: bytes
+
+    @classmethod
+    def parse(cls, blob: bytes) -> Certificate:
+        """Return the certificate that ``blob`` encodes.
+
+        :raises ValueError: it is damaged, or certifies a key of an unknown type.
+        """
+        message = Message(blob)
+        try:
+            base = message.get_text().partition("-cert-")[0]
+            for _ in range(1 + _FIELDS_OF_KEY[base]):
+                message.get_binary()
+            message.get_int64()
+            kind = message.get_int()
+            message.get_binary()
+            principals = _strings(message.get_binary())
+            valid_after, valid_before = message.get_int64(), message.get_int64()
+            critical_options = _strings(message.get_binary())
+            message.get_binary()
+            message.get_binary()
+            authority = message.get_binary()
+            signed = message.get_so_far()
+            signer = HostKey(Message(authority).get_text(), authority)
+            signature = message.get_binary()
+        except (KeyError, UnicodeDecodeError, struct.error) as error:
+            raise ValueError("it is damaged") from error
+        # paramiko pads short data, so several encodings would yield one certificate.
+        if packed(signature) != blob[len(signed) :]:
+            raise ValueError("it is damaged")
+        return cls(kind, principals, valid_after, valid_before, critical_options, signer, signed, signature)
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the authority's signature."""
+        return self.signature[4 : 4 + int.from_bytes(self.signature[:4], "big")].decode("ascii", errors="replace")
+
+    def is_signed(self) -> bool:
+        """Whether the authority's signature is valid."""
+        try:
+            key = PKey.from_type_string(self.authority.type, self.authority.blob)
+            parts = Message(self.signature)
+            whole = packed(parts.get_binary()) + packed(parts.get_binary()) == self.signature
+            return whole and bool(key.verify_ssh_sig(self.signed, Message(self.signature)))
+        except (SSHException, ValueError, struct.error, UnknownKeyType):
+            return False
+
+
+def refusal(blob: bytes, host: str, authorities: Sequence[HostKey], revoked: Sequence[HostKey]) -> str | None:
+    """Return why the certificate ``blob`` does not prove the key of ``host`` now, or None if it does.
+
+    :param authorities: the keys that may sign for this host.
+    """
+    try:
+        certificate = Certificate.parse(blob)
+    except ValueError as error:
+        return str(error)
+    signer = certificate.authority
+    if certificate.kind != HOST:
+        return "it is not a host certificate"
+    if signer in revoked or signer not in authorities:
+        return f"its authority {signer.fingerprint} is {'revoked' if signer in revoked else 'not known'}"
+    if certificate.algorithm == "ssh-rsa":
+        return "it is signed by ssh-rsa, that is with SHA-1: sign it anew (ssh-keygen -t rsa-sha2-512 -s …)"
+    if certificate.algorithm not in SIGNATURES or not certificate.is_signed():
+        return "its signature is wrong"
+    # Without principals it would be valid for any host; current OpenSSH refuses it too.
+    if not matches(certificate.principals, host):
+        return f"it is for {', '.join(certificate.principals) or 'no named host'}"
+    if not certificate.valid_after <= time.time() < certificate.valid_before:
+        return "it is not valid at this time"
+    if certificate.critical_options:
+        return f"it has the unknown critical option {certificate.critical_options[0]}"
+    return None
+
+
+def _strings(data: bytes) -> list[str]:
+    strings, position = [], 0
+    while position < len(data):
+        end = position + 4 + int.from_bytes(data[position : position + 4], "big")
+        strings.append(data[position + 4 : end].decode())
+        position = end
+    return strings

@@ -1,4 +1,4 @@
-"""Lines of known_hosts files, in the format of sshd(8)."""
+"""known_hosts files (sshd(8)): their lines, the keys that connmgr adds to its own, and those that it removes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import base64
 import binascii
 import hashlib
 import hmac
+import os
 import re
+import stat
+import tempfile
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from connmgr.errors import TransportUnsupported
-from connmgr_ssh import local_file
-from connmgr_ssh.config_file import matches
+from connmgr.errors import ConnectTimeout, HostKeyUnknown, TransportUnsupported
+from connmgr.plugin import Deadline
+from connmgr_ssh.config import matches, read_local_file
 
+_PATTERN_CHARACTERS = frozenset("*?!")
 # A single name: no pattern, list, comment, marker, hashed name or negation.
 _PLAIN = re.compile(r"[^\s*?,#@|!][^\s*?,]*")
 
@@ -55,7 +61,7 @@ class HostKey:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownHostsLine:
     """One line: the hosts it names, and their key, their authority's key, or a revoked key."""
 
     marker: str
@@ -65,7 +71,7 @@ class Entry:
     file: Path
     line: int
 
-    def speaks_of(self, name: str) -> bool:
+    def names(self, name: str) -> bool:
         """Whether the line names ``name``, in the form of :func:`host_name`."""
         if not self.hosts.startswith("|1|"):
             return matches(self.hosts.split(","), name)
@@ -86,14 +92,14 @@ def means_itself(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None
 
 
-def read(paths: Sequence[Path]) -> Iterator[Entry]:
+def read_known_hosts(paths: Sequence[Path]) -> Iterator[KnownHostsLine]:
     """Yield the entries of the files that exist; malformed lines are skipped, as ssh does.
 
     :raises TransportUnsupported: a file exists and cannot be read. Skipping it might accept a revoked key.
     """
     for path in paths:
         try:
-            text = local_file.read(path)[0].decode(errors="replace")
+            text = read_local_file(path)[0].decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -104,7 +110,7 @@ def read(paths: Sequence[Path]) -> Iterator[Entry]:
                 yield entry
 
 
-def parse_line(line: str, file: Path, number: int) -> Entry | None:
+def parse_line(line: str, file: Path, number: int) -> KnownHostsLine | None:
     """Return the entry of a line of ``file``, None if it is a comment or malformed."""
     fields = line.split(None, 1)
     if not fields or fields[0].startswith("#"):
@@ -116,6 +122,106 @@ def parse_line(line: str, file: Path, number: int) -> Entry | None:
     if len(fields) != 2 or marker not in ("", "@cert-authority", "@revoked"):
         return None
     try:
-        return Entry(marker, fields[0], HostKey.parse(fields[1]), file, number)
+        return KnownHostsLine(marker, fields[0], HostKey.parse(fields[1]), file, number)
     except ValueError:
         return None
+
+
+class AcceptedKeys:
+    """connmgr's own known_hosts file: keys accepted on first sight. Safe to use from several threads."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        # If two threads connect to a new host, only one may accept its key, and neither may lose the other's line.
+        self._writing = threading.Lock()
+
+    def accept(self, name: str, key: HostKey, deadline: Deadline) -> KnownHostsLine | None:
+        """Store ``key`` for ``name`` and return None, or return an entry that another thread stored for ``name``.
+
+        :raises HostKeyUnknown: it cannot be stored, or ``name`` would not mean this host alone in known_hosts.
+        :raises ConnectTimeout: another thread wrote until the deadline.
+        """
+        if not means_itself(name):
+            raise HostKeyUnknown(
+                f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept: that name would be a "
+                "pattern, a list or a mark in known_hosts. Give the host a plain name, or set hostKey.",
+                fingerprint=key.fingerprint,
+                hostKey=str(key),
+            )
+        if self.path is None:
+            raise HostKeyUnknown(f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept anywhere.")
+        with self._alone(name, deadline):
+            for entry in read_known_hosts([self.path]):
+                if not entry.marker and entry.names(name):
+                    return entry
+            before = read_local_file(self.path)[0] if self.path.exists() else b""
+            if before and not before.endswith(b"\n"):
+                before += b"\n"
+            _replace(self.path, before + f"{name} {key}\n".encode(), 0o600)
+        return None
+
+    def remove(self, name: str, entries: Sequence[KnownHostsLine], deadline: Deadline) -> list[str]:
+        """Remove the lines of ``entries``; return for each why it stays, ``""`` if gone, or raise ConnectTimeout."""
+        with self._alone(name, deadline):
+            refusals = {file: _without(file, entries) for file in {entry.file for entry in entries}}
+        return [_why_kept(entry) or refusals[entry.file] for entry in entries]
+
+    @contextmanager
+    def _alone(self, name: str, deadline: Deadline) -> Iterator[None]:
+        if not self._writing.acquire(timeout=deadline.left()):
+            raise ConnectTimeout(f"The keys of {name} could not be written within {deadline.seconds:g} seconds.")
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+
+def _why_kept(entry: KnownHostsLine) -> str:
+    # A hashed name ("|1|salt|hash") is of one host, whatever characters it has.
+    if entry.hosts.startswith("|") or not _PATTERN_CHARACTERS & set(entry.hosts):
+        return ""
+    return "the line is a pattern that speaks of other hosts too"
+
+
+def _without(file: Path, entries: Sequence[KnownHostsLine]) -> str:
+    """Remove the lines of ``entries`` from ``file``; return why they stay, ``""`` if they are gone.
+
+    As with ``ssh-keygen -R``, whole lines go, and FILE.old keeps the former content. Only the user's own files change.
+    """
+    gone = {(entry.hosts, entry.key) for entry in entries if entry.file == file and not _why_kept(entry)}
+    if not gone:
+        return ""
+    # The target of a symbolic link is replaced, not the link.
+    path = file.resolve()
+    try:
+        content, status = read_local_file(path)
+        if status.st_uid != os.getuid():
+            return "the file belongs to another user"
+        lines = content.splitlines(keepends=True)
+        entries_of_lines = [parse_line(line.decode(errors="replace"), file, 0) for line in lines]
+        left = [
+            line
+            for line, entry in zip(lines, entries_of_lines, strict=True)
+            if entry is None or entry.marker or (entry.hosts, entry.key) not in gone
+        ]
+        mode = stat.S_IMODE(status.st_mode)
+        _replace(path.with_name(path.name + ".old"), content, mode)
+        _replace(path, b"".join(left), mode)
+    except OSError as error:
+        return f"the file cannot be written: {error.strerror}"
+    return ""
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    """Replace the content of ``path``, atomically and durably."""
+    descriptor, temporary = tempfile.mkstemp(prefix=".known_hosts.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

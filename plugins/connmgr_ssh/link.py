@@ -16,13 +16,11 @@ from paramiko.ssh_exception import SSHException
 from connmgr.errors import TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh.agent import ForwardedAgent
-from connmgr_ssh.algorithms import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
-from connmgr_ssh.forwarded import FarPorts
-from connmgr_ssh.requests import GlobalRequests
+from connmgr_ssh.channels import PACKET_BYTES, STDERR, STDOUT, SshChannel, TcpStream
+from connmgr_ssh.forwarding import GlobalRequests, RemotePorts
+from connmgr_ssh.keys import CERTIFICATE, CIPHERS, KEY_EXCHANGES, MACS, disagreement, ordered
+from connmgr_ssh.packets import MAX_SILENCES, Wire, packed
 from connmgr_ssh.sending import SendingTransport
-from connmgr_ssh.stream import PACKET_BYTES, STDERR, STDOUT, Stream, packed
-from connmgr_ssh.tcp import TcpStream
-from connmgr_ssh.wire import MAX_SILENCES, Wire
 
 log = logging.getLogger("connmgr_ssh")
 
@@ -38,7 +36,7 @@ KEEP_ALIVE = bytes([common.MSG_GLOBAL_REQUEST]) + packed(b"keepalive@openssh.com
 MAX_EXTENSIONS = 64
 """Most extensions that a peer may name (RFC 8308); OpenSSH names six."""
 
-StreamKind = TypeVar("StreamKind", bound=Stream)
+ChannelKind = TypeVar("ChannelKind", bound=SshChannel)
 
 
 def _to_channel(method: str) -> Callable[[Any, Message], None]:
@@ -53,7 +51,7 @@ def _data(payload: bytes, at: int) -> memoryview:
     return memoryview(payload)[at + 4 :]
 
 
-class Link(SendingTransport):
+class SshLink(SendingTransport):
     """One SSH connection over a :class:`Wire`; its thread reads, and ends with the wire.
 
     paramiko's stubs omit its private attributes; those used here are declared below.
@@ -88,21 +86,20 @@ class Link(SendingTransport):
         super().__init__(wire, f"ssh {name}")
         self._subject = name
         self.disconnected: str | None = None
-        self.abandoned: set[Stream] = set()
+        self.abandoned: set[SshChannel] = set()
         self.agent: ForwardedAgent | None = None
-        """The agent that programs of the far side may use."""
+        """The agent that programs of the remote host may use."""
         self._agent_lock = threading.Lock()
         self._agent_is_reachable = False
         self._asking = threading.Lock()
         self._host_key_order = ordered(host_keys, certified)
         self._proven_key: bytes | None = None
         self._requests = GlobalRequests(self.post)
-        self.ports = FarPorts(self._requests)
+        self.ports = RemotePorts(self._requests)
         self._packets.set_log(log)
         self._packets.when_silent = self._probe
         self._packets.deliver = self._deliver
-        self._packets.lends = self._is_settled
-        self.reading = self._packets.reading
+        self._packets.may_rekey = self._is_settled
 
     @property
     def preferred_kex(self) -> tuple[str, ...]:
@@ -156,12 +153,11 @@ class Link(SendingTransport):
             # Wakes threads that wait for the end of a key exchange, which will not come.
             self.clear_to_send.set()
             # A channel may have been opened after paramiko notified the others, and before the link became inactive.
-            for stream in list(self._channels.values()):
-                stream._unlink()
+            for channel in list(self._channels.values()):
+                channel._unlink()
             self.ports.end()
             self._requests.end()
             self.wire.release()
-            self.reading.close()
 
     def close(self) -> None:
         """End the connection and its thread. Never raises; calling it again does nothing."""
@@ -170,7 +166,6 @@ class Link(SendingTransport):
         self.abandoned.clear()
         if not self.is_alive():
             self.wire.release()
-            self.reading.close()
         elif self is not threading.current_thread():
             self.join(JOIN_SECONDS)
 
@@ -182,35 +177,35 @@ class Link(SendingTransport):
         """Pass a message to its channel, if it has one; several times faster than through paramiko."""
         if payload[0] not in self._channel_handler_table or not self._is_settled():
             return False
-        stream = self._channels.get(int.from_bytes(payload[1:5], "big"))
-        if stream is None:
+        channel = self._channels.get(int.from_bytes(payload[1:5], "big"))
+        if channel is None:
             return False
         if payload[0] == common.MSG_CHANNEL_DATA:
-            stream.receive(STDOUT, _data(payload, 5))
+            channel.receive(STDOUT, _data(payload, 5))
         elif payload[0] == common.MSG_CHANNEL_EXTENDED_DATA:
             if payload[5:9] == EXTENDED_STDERR:
-                stream.receive(STDERR, _data(payload, 9))
+                channel.receive(STDERR, _data(payload, 9))
         else:
-            self._channel_handler_table[payload[0]](stream, Message(payload[5:]))
+            self._channel_handler_table[payload[0]](channel, Message(payload[5:]))
         return True
 
-    def open_stream(self, kind: type[StreamKind], name: bytes, payload: bytes, deadline: Deadline) -> StreamKind:
+    def open_stream(self, kind: type[ChannelKind], name: bytes, payload: bytes, deadline: Deadline) -> ChannelKind:
         """Open a channel of the SSH type ``name``.
 
-        :raises connmgr_ssh.stream.Refused: the far side refuses.
+        :raises connmgr_ssh.channels.ChannelOpenFailure: the remote host refuses.
         :raises TimeoutError: it did not answer in time.
         :raises EOFError: the connection is gone.
         """
-        stream = self._new_stream(kind)
-        fields = struct.pack(">III", stream.number, kind.first_window, PACKET_BYTES)
+        channel = self._new_channel(kind)
+        fields = struct.pack(">III", channel.number, kind.first_window, PACKET_BYTES)
         self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
         if not self.active:
             raise EOFError
-        stream.wait_open(deadline)
-        return stream
+        channel.wait_open(deadline)
+        return channel
 
-    def forward_agent(self, stream: Stream, deadline: Deadline) -> bool:
-        """Have the far side offer the agent to programs, if there is one; return False if it refuses.
+    def forward_agent(self, channel: SshChannel, deadline: Deadline) -> bool:
+        """Have the remote host offer the agent to programs, if there is one; return False if it refuses.
 
         OpenSSH's sshd offers it to all sessions that begin after the first request on a connection, and refuses further
         requests. Other servers want a request for each session.
@@ -218,21 +213,21 @@ class Link(SendingTransport):
         if self.agent is None:
             return True
         with self._agent_lock:
-            agreed = stream.request(b"auth-agent-req@openssh.com", b"", deadline)
+            agreed = channel.request(b"auth-agent-req@openssh.com", b"", deadline)
             self._agent_is_reachable = self._agent_is_reachable or agreed
             return self._agent_is_reachable
 
-    def _new_stream(self, kind: type[StreamKind]) -> StreamKind:
+    def _new_channel(self, kind: type[ChannelKind]) -> ChannelKind:
         with self.lock:
             number = self._next_channel()
-            stream = kind(self, number)
-            self._channels.put(number, stream)
+            channel = kind(self, number)
+            self._channels.put(number, channel)
             self.channels_seen[number] = True
-        return stream
+        return channel
 
-    def forget(self, stream: Stream) -> None:
+    def forget(self, channel: SshChannel) -> None:
         """Accept no more messages for a closed channel."""
-        self._unlink_channel(stream.number)
+        self._unlink_channel(channel.number)
 
     def _probe(self) -> None:
         """Ask a silent peer for a sign of life, or close the link after too many silences."""
@@ -282,11 +277,11 @@ class Link(SendingTransport):
             reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
             self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
             return
-        stream = self._new_stream(TcpStream)
-        stream._set_remote_channel(number, window, packet)
-        confirmed = struct.pack(">IIII", number, stream.number, stream.first_window, PACKET_BYTES)
-        self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), stream)
-        taken(stream)
+        channel = self._new_channel(TcpStream)
+        channel._set_remote_channel(number, window, packet)
+        confirmed = struct.pack(">IIII", number, channel.number, channel.first_window, PACKET_BYTES)
+        self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), channel)
+        taken(channel)
 
     def _parse_kex_init(self, m: Message) -> None:
         lists = super()._really_parse_kex_init(m)  # type: ignore[misc]
@@ -334,11 +329,11 @@ class Link(SendingTransport):
 
     def _parse_channel_open_failure(self, m: Message) -> None:
         number, reason, text = m.get_int(), m.get_int(), m.get_binary().decode(errors="replace")
-        stream = self._channels.get(number)
-        if isinstance(stream, Stream):
-            self.abandoned.discard(stream)
-            self.forget(stream)
-            stream.refuse(reason, text)
+        channel = self._channels.get(number)
+        if isinstance(channel, SshChannel):
+            self.abandoned.discard(channel)
+            self.forget(channel)
+            channel.refuse(reason, text)
         else:
             m.rewind()
             super()._parse_channel_open_failure(m)  # type: ignore[misc]

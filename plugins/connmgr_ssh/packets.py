@@ -1,12 +1,21 @@
-"""The packets of SSH (RFC 4253, section 6); AES-GCM is computed here, other ciphers by paramiko."""
+"""The bytes under an SSH connection and the packets in them (RFC 4253, section 6).
+
+:class:`Wire` reads ahead in large pieces and detects silence. :class:`Packets` seals and opens packets: AES-GCM is
+computed here, other ciphers by paramiko.
+"""
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 from cryptography.exceptions import InvalidTag
@@ -14,16 +23,261 @@ from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 from paramiko.ssh_exception import SSHException
 
-from connmgr_ssh.reading import Reading
-from connmgr_ssh.wire import MAX_PACKET_BYTES, Wire
+from connmgr.plugin import ByteStream
 
-BLOCK_BYTES = 16
+READ_BYTES = 192 * 1024
+SMALL_READ_BYTES = 16 * 1024
+FEWEST_PIECES, MOST_PIECES = 3, 999
+"""Pieces that one sendmsg() writes (IOV_MAX is 1024); fewer or more are joined."""
+PREAMBLE_BYTES = 256 * 1024
+"""Bytes that a peer may send before its version line."""
+MAX_PACKET_BYTES = 256 * 1024
+"""Largest packet, as in OpenSSH; paramiko would allocate whatever a peer announces."""
+MAX_SILENCES = 3
+"""Consecutive silent intervals after which a peer counts as gone."""
+
+CIPHER_BLOCK_BYTES = 16
 TAG_BYTES = 16
 MIN_PADDING_BYTES = 4
-_BYTES = [bytes((value,)) for value in range(MIN_PADDING_BYTES + BLOCK_BYTES)]
+_BYTES = [bytes((value,)) for value in range(MIN_PADDING_BYTES + CIPHER_BLOCK_BYTES)]
 
 Payload = Sequence[bytes | memoryview]
 """A message, in pieces."""
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)
+
+
+def now() -> float:
+    """Return the seconds of a clock that runs on while this machine sleeps, if the system has such a clock."""
+    return time.clock_gettime(_CLOCK)
+
+
+class Wire:
+    """A socket or a similar stream, which reads ahead, writes in large pieces, and detects silence.
+
+    ``interval`` is the seconds that a read or write waits before it raises :class:`TimeoutError`; None waits for ever.
+    """
+
+    def __init__(self, stream: ByteStream, interval: float | None) -> None:
+        self._stream = stream
+        self._ahead = b""
+        self._position = 0
+        self._size = SMALL_READ_BYTES
+        self._closed = False  # the name that paramiko uses
+        self._since = now()
+        self.silences = 0
+        """Consecutive intervals without a sign of life."""
+
+        self.interval = interval
+        self.allowance: int | None = PREAMBLE_BYTES
+        self.socket = stream if isinstance(stream, socket.socket) else None
+        # Calling poll() only if a read or write would block saves a system call each time.
+        stream.settimeout(0.0 if self.socket else interval)
+        # A server with Nagle's algorithm, such as sshd during the set-up, waits for our ACKs, which are delayed by
+        # default.
+        self.hasty = _QUICKACK is not None
+        self.lags = False
+        """Whether a write keeps data that the peer does not accept, instead of waiting; set by the sending thread."""
+
+        self._behind = b""
+
+    def until_silence(self) -> float | None:
+        """Return the seconds until an interval without a sign of life has passed; None for never."""
+        return self._since + self.interval - now() if self.interval else None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the peer was silent for longer than an interval."""
+        left = self.until_silence()
+        return left is not None and (self.silences > 0 or left < 0)
+
+    def count_silence(self) -> bool:
+        """Count the interval as silent if nothing came in it; return whether it was counted."""
+        if self.socket and awaits(self.socket, select.POLLIN, 0):
+            return False
+        self.silences += 1
+        self._since = now()
+        return True
+
+    def recv(self, size: int) -> bytes:
+        """Return 1 to ``size`` bytes, or none at the end of the stream; paramiko calls this.
+
+        :raises TimeoutError: none came within the interval.
+        :raises OSError: the peer exceeds :data:`PREAMBLE_BYTES`.
+        """
+        if size > MAX_PACKET_BYTES:
+            raise OSError(errno.EMSGSIZE, "the peer announced too large a packet")
+        try:
+            while not self.buffered:
+                if self.socket and not awaits(self.socket, select.POLLIN, self.interval):
+                    self.silences += 1
+                    raise TimeoutError("The peer is silent.")
+                self.fill()
+        except EOFError:
+            return b""
+        return bytes(self.take(min(size, self.buffered)))
+
+    @property
+    def buffered(self) -> int:
+        """The number of bytes read ahead."""
+        return len(self._ahead) - self._position
+
+    def peek(self, size: int) -> bytes:
+        """Return the first ``size`` bytes read ahead, or fewer."""
+        return self._ahead[self._position : self._position + size]
+
+    def take(self, size: int) -> memoryview:
+        """Remove ``size`` bytes from those read ahead, and return them."""
+        position = self._position
+        self._position += size
+        return memoryview(self._ahead)[position : self._position]
+
+    def cut(self, skip: int, size: int) -> memoryview | None:
+        """Remove ``skip`` bytes and the ``size`` bytes after them, and return these; None if not all are read ahead."""
+        start = self._position + skip
+        if start + size > len(self._ahead):
+            return None
+        self._position = start + size
+        return memoryview(self._ahead)[start : start + size]
+
+    def fill(self) -> None:
+        """Read ahead what has arrived, perhaps nothing; wait if the stream is not a socket.
+
+        :raises EOFError: the stream has ended.
+        :raises TimeoutError: nothing came within the interval.
+        """
+        try:
+            if self.hasty and self.socket and _QUICKACK is not None:
+                self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            piece = self._stream.recv(self._size)
+        except BlockingIOError:
+            return
+        except TimeoutError:
+            self.silences += 1
+            raise
+        if not piece:
+            raise EOFError
+        self._since, self.silences = now(), 0
+        # A large buffer is costly, and a small one needs many calls for much data.
+        self._size = READ_BYTES if len(piece) >= SMALL_READ_BYTES else SMALL_READ_BYTES
+        self._ahead, self._position = self._ahead[self._position :] + piece, 0
+        if self.allowance is not None:
+            self.allowance -= len(piece)
+            if self.allowance < 0:
+                raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
+
+    def read_more(self) -> bool:
+        """Wait for data and read it ahead; return False after an interval without a sign of life.
+
+        :raises EOFError: the stream has ended.
+        """
+        try:
+            if self.socket and not awaits(self.socket, select.POLLIN, self.interval) and self.count_silence():
+                return False
+            self.fill()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether data is kept that the peer did not accept."""
+        return bool(self._behind)
+
+    def send_all(self, pieces: Sequence[bytes]) -> None:
+        """Write ``pieces`` in their order, after the data kept from earlier writes.
+
+        :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
+        """
+        sent = first = 0
+        if self._behind and not self.lags:
+            pieces, self._behind = [self._behind, *pieces], b""
+        if self.socket and not self._behind and FEWEST_PIECES <= len(pieces) <= MOST_PIECES:
+            # Joining a large message would cost as much as sending it.
+            with suppress(BlockingIOError):
+                sent = self.socket.sendmsg(pieces)
+            while first < len(pieces) and sent >= len(pieces[first]):
+                sent -= len(pieces[first])
+                first += 1
+        rest = memoryview(b"".join(pieces[first:]))[sent:]
+        while rest:
+            rest = rest[self.send(rest) :]
+
+    def _offer(self, data: bytes | memoryview) -> None:
+        """Write as much as the peer accepts at once, and keep the rest."""
+        rest = memoryview(data)
+        # A stream without send_now() is left to a thread that may wait.
+        send = self._stream.send if self.socket else getattr(self._stream, "send_now", None)
+        with suppress(BlockingIOError, TimeoutError):
+            while rest and send is not None and not self._behind:
+                rest = rest[send(rest) :]
+        if rest:
+            self._behind = b"".join((self._behind, rest))
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Write some of ``data``, after the data kept from earlier writes, and return the number of bytes written.
+
+        :raises OSError: the peer accepted nothing for :data:`MAX_SILENCES` intervals, or is gone.
+        """
+        if self.lags:
+            self._offer(data)
+            return len(data)
+        kept, self._behind = memoryview(self._behind), b""
+        while kept:
+            kept = kept[self._send(kept) :]
+        return self._send(data)
+
+    def _send(self, data: bytes | memoryview) -> int:
+        silences = 0
+        while silences < MAX_SILENCES:
+            try:
+                return self._stream.send(data)
+            except BlockingIOError:
+                silences += self.socket is None or not awaits(self.socket, select.POLLOUT, self.interval)
+            except TimeoutError:
+                silences += 1
+        # paramiko would continue after ETIMEDOUT, as if the peer had only been slow.
+        raise OSError(errno.ECONNABORTED, "the peer takes no more data")
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a small piece can probably be written without waiting."""
+        try:
+            return self.socket is not None and awaits(self.socket, select.POLLOUT, 0)
+        except OSError:
+            return True
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Do nothing: paramiko's own interval would wake the thread ten times a second."""
+
+    def close(self) -> None:
+        """End the stream, which wakes its readers and writers."""
+        self._closed = True
+        if self.socket:
+            # The descriptor stays open until release(): another thread may be about to use its number.
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+        else:
+            self._stream.close()
+
+    def release(self) -> None:
+        """Close the descriptor, once no thread uses it."""
+        self.close()
+        self._stream.close()
+
+
+def awaits(of: socket.socket, event: int, timeout: float | None) -> bool:
+    """Wait for ``event``, one of poll's, or for the peer's end; return False after ``timeout`` seconds.
+
+    :raises OSError: the socket is closed.
+    """
+    poll = select.poll()
+    try:
+        poll.register(of, event)
+    except ValueError:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+    return bool(poll.poll(None if timeout is None else math.ceil(timeout * 1000)))
 
 
 class Aead(Protocol):
@@ -47,10 +301,14 @@ class Nonces:
 
 
 class Packets(Packetizer):
-    """paramiko's packet layer without a timer thread; several threads read in turn (:mod:`connmgr_ssh.reading`).
+    """paramiko's packet layer without a timer thread.
 
-    ``deliver`` is called with each packet decrypted here; if it returns False, paramiko gets the packet. While
-    ``lends()`` is false, only the link's own thread reads.
+    ``deliver`` is called with each packet decrypted here; if it returns False, paramiko gets the packet.
+    ``may_rekey()`` tells whether a key exchange may begin: not during another one, nor during the login.
+
+    New keys are due after REKEY_BYTES either way (RFC 4253, section 9: after each gigabyte). Only the reading thread
+    can begin the exchange, since it handles the answers; while it lasts, nothing but its messages may be sent
+    (:mod:`connmgr_ssh.sending`).
     """
 
     def __init__(self, wire: Wire) -> None:
@@ -64,9 +322,8 @@ class Packets(Packetizer):
         self._sent = self._received = 0
         self._bytes_sent = self._bytes_received = 0
         self.deliver: Callable[[bytes], bool] = lambda _: False
-        self.lends: Callable[[], bool] = lambda: False
+        self.may_rekey: Callable[[], bool] = lambda: False
         self.when_silent: Callable[[], None] = lambda: None
-        self.reading = Reading(wire, self._deliver_ahead)
 
     # Attributes that paramiko sets.
 
@@ -74,7 +331,7 @@ class Packets(Packetizer):
         super().set_outbound_cipher(*args, **options)
         self._bytes_sent = 0
         # Many packets share the padding: encryption makes it differ, and os.urandom would release the interpreter lock.
-        self._padding = os.urandom(MIN_PADDING_BYTES + BLOCK_BYTES)
+        self._padding = os.urandom(MIN_PADDING_BYTES + CIPHER_BLOCK_BYTES)
         self._sealing = _aead(options, "iv_out")
         if self._sealing is None:
             self._count_on("out", self._sent)
@@ -103,10 +360,6 @@ class Packets(Packetizer):
 
     def _check_keepalive(self) -> None:
         self.when_silent()
-
-    def close(self) -> None:
-        super().close()
-        self.reading.recall()
 
     # Sending.
 
@@ -163,9 +416,9 @@ class Packets(Packetizer):
 
     def _sealed(self, payload: Payload, cipher: Aead, nonces: Nonces) -> tuple[bytes, bytes]:
         size = 1 + sum(map(len, payload))
-        padding = BLOCK_BYTES - size % BLOCK_BYTES
+        padding = CIPHER_BLOCK_BYTES - size % CIPHER_BLOCK_BYTES
         if padding < MIN_PADDING_BYTES:
-            padding += BLOCK_BYTES
+            padding += CIPHER_BLOCK_BYTES
         head = struct.pack(">I", size + padding)
         self._sent += 1
         return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, self._padding[:padding])), head)
@@ -174,57 +427,28 @@ class Packets(Packetizer):
         self._bytes_sent += sum(map(len, pieces))
         self._wire.send_all(pieces)
         if self._bytes_sent >= self.REKEY_BYTES and not self.need_rekey():
-            self._ask_for_keys()
-
-    def _ask_for_keys(self) -> None:
-        self._trigger_rekey()  # type: ignore[attr-defined]
-        self.reading.recall()
+            # The reading thread begins the exchange after the next packet from the peer, which makes room for ours.
+            self._trigger_rekey()  # type: ignore[attr-defined]
 
     # Receiving.
 
     def read_message(self) -> tuple[int, Message]:
         """Return the next packet for paramiko; only the link's own thread calls this."""
-        self.reading.take()
         if self._opening is None:
             kind, message = super().read_message()
             self._received += 1
             return kind, message
         while True:
-            self.reading.raise_failure()
-            payload = self.reading.left_over() or self._next(*self._opening)
+            payload = self._next(*self._opening)
             if payload is not None:
                 if not self.deliver(payload):
                     message = Message(payload[1:])
                     message.seqno = (self._received - 1) % 2**32
                     return payload[0], message
-            elif self.need_rekey() and self.lends():
+            elif self.need_rekey() and self.may_rekey():
                 raise NeedRekeyException
-            else:
-                self._await_more()
-
-    def _await_more(self) -> None:
-        try:
-            silent = not self.reading.more_comes(lent=self.lends())
-            if not silent and not self.reading.left:
-                self._wire.fill()
-        except TimeoutError:
-            silent = True
-        if silent:
-            self.when_silent()
-
-    def _deliver_ahead(self) -> bytes | None:
-        """Decrypt and deliver the packets read ahead; return the first that was not delivered, None if there is none.
-
-        The result is empty if only the link's own thread may read now. That thread itself never calls this.
-        """
-        if self._opening is None or not self.lends():
-            return b""
-        cipher, nonces = self._opening
-        while not self.need_rekey():
-            payload = self._next(cipher, nonces)
-            if payload is None or not self.deliver(payload):
-                return payload
-        return b""
+            elif not self._wire.read_more():
+                self.when_silent()
 
     def _next(self, cipher: Aead, nonces: Nonces) -> bytes | None:
         """Decrypt the next packet and return its payload, or None if it was not read completely."""
@@ -232,7 +456,7 @@ class Packets(Packetizer):
         if len(head) < 4:
             return None
         length = int.from_bytes(head, "big")
-        if length > MAX_PACKET_BYTES or length % BLOCK_BYTES or not length:
+        if length > MAX_PACKET_BYTES or length % CIPHER_BLOCK_BYTES or not length:
             raise SSHException("The peer sent a packet of an impossible size")
         sealed = self._wire.cut(len(head), length + TAG_BYTES)
         if sealed is None:
@@ -253,10 +477,15 @@ class Packets(Packetizer):
         if self._bytes_received < self.REKEY_BYTES:
             return
         if not self.need_rekey():
-            self._ask_for_keys()
+            self._trigger_rekey()  # type: ignore[attr-defined]
         elif self._bytes_received >= self.REKEY_BYTES + self.REKEY_BYTES_OVERFLOW_MAX:
             raise SSHException("The peer ignores that new keys are due")
 
 
 def _aead(options: Any, nonce: str) -> tuple[Aead, Nonces] | None:
     return (options["block_engine"], Nonces(options[nonce])) if options.get("aead") else None
+
+
+def packed(data: bytes) -> bytes:
+    """Return a string in the encoding of RFC 4251, section 5."""
+    return struct.pack(">I", len(data)) + data

@@ -1,4 +1,16 @@
-"""The sending half of a link: the order of messages, also during a key exchange, and which thread waits."""
+"""The sending half of a link: the order of messages, also during a key exchange, and which thread waits.
+
+Four kinds of callers send, and differ in what they may wait for:
+
+- :meth:`SendingTransport.post`: a thread of a request, which may wait until its deadline;
+- :meth:`SendingTransport.post_now`: a thread that serves many channels, and comes again when there is room;
+- :meth:`SendingTransport.post_soon`: the same for small messages that must not be lost, such as a larger window;
+- :meth:`SendingTransport.post_later`: the reading thread. If it waited for a peer that waits for us to read, neither
+  would ever continue.
+
+``clear_to_send`` is paramiko's event: it is cleared during a key exchange, in which only that may be sent
+(RFC 4253, section 7.1).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +27,8 @@ from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Deadline
-from connmgr_ssh.packets import Packets, Payload
-from connmgr_ssh.stream import PACKET_BYTES, WINDOW_BYTES, Stream
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.channels import PACKET_BYTES, WINDOW_BYTES, SshChannel
+from connmgr_ssh.packets import Packets, Payload, Wire
 
 MAX_POSTPONED = 1024
 """Most messages that wait for the end of a key exchange."""
@@ -34,17 +45,17 @@ class SendingTransport(paramiko.Transport):
         self.name = name
         self.wire = wire
         self._packets = cast(Packets, self.packetizer)
-        self._postponed: list[tuple[Message, Stream | None, bool]] = []
-        self._soon: deque[tuple[Message, Stream]] = deque()
+        self._postponed: list[tuple[Message, SshChannel | None, bool]] = []
+        self._soon: deque[tuple[Message, SshChannel]] = deque()
         self._one_waits = threading.Lock()
-        self._held_up: set[Stream] = set()
+        self._held_up: set[SshChannel] = set()
 
-    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None:
+    def post(self, message: Message, deadline: Deadline, of: SshChannel | None = None, *, last: bool = False) -> None:
         """Send for the channel ``of``, perhaps its ``last`` message; raise OSError or EOFError if it cannot."""
         self.post_all(((message.asbytes(),),), deadline, of, last=last)
 
     def post_all(
-        self, payloads: Iterable[Payload], deadline: Deadline, of: Stream | None = None, *, last: bool = False
+        self, payloads: Iterable[Payload], deadline: Deadline, of: SshChannel | None = None, *, last: bool = False
     ) -> None:
         """Send several messages like :meth:`post`."""
         try:
@@ -61,21 +72,21 @@ class SendingTransport(paramiko.Transport):
         finally:
             self._send_soon()
 
-    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: SshChannel) -> bool:
         """Send several messages without waiting, or return False; ``of`` has news when the caller may try again.
 
         A thread sends the rest of what the peer does not accept at once.
         :raises EOFError | OSError: the link or the channel is gone.
         """
         if not self._posted_now(payloads, of):
-            # Try again: the sending thread may have read _held_up before this stream was added.
+            # Try again: the sending thread may have read _held_up before this channel was added.
             self._held_up.add(of)
             if not self._posted_now(payloads, of):
                 return False
             self._held_up.discard(of)
         return True
 
-    def _posted_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool:
+    def _posted_now(self, payloads: Callable[[], Iterable[Payload]], of: SshChannel) -> bool:
         if not self.active:
             raise EOFError
         if not self.clear_to_send.is_set() or not self.clear_to_send_lock.acquire(blocking=False):
@@ -94,12 +105,12 @@ class SendingTransport(paramiko.Transport):
         return True
 
     def _release_held_up(self) -> None:
-        """Tell the streams that could not send that they may try again."""
-        for stream in list(self._held_up):
-            self._held_up.discard(stream)
-            stream.note_news()
+        """Tell the channels that could not send that they may try again."""
+        for channel in list(self._held_up):
+            self._held_up.discard(channel)
+            channel.note_news()
 
-    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None:
+    def post_later(self, message: Message, of: SshChannel | None = None, *, last: bool = False) -> None:
         """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
         if not self.clear_to_send.is_set():
             if len(self._postponed) >= MAX_POSTPONED:
@@ -110,7 +121,7 @@ class SendingTransport(paramiko.Transport):
             self._send_in_order(((message.asbytes(),),), of, last)
         self._send_soon()
 
-    def post_soon(self, message: Message, of: Stream) -> None:
+    def post_soon(self, message: Message, of: SshChannel) -> None:
         """Send without waiting; the thread that is sending, or exchanging keys, sends ``message`` afterwards.
 
         If the peer accepts nothing now, a thread waits for it.
@@ -157,7 +168,7 @@ class SendingTransport(paramiko.Transport):
         if self._held_up and self.clear_to_send.is_set() and not self.wire.is_behind:
             self._release_held_up()
 
-    def _send_in_order(self, payloads: Iterable[Payload], of: Stream | None, last: bool) -> bool:
+    def _send_in_order(self, payloads: Iterable[Payload], of: SshChannel | None, last: bool) -> bool:
         # sshd ends the connection when a message refers to a channel that both sides have closed.
         if of is not None:
             if of.close_sent:

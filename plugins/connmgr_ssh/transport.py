@@ -1,37 +1,74 @@
-"""Opens links to a host, through the hops of its configuration, or through another connection."""
+"""Opens links to a host, through the hops of its configuration, or through another connection.
+
+:func:`connect` is the story: dial, exchange keys, check the host's key, log in. Failures become connmgr's errors:
+
+==============================  =====================
+raised below                    becomes
+==============================  =====================
+socket.gaierror                 HostUnresolved
+ConnectionRefusedError          HostRefused
+TimeoutError                    ConnectTimeout
+other OSError                   HostUnreachable
+EOFError, other SSHException    HostRefused
+IncompatiblePeer                TransportUnsupported
+==============================  =====================
+
+Logins, host keys and channels are connmgr's own (login.py, hostkeys.py, channels.py) and raise its errors.
+"""
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from connmgr.errors import AuthFailed, ChannelRefused, ScopeDenied, ShellLost, TransportUnsupported
+from paramiko import ssh_exception
+
+from connmgr.errors import (
+    AuthFailed,
+    ChannelRefused,
+    ConnectTimeout,
+    ConnmgrError,
+    HostRefused,
+    HostUnreachable,
+    HostUnresolved,
+    OperationError,
+    ScopeDenied,
+    ShellLost,
+    TransportUnsupported,
+)
 from connmgr.plugin import Asker, ByteStream, Deadline, Listener, Pty, Transport
-from connmgr_ssh.accepted_keys import AcceptedKeys
-from connmgr_ssh.agent import Agent, ForwardedAgent
-from connmgr_ssh.authentication import Login
-from connmgr_ssh.channel import SessionChannel
-from connmgr_ssh.config import Destination
-from connmgr_ssh.dial import dial
-from connmgr_ssh.faults import mapped, quoted, refused_stream
-from connmgr_ssh.forwarded import refused
-from connmgr_ssh.hostkeys import Judge
-from connmgr_ssh.identities import gather, wants_agent
-from connmgr_ssh.link import Link
-from connmgr_ssh.stream import Refused, packed
-from connmgr_ssh.tcp import TcpStream
-from connmgr_ssh.way import destination_of, jumps
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.agent import AgentClient, ForwardedAgent
+from connmgr_ssh.channels import ChannelOpenFailure, SessionChannel, TcpStream
+from connmgr_ssh.config import Destination, destination_of, jumps
+from connmgr_ssh.forwarding import refused
+from connmgr_ssh.hostkeys import HostKeyVerifier
+from connmgr_ssh.known_hosts import AcceptedKeys
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.login import UserAuthentication, gather, wants_agent
+from connmgr_ssh.packets import Wire, packed
 
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
 """Fields of a connection that apply to its hops too."""
+
+_FORBIDDEN = 1
+_WORDS: tuple[tuple[str, type[OperationError]], ...] = (
+    ("refused", HostRefused),
+    ("timed out", ConnectTimeout),
+    ("not known", HostUnresolved),
+    ("resol", HostUnresolved),
+    ("no address", HostUnresolved),
+)
+"""Words of strerror or gai_strerror, which a gateway's sshd gives as the reason for not opening a stream."""
 
 
 class SshTransport(Transport):
     """An open SSH connection, and those of its hops."""
 
-    def __init__(self, link: Link, name: str, hops: Sequence[Transport] = ()) -> None:
+    def __init__(self, link: SshLink, name: str, hops: Sequence[Transport] = ()) -> None:
         self._link = link
         self._name = name
         self._hops = hops
@@ -47,10 +84,11 @@ class SshTransport(Transport):
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
-        with mapped(self._name, "opening a channel", deadline):
+        with mapped_errors(self._name, "opening a channel", deadline):
             try:
                 channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
-            except Refused as refusal:
+            except ChannelOpenFailure as refusal:
+                # sshd allows 10 sessions on a connection (MaxSessions); helpers and terminals are sessions too.
                 said = quoted(refusal.text)
                 raise ChannelRefused(
                     f"{self._name} opens no further session on this connection (sshd's MaxSessions): {said}."
@@ -76,19 +114,19 @@ class SshTransport(Transport):
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
-        with mapped(self._name, f"connecting to {host}:{port}", deadline):
+        with mapped_errors(self._name, f"connecting to {host}:{port}", deadline):
             target = packed(host.encode()) + struct.pack(">I", port)
             origin = packed(b"127.0.0.1") + struct.pack(">I", 0)
             try:
                 stream = self._link.open_stream(TcpStream, b"direct-tcpip", target + origin, deadline)
-            except Refused as refusal:
+            except ChannelOpenFailure as refusal:
                 raise refused_stream(refusal, f"{host}:{port}", self._name) from refusal
         return stream
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
         deadline = Deadline(timeout)
         self._refuse_when_lost()
-        with mapped(self._name, f"listening on {host}:{port}", deadline):
+        with mapped_errors(self._name, f"listening on {host}:{port}", deadline):
             listener = self._link.ports.listen(host, port, deadline)
         if listener is None:
             self._refuse_when_lost()
@@ -136,7 +174,7 @@ def connect(
         raise
 
 
-def _forwarded(destination: Destination, asker: Asker) -> Agent:
+def _forwarded(destination: Destination, asker: Asker) -> AgentClient:
     """Return the agent that a link forwards.
 
     :raises ScopeDenied: the asker may not use it.
@@ -158,11 +196,11 @@ def _forwarded(destination: Destination, asker: Asker) -> Agent:
     return agent
 
 
-def _agent_for(destination: Destination, asker: Asker) -> Agent | None:
+def _agent_for(destination: Destination, asker: Asker) -> AgentClient | None:
     """Return the agent to ask: a lent one in place of that of the daemon's environment; None if there is none."""
     if asker.agent is not None and destination.agent_is_usual:
-        return Agent(asker.agent, "The ssh-agent that the client lends")
-    return Agent.at(destination.agent_socket) if destination.agent_socket else None
+        return AgentClient(asker.agent, "The ssh-agent that the client lends")
+    return AgentClient.at(destination.agent_socket) if destination.agent_socket else None
 
 
 def _lendable(destination: Destination, asker: Asker) -> dict[str, str]:
@@ -184,16 +222,16 @@ def _connect(
     accepted: AcceptedKeys,
     deadline: Deadline,
     asker: Asker,
-) -> Link:
+) -> SshLink:
     name = str(destination)
-    judge = Judge(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
+    verifier = HostKeyVerifier(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
     wire = Wire(_stream_to(destination, via, deadline), data["keepAlive"] or None)
-    link = Link(wire, name, host_keys=judge.preferred_types, certified=judge.verifies_certificates)
+    link = SshLink(wire, name, host_keys=verifier.preferred_types, certified=verifier.verifies_certificates)
     try:
-        with mapped(name, "exchanging keys", deadline):
+        with mapped_errors(name, "exchanging keys", deadline):
             link.negotiate(deadline)
-        judge.check(*link.proven_key(), deadline)
-        with mapped(name, "logging in", deadline):
+        verifier.check(*link.proven_key(), deadline)
+        with mapped_errors(name, "logging in", deadline):
             _log_in(link, destination, data, deadline, asker)
     except BaseException:
         link.close()
@@ -204,15 +242,15 @@ def _connect(
 def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> ByteStream:
     if via is None:
         return dial(destination.host, destination.port, deadline)
-    with mapped(str(destination), "connecting through the gateway", deadline):
+    with mapped_errors(str(destination), "connecting through the gateway", deadline):
         return via.open_tcp(destination.host, destination.port, timeout=deadline.left())
 
 
-def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadline: Deadline, asker: Asker) -> None:
+def _log_in(link: SshLink, destination: Destination, data: Mapping[str, Any], deadline: Deadline, asker: Asker) -> None:
     wanted = wants_agent(data)
     agent = _agent_for(destination, asker) if wanted else None
     details = _lendable(destination, asker) if wanted else {}
-    login: Login | None = None
+    login: UserAuthentication | None = None
     try:
         found = gather(destination, data, deadline, agent, asker.passphrases)
         if wanted and agent is None:
@@ -220,7 +258,7 @@ def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadl
                 "no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent) and "
                 "the client lent none"
             )
-        login = Login(link, destination.user, str(destination), deadline, notes=found.notes)
+        login = UserAuthentication(link, destination.user, str(destination), deadline, notes=found.notes)
         details = {**details, **found.locked}
         login.run(found.identities, data.get("password"))
     except AuthFailed as error:
@@ -228,3 +266,143 @@ def _log_in(link: Link, destination: Destination, data: Mapping[str, Any], deadl
         if login is None or not login.password_sent:
             error.details = {**details, **error.details}
         raise
+
+
+def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
+    """Connect to the first address of ``host`` that answers, without Nagle's algorithm.
+
+    :raises HostUnresolved: the name has no address.
+    :raises HostRefused: nothing listens there.
+    :raises ConnectTimeout: no answer came in time.
+    :raises HostUnreachable: no route leads there.
+    """
+    addresses = _addresses(host, port, deadline)
+    failures: list[OSError] = []
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            # Each address gets a share of the time, so that an address that drops packets leaves time for the next.
+            connection.settimeout(max(0.001, deadline.left() / (len(addresses) - index)))
+            connection.connect(address)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connection.close()
+            failures.append(error)
+        else:
+            return connection
+    raise connect_error(f"{host}:{port}", failures, deadline) from failures[-1]
+
+
+def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -> OperationError:
+    """Return the most informative error of the failed addresses of ``where``."""
+    if any(isinstance(failure, ConnectionError) for failure in failures):
+        return HostRefused(f"{where} refused the connection: nothing listens there, or a firewall rejects it.")
+    if any(isinstance(failure, TimeoutError) for failure in failures):
+        return expired(deadline, where, "connecting")
+    reason = failures[-1].strerror or str(failures[-1])
+    return HostUnreachable(f"{where} cannot be reached: {reason}.")
+
+
+def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return _look_up(host, port, deadline)
+    except UnicodeError as error:
+        raise HostUnresolved(f"{host} is not a valid host name.") from error
+
+
+def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
+    """Call the resolver, which has no deadline, in a thread that ends when the resolver gives up."""
+    found: list[Any] = []
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            failed.append(error)
+
+    resolver = threading.Thread(target=ask, name=f"resolve {host}", daemon=True)
+    resolver.start()
+    resolver.join(deadline.left())
+    if failed:
+        reason = failed[0].strerror if isinstance(failed[0], OSError) else "it is not a valid name"
+        raise HostUnresolved(f"{host} has no address: {reason}.") from failed[0]
+    if not found:
+        raise ConnectTimeout(f"The address of {host} was not found within {deadline.seconds:g} seconds.")
+    return found
+
+
+def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:
+    """Return the error for a ``subject`` that did not answer by ``deadline``, while ``doing`` something."""
+    return ConnectTimeout(f"{subject} did not answer within {deadline.seconds:g} seconds, while {doing}.")
+
+
+@contextmanager
+def mapped_errors(subject: str, doing: str, deadline: Deadline) -> Iterator[None]:
+    """Turn every failure of SSH within the block into an :class:`OperationError`.
+
+    :param subject: the host, as the error names it.
+    :param doing: what the block does, as "exchanging keys".
+    """
+    try:
+        yield
+    except ConnmgrError:
+        raise
+    except TimeoutError as error:
+        raise expired(deadline, subject, doing) from error
+    except (OSError, EOFError, ssh_exception.SSHException) as error:
+        raise operation_error(error, subject, doing) from error
+
+
+def operation_error(error: Exception, subject: str, doing: str) -> OperationError:
+    """Return connmgr's error for ``error``."""
+    for kind, becomes, text in _TABLE:
+        if isinstance(error, kind):
+            return becomes(text.format(subject=subject, doing=doing, error=_reason(error)))
+    raise error
+
+
+def _reason(error: Exception) -> str:
+    return quoted(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+
+
+def quoted(text: str) -> str:
+    """Return a text of a peer or of the system, made fit for a message."""
+    return "".join(character if character.isprintable() else " " for character in text)[:200].strip(" .")
+
+
+_TABLE: tuple[tuple[type[Exception], type[OperationError], str], ...] = (
+    (socket.gaierror, HostUnresolved, "{subject} has no address: {error}."),
+    (ConnectionRefusedError, HostRefused, "{subject} refused the connection."),
+    (
+        ConnectionResetError,
+        HostRefused,
+        "{subject} reset the connection while {doing}: it may be overloaded (MaxStartups), or not admit this client.",
+    ),
+    (OSError, HostUnreachable, "The connection to {subject} broke while {doing}: {error}."),
+    (
+        EOFError,
+        HostRefused,
+        "{subject} closed the connection while {doing}: it may be overloaded (MaxStartups), or not admit this client.",
+    ),
+    (
+        ssh_exception.IncompatiblePeer,
+        TransportUnsupported,
+        "{subject} and connmgr have no algorithm in common, or no version of the protocol: {error}.",
+    ),
+    (ssh_exception.SSHException, HostRefused, "{subject} broke the SSH protocol while {doing}: {error}."),
+)
+"""From the specific to the general: the first match decides."""
+
+
+def refused_stream(refusal: ChannelOpenFailure, subject: str, gateway: str) -> OperationError:
+    """Return why ``gateway`` did not open a TCP stream to ``subject``."""
+    if refusal.reason == _FORBIDDEN:
+        return TransportUnsupported(
+            f"{gateway} does not allow TCP forwarding to {subject}: see AllowTcpForwarding in its sshd_config."
+        )
+    words = refusal.text.lower()
+    kind = next((kind for word, kind in _WORDS if word in words), HostUnreachable)
+    return kind(f"{gateway} could not connect to {subject}: {quoted(refusal.text) or 'no reason given'}.")

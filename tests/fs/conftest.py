@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from connmgr.fs import files
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import Place
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.far_sides import stored
 
@@ -28,7 +28,7 @@ def blobs(tmp_path: Path) -> Iterator[Blobs]:
 def write(blobs: Blobs) -> Write:
     """A function that writes bytes into a file: ``write(place, path, content, mode, replaces)``."""
 
-    def put(place: Place, path: bytes, content: bytes, mode: int | None = None, replaces: str = "") -> None:
+    def put(place: RemoteFileSystem, path: bytes, content: bytes, mode: int | None = None, replaces: str = "") -> None:
         with stored(blobs, content) as blob:
             files.write(place, path, blob, mode, replaces)
 
@@ -44,8 +44,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(folder: Path) -> Iterator[Place]:
+def here(folder: Path) -> Iterator[RemoteFileSystem]:
     """``folder`` on this machine."""
     transport = LocalTransport()
-    yield Place(transport, bytes(folder))
+    yield RemoteFileSystem(transport, bytes(folder))
     transport.close()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from connmgr.fs.blobs import Blob, Blobs
-from connmgr.fs.files import Place, Reading
+from connmgr.fs.bodies import Blob, Blobs
+from connmgr.fs.files import FileReader
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import program
@@ -116,9 +117,9 @@ def stored(blobs: Blobs, content: bytes) -> Iterator[Blob]:
         yield blob
 
 
-def content_of(place: Place, path: bytes) -> bytes:
+def content_of(place: RemoteFileSystem, path: bytes) -> bytes:
     """Read a file to its end."""
-    reading = Reading(place, path)
+    reading = FileReader(place, path)
     try:
         content = b"".join(reading)
     finally:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.archive import Archive, Tally, extract
-from connmgr.fs.blobs import Blob
+from connmgr.fs.archives import Archive, Tally, extract
+from connmgr.fs.bodies import Blob
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import Place
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.far_sides import content_of
 from tests.fs.trees import archive_of
 
@@ -207,10 +207,10 @@ LEADING_OUT = [
 ]
 """Allowed links with targets that are not allowed."""
 
-Operation = Callable[[Place, bytes, Blob], object]
+Operation = Callable[[RemoteFileSystem, bytes, Blob], object]
 
 
-def archived(place: Place, path: bytes, *members: bytes) -> bytes:
+def archived(place: RemoteFileSystem, path: bytes, *members: bytes) -> bytes:
     archive = Archive(place, path, members)
     try:
         return b"".join(archive)
@@ -218,7 +218,7 @@ def archived(place: Place, path: bytes, *members: bytes) -> bytes:
         archive.close()
 
 
-def sums(place: Place, path: bytes, *members: bytes) -> list[object]:
+def sums(place: RemoteFileSystem, path: bytes, *members: bytes) -> list[object]:
     found = Checksums(place, path, members)
     try:
         return [one for some in found for one in some]

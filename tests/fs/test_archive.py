@@ -15,10 +15,20 @@ from random import Random
 import pytest
 
 from connmgr import errors
-from connmgr.fs import archive, calls, scripts, tar
-from connmgr.fs.archive import FAILED, MAX_LINKS, Archive, Gate, Tally, extract
-from connmgr.fs.files import Place, list_directory, matching
-from connmgr.fs.tar import BLOCK_BYTES, Member, Reader
+from connmgr.fs import archives, scripts
+from connmgr.fs.archives import (
+    FAILED,
+    MAX_LINKS,
+    TAR_BLOCK_BYTES,
+    Archive,
+    ExtractionFilter,
+    Member,
+    Tally,
+    TarReader,
+    extract,
+)
+from connmgr.fs.files import list_directory, matching
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.components import program
 from tests.fs.far_sides import (
     NECESSARY,
@@ -57,7 +67,7 @@ def test_a_tree_comes_back_as_it_was(kind: str, tree: Path, tmp_path: Path) -> N
     else:
         tools = chosen_tools(tmp_path, [*NECESSARY, "cp", "dd", "find", "stat", "uname"])
         (Path(tools) / "tar").symlink_to(program(kind) or "")
-    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
+    place = RemoteFileSystem(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
     assert unpack(place, b"copy", packed(place, bytes(tree))) == []
     assert facts(tmp_path / "copy") == facts(tree)
     assert litter(tmp_path / "copy") == []
@@ -73,7 +83,7 @@ def test_a_tree_comes_back_as_it_was(kind: str, tree: Path, tmp_path: Path) -> N
 def test_a_machine_whose_tools_read_ahead_is_sent_a_chunk_at_a_time(tree: Path, tmp_path: Path) -> None:
     (tree / "large").write_bytes(os.urandom(5 << 20))
     tools = chosen_tools(tmp_path, [*NECESSARY, "tar", "find", "stat", "uname"])
-    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
+    place = RemoteFileSystem(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(tmp_path))
     assert unpack(place, b"copy", packed(place, bytes(tree))) == []
     assert facts(tmp_path / "copy") == facts(tree)
     place.transport.close()
@@ -81,7 +91,7 @@ def test_a_machine_whose_tools_read_ahead_is_sent_a_chunk_at_a_time(tree: Path, 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_in_every_shell(shell: str, tree: Path, tmp_path: Path) -> None:
-    place = Place(Elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path), bytes(tmp_path))
+    place = RemoteFileSystem(Elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path), bytes(tmp_path))
     for _ in range(2):
         assert unpack(place, b"copy", packed(place, bytes(tree))) == []
         assert facts(tmp_path / "copy") == facts(tree)
@@ -93,7 +103,7 @@ def test_in_every_shell(shell: str, tree: Path, tmp_path: Path) -> None:
     place.transport.close()
 
 
-def test_every_python_reads_what_is_sent(here: Place, folder: Path) -> None:
+def test_every_python_reads_what_is_sent(here: RemoteFileSystem, folder: Path) -> None:
     plant(folder)
     with tarfile.open(fileobj=io.BytesIO(packed(here, b"."))) as found:
         names = {os.fsencode(member.name).removeprefix(b"./") for member in found if member.name != "."}
@@ -101,7 +111,7 @@ def test_every_python_reads_what_is_sent(here: Place, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_layout_is_read(here: Place, folder: Path, layout: int) -> None:
+def test_every_layout_is_read(here: RemoteFileSystem, folder: Path, layout: int) -> None:
     long = "/".join(["d" * 60] * (3 if layout == tarfile.USTAR_FORMAT else 10))
     content = os.urandom(1000)
     pieces = archive_of((long, {"content": content, "mtime": 1_000_000_000.75}), layout=layout)
@@ -110,11 +120,13 @@ def test_every_layout_is_read(here: Place, folder: Path, layout: int) -> None:
     assert int((folder / long).stat().st_mtime) == 1_000_000_000
 
 
-def test_chosen_members_alone_are_sent_however_many_there_are(here: Place, folder: Path, tmp_path: Path) -> None:
+def test_chosen_members_alone_are_sent_however_many_there_are(
+    here: RemoteFileSystem, folder: Path, tmp_path: Path
+) -> None:
     for number in range(300):
         (folder / f"{number:03} {'n' * 240}").write_text(str(number))
     chosen = [os.fsencode(name) for name in names_in(folder)[::2]]
-    assert sum(map(len, chosen)) < calls.CALL_BYTES < sum(map(len, chosen)) * 2
+    assert sum(map(len, chosen)) < scripts.CALL_BYTES < sum(map(len, chosen)) * 2
     more = [os.fsencode(name) for name in names_in(folder)[1:270]]
     for members in (chosen, more):
         content = packed(here, b".", *members)
@@ -122,27 +134,27 @@ def test_chosen_members_alone_are_sent_however_many_there_are(here: Place, folde
             assert [os.fsencode(name) for name in found.getnames()] == [b"./" + name for name in members]
 
 
-def test_a_single_file_is_an_archive_too(here: Place, folder: Path) -> None:
+def test_a_single_file_is_an_archive_too(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "-f").write_text("content")
     with tarfile.open(fileobj=io.BytesIO(packed(here, b"-f"))) as found:
         assert found.getnames() == ["./-f"]
 
 
-def test_what_could_not_be_read_is_told(here: Place, folder: Path) -> None:
+def test_what_could_not_be_read_is_told(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "there").write_text("x")
     with tarfile.open(fileobj=io.BytesIO(packed(here, b".", b"gone", b"there"))) as found:
         assert "./there" in found.getnames()
         assert "gone" in found.getmembers()[-1].pax_headers[FAILED]
 
 
-def test_devices_and_pipes_are_left_out(here: Place, folder: Path) -> None:
+def test_devices_and_pipes_are_left_out(here: RemoteFileSystem, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "file").write_text("x")
     with tarfile.open(fileobj=io.BytesIO(packed(here, b"."))) as found:
         assert sorted(found.getnames()) == [".", "./file"]
 
 
-def test_modes(here: Place, folder: Path) -> None:
+def test_modes(here: RemoteFileSystem, folder: Path) -> None:
     content = archive_of(
         ("program", {"mode": 0o6777, "content": b"x"}),
         ("directory", {"type": tarfile.DIRTYPE, "mode": 0o3555}),
@@ -181,7 +193,7 @@ UNSAFE: dict[str, list[tuple[str, dict[str, object]]]] = {
 
 
 @pytest.mark.parametrize("case", UNSAFE)
-def test_an_archive_that_leads_out_is_refused_whole(here: Place, folder: Path, case: str) -> None:
+def test_an_archive_that_leads_out_is_refused_whole(here: RemoteFileSystem, folder: Path, case: str) -> None:
     (folder / OUTSIDE).mkdir()
     (folder / OUTSIDE / "old").write_text("old")
     content = archive_of(("first", {"content": b"first"}), *UNSAFE[case])
@@ -198,41 +210,47 @@ MALFORMED = {
     "cut in a content": archive_of(("x", {"content": bytes(5000)}))[:2000],
     "cut in a header": archive_of(("x", {}))[:100],
     "more after the end": archive_of(("x", {})) + b"more",
-    "headers without end": tar._block(b"x", b"L", 1) * 1000,
-    "a name without end": tar._block(b"x", b"L", 1 << 40) + bytes(1 << 20),
-    "a negative size": b"".join([(head := tar._block(b"x", b"0", 0))[:124], b"-7777777777\0", head[136:]]),
-    "an unknown kind": tar._block(b"x", b"Q", 0),
+    "headers without end": archives._block(b"x", b"L", 1) * 1000,
+    "a name without end": archives._block(b"x", b"L", 1 << 40) + bytes(1 << 20),
+    "a negative size": b"".join([(head := archives._block(b"x", b"0", 0))[:124], b"-7777777777\0", head[136:]]),
+    "an unknown kind": archives._block(b"x", b"Q", 0),
     "members in the content of a directory": b"".join(
         [
-            tar._block(b"x/", b"0", 512),
-            tar._block(b"hidden", b"0", 0, Member(b"hidden", tar.FILE, mode=0o4755)),
-            tar.END,
+            archives._block(b"x/", b"0", 512),
+            archives._block(b"hidden", b"0", 0, Member(b"hidden", archives.FILE, mode=0o4755)),
+            archives.END,
         ]
     ),
     "members in the content of a directory by its pax header": b"".join(
         [
-            tar._block(b"x", b"x", 23),
+            archives._block(b"x", b"x", 23),
             b"11 path=x/\n12 size=512\n".ljust(512, b"\0"),
-            tar._block(b"x", b"0", 0),
+            archives._block(b"x", b"0", 0),
             bytes(512),
-            tar.END,
+            archives.END,
         ]
     ),
     "members in the content of a directory with a long name": b"".join(
-        [tar._block(b"x", b"L", 3), b"x/".ljust(512, b"\0"), tar._block(b"x", b"7", 512), bytes(512), tar.END]
+        [
+            archives._block(b"x", b"L", 3),
+            b"x/".ljust(512, b"\0"),
+            archives._block(b"x", b"7", 512),
+            bytes(512),
+            archives.END,
+        ]
     ),
-    "a pax header that lies": tar._block(b"x", b"x", 9) + b"99 path=\n" + bytes(503),
+    "a pax header that lies": archives._block(b"x", b"x", 9) + b"99 path=\n" + bytes(503),
 }
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_archive_is_refused_whole(here: Place, folder: Path, case: str) -> None:
+def test_a_malformed_archive_is_refused_whole(here: RemoteFileSystem, folder: Path, case: str) -> None:
     with pytest.raises(errors.ArchiveRefused):
         unpack(here, b"into", MALFORMED[case])
     assert names_in(folder / "into") == []
 
 
-def test_nothing_goes_through_a_link_that_is_there(here: Place, folder: Path) -> None:
+def test_nothing_goes_through_a_link_that_is_there(here: RemoteFileSystem, folder: Path) -> None:
     (folder / OUTSIDE).mkdir()
     (folder / "into" / "sub").mkdir(parents=True)
     for place in ("link", "sub/link"):
@@ -249,7 +267,7 @@ def test_nothing_goes_through_a_link_that_is_there(here: Place, folder: Path) ->
     assert (folder / "into" / "file").read_text() == "file"
 
 
-def test_what_is_in_the_way_stays_and_is_told(here: Place, folder: Path) -> None:
+def test_what_is_in_the_way_stays_and_is_told(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "into" / "a" / "inner").mkdir(parents=True)
     (folder / "into" / "b").write_text("old")
     content = archive_of(("a", {"content": b"new"}), ("b/x", {"content": b"new"}), ("c", {"content": b"new"}))
@@ -262,7 +280,7 @@ def test_what_is_in_the_way_stays_and_is_told(here: Place, folder: Path) -> None
 
 def test_a_machine_without_tar_says_so(folder: Path, tmp_path: Path) -> None:
     tools = chosen_tools(tmp_path, [*NECESSARY, "find", "stat"])
-    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
+    place = RemoteFileSystem(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
     with pytest.raises(errors.TarMissing):
         packed(place, b".")
     with pytest.raises(errors.TarMissing):
@@ -286,19 +304,19 @@ def test_a_far_side_that_sends_no_archive(folder: Path, tmp_path: Path, case: st
     false = Path(tools) / "tar"
     false.write_text(f"#!/bin/sh\ncase $1 in --version) exit;; esac\n{HOSTILE[case]}\n")
     false.chmod(0o755)
-    place = Place(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
+    place = RemoteFileSystem(Elsewhere(Path("/bin/sh"), tools, tmp_path), bytes(folder))
     with pytest.raises(errors.TransferFailed):
         packed(place, b".")
     place.transport.close()
 
 
-def test_a_path_that_leads_out_is_not_asked_for(here: Place) -> None:
+def test_a_path_that_leads_out_is_not_asked_for(here: RemoteFileSystem) -> None:
     for name in (b"../x", b"/etc/passwd", b"a/../../b"):
         with pytest.raises(errors.ArchiveRefused):
             Archive(here, b".", [name])
 
 
-def test_a_killed_writer_s_directory_is_cleared_by_the_next(here: Place, folder: Path) -> None:
+def test_a_killed_writer_s_directory_is_cleared_by_the_next(here: RemoteFileSystem, folder: Path) -> None:
     def broken() -> Iterator[bytes]:
         yield archive_of(("x", {"content": bytes(4 << 20)}))[: 3 << 20]
         (shell,) = [name for name in litter(folder) if name.startswith(".connmgr-")]
@@ -311,7 +329,7 @@ def test_a_killed_writer_s_directory_is_cleared_by_the_next(here: Place, folder:
     assert names_in(folder) == ["y"]
 
 
-def test_a_pattern_is_no_program(here: Place, folder: Path) -> None:
+def test_a_pattern_is_no_program(here: RemoteFileSystem, folder: Path) -> None:
     for name in ODD_NAMES:
         (folder / os.fsdecode(name)).write_text("x")
     found = [entry.name for entry in matching(here, b"*")]
@@ -323,16 +341,16 @@ def test_a_pattern_is_no_program(here: Place, folder: Path) -> None:
     assert [entry.name for entry in matching(here, bytes(folder) + b"/pl?[a-j]n")] == [bytes(folder) + b"/plain"]
 
 
-HEAD = tar._block(b"x", b"x", 60_000)
-TINY = [HEAD + b"5 a=\n" * 12_000 + bytes(-60_000 % 512), tar._block(b"x", b"0", 0)]
+HEAD = archives._block(b"x", b"x", 60_000)
+TINY = [HEAD + b"5 a=\n" * 12_000 + bytes(-60_000 % 512), archives._block(b"x", b"0", 0)]
 EXPENSIVE = {
-    "pax headers of many records": b"".join([*TINY * 60, tar.END]),
-    "headers alone": tar._block(b"x", b"0", 0) * 20_000 + tar.END,
+    "pax headers of many records": b"".join([*TINY * 60, archives.END]),
+    "headers alone": archives._block(b"x", b"0", 0) * 20_000 + archives.END,
     "deep paths beside a link": b"".join(
         [
-            tar.header(Member(b"a/" * 4000 + b"link", tar.LINK, target=b"x")),
-            *(tar.header(Member(b"a/" * 4000 + b"%d" % number, tar.FILE)) for number in range(700)),
-            tar.END,
+            archives.header(Member(b"a/" * 4000 + b"link", archives.LINK, target=b"x")),
+            *(archives.header(Member(b"a/" * 4000 + b"%d" % number, archives.FILE)) for number in range(700)),
+            archives.END,
         ]
     ),
 }
@@ -342,35 +360,35 @@ EXPENSIVE = {
 def test_reading_an_archive_takes_little_time_whatever_is_in_it(case: str) -> None:
     content = EXPENSIVE[case]
     with quickly():
-        gate = Gate(0, Tally())
-        passed = [gate(member) for member in Reader([content])]
+        gate = ExtractionFilter(0, Tally())
+        passed = [gate(member) for member in TarReader([content])]
     assert len(passed) >= 60
 
 
-@pytest.mark.parametrize("lead", [b"", tar._block(b"x", b"x", 60_000)], ids=["after the end", "in a header"])
+@pytest.mark.parametrize("lead", [b"", archives._block(b"x", b"x", 60_000)], ids=["after the end", "in a header"])
 def test_pieces_of_a_byte_are_read_in_linear_time(lead: bytes) -> None:
-    content = lead + b"5 a=\n" * 12_000 if lead else tar.END + b"x" * (1 << 20)
-    reader = Reader(content[at : at + 1] for at in range(len(content)))
+    content = lead + b"5 a=\n" * 12_000 if lead else archives.END + b"x" * (1 << 20)
+    reader = TarReader(content[at : at + 1] for at in range(len(content)))
     with quickly(), suppress(errors.ArchiveRefused):
         assert list(reader) == []
         reader.rest()
 
 
 def test_links_take_bounded_memory() -> None:
-    gate = Gate(0, Tally())
-    deep = (Member(b"%d/" % number + b"a/" * 4000 + b"link", tar.LINK, target=b"x") for number in range(MAX_LINKS))
+    gate = ExtractionFilter(0, Tally())
+    deep = (Member(b"%d/" % number + b"a/" * 4000 + b"link", archives.LINK, target=b"x") for number in range(MAX_LINKS))
     with pytest.raises(errors.ArchiveRefused, match="fewer where their paths are long"):
         deque(map(gate, deep), maxlen=0)
-    gate = Gate(0, Tally())
+    gate = ExtractionFilter(0, Tally())
     for number in range(MAX_LINKS):
-        gate(Member(b"a/b/c/d/e/f/g/%d/link%d" % (number // 3, number), tar.LINK, target=b"x"))
+        gate(Member(b"a/b/c/d/e/f/g/%d/link%d" % (number // 3, number), archives.LINK, target=b"x"))
 
 
 def test_what_tar_complains_of_at_length_is_cut_and_the_archive_can_be_written_again() -> None:
     complaints = b"\xff: Permission denied\n" * 10_000
-    far_side = scripted(b"MARK ok\n" + tar.END + complaints + b"MARK over 0\n", scripts.ARCHIVE)
+    far_side = scripted(b"MARK ok\n" + archives.END + complaints + b"MARK over 0\n", scripts.ARCHIVE)
     content = packed(far_side, b".")
-    assert [member.name for member in Reader([content])] == [b"./"]
+    assert [member.name for member in TarReader([content])] == [b"./"]
     with tarfile.open(fileobj=io.BytesIO(content)) as found:
         assert 30_000 < len(found.getmembers()[-1].pax_headers[FAILED].encode()) <= 32 << 10
 
@@ -382,8 +400,8 @@ def damaged(content: bytes, random: Random) -> bytes:
     """Return an archive with missing, repeated or changed blocks, most with a corrected checksum."""
     found = bytearray(content)
     for _ in range(random.randint(1, 4)):
-        at = random.randrange(len(found) // BLOCK_BYTES) * BLOCK_BYTES
-        block = found[at : at + BLOCK_BYTES]
+        at = random.randrange(len(found) // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
+        block = found[at : at + TAR_BLOCK_BYTES]
         field = random.choice([100, 108, 116, 124, 136])
         number = random.choice(NUMBERS)[: 8 if field < 124 else 12]
         kind = random.randrange(5)
@@ -392,14 +410,14 @@ def damaged(content: bytes, random: Random) -> bytes:
         elif kind == 1:
             block[156] = random.choice(b"01234567xgLKSVDA\0")
         elif kind == 2:
-            block[random.randrange(BLOCK_BYTES)] = random.randrange(256)
+            block[random.randrange(TAR_BLOCK_BYTES)] = random.randrange(256)
         elif kind == 3:
             block = bytearray()
-        if len(block) == BLOCK_BYTES and random.random() < 0.9:
+        if len(block) == TAR_BLOCK_BYTES and random.random() < 0.9:
             block[148:156] = b" " * 8
             block[148:156] = b"%06o\0 " % sum(block)
-        found[at : at + BLOCK_BYTES] = block + (block if kind == 4 else b"")
-        found += bytes(-len(found) % BLOCK_BYTES or BLOCK_BYTES * (not found))
+        found[at : at + TAR_BLOCK_BYTES] = block + (block if kind == 4 else b"")
+        found += bytes(-len(found) % TAR_BLOCK_BYTES or TAR_BLOCK_BYTES * (not found))
     return bytes(found)
 
 
@@ -416,7 +434,9 @@ def test_whatever_is_damaged_an_archive_is_refused_or_leads_nowhere_else() -> No
     for _ in range(1500):
         with suppress(errors.ArchiveRefused):
             written = b"".join(
-                archive._to_the_end(Reader([damaged(random.choice(contents), random)]), Gate(0, Tally()))
+                archives._to_the_end(
+                    TarReader([damaged(random.choice(contents), random)]), ExtractionFilter(0, Tally())
+                )
             )
             passed += 1
             with tarfile.open(fileobj=io.BytesIO(written)) as found:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.errors import BlobQuotaExceeded, UnknownBlob
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.spool import ALL_IN_MEMORY_BYTES, OVERHEAD_BYTES
+from connmgr.fs.bodies import ALL_IN_MEMORY_BYTES, OVERHEAD_BYTES, Blobs
 from tests.api.wire import LOCAL, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -249,7 +248,7 @@ class TestRoom:
     def test_what_small_blobs_take_besides_their_content_counts(
         self, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("connmgr.fs.spool.ALL_IN_MEMORY_BYTES", 10 * OVERHEAD_BYTES)
+        monkeypatch.setattr("connmgr.fs.bodies.ALL_IN_MEMORY_BYTES", 10 * OVERHEAD_BYTES)
         for _ in range(20):
             self.store(blobs, b"x")
         assert self.files() >= 10, "blobs of one byte are kept in memory without end"
@@ -257,7 +256,7 @@ class TestRoom:
     def test_memory_and_files_that_are_given_back_are_used_again(
         self, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("connmgr.fs.spool.ALL_IN_MEMORY_BYTES", MEBIBYTE)
+        monkeypatch.setattr("connmgr.fs.bodies.ALL_IN_MEMORY_BYTES", MEBIBYTE)
         for _ in range(10):
             spools = [blobs.spool() for _ in range(2)]
             for spool in spools:
@@ -271,7 +270,7 @@ class TestRoom:
     def test_so_many_files_that_others_could_not_be_opened_are_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("connmgr.fs.spool.MAX_FILES", 2)
+        monkeypatch.setattr("connmgr.fs.bodies.MAX_FILES", 2)
         blobs = Blobs(tmp_path / "spool", quota=1 << 40, ttl=3600)
         large = b"x" * (MEBIBYTE + 1)
         for _ in range(2):

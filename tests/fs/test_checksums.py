@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.fs import calls, checksums, scripts
+from connmgr.fs import checksums, scripts
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import Place
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, eventually, shell_called_sh
@@ -30,7 +30,7 @@ LARGE = (1 << 20) + 100_003
 SUM = b"0" * 64
 
 
-def sums(place: Place, path: bytes, *members: bytes) -> dict[bytes, str]:
+def sums(place: RemoteFileSystem, path: bytes, *members: bytes) -> dict[bytes, str]:
     """Return the checksums of a far side's files by path."""
     found = Checksums(place, path, members)
     try:
@@ -49,10 +49,10 @@ def sums_here(directory: Path) -> dict[bytes, str]:
 
 
 @contextmanager
-def elsewhere(shell: Path, tools: str, directory: Path) -> Iterator[Place]:
+def elsewhere(shell: Path, tools: str, directory: Path) -> Iterator[RemoteFileSystem]:
     """Lend a directory of this machine with another /bin/sh and the tools of one directory."""
     transport = Elsewhere(shell, tools, directory)
-    yield Place(transport, bytes(directory))
+    yield RemoteFileSystem(transport, bytes(directory))
     transport.close()
 
 
@@ -96,11 +96,11 @@ def test_any_shell_chooses_members_and_tells_what_is_missing(shell: str, tree: P
             sums(place, b"nowhere")
 
 
-def test_names_that_one_call_cannot_take_take_several(here: Place, folder: Path) -> None:
+def test_names_that_one_call_cannot_take_take_several(here: RemoteFileSystem, folder: Path) -> None:
     for number in range(300):
         (folder / f"{number:03} {'n' * 200}").write_text(str(number))
     names = [bytes(path.relative_to(folder)) for path in folder.iterdir()]
-    assert sum(map(len, names)) > calls.CALL_BYTES
+    assert sum(map(len, names)) > scripts.CALL_BYTES
     assert sums(here, b".", *names) == sums_here(folder)
 
 
@@ -113,7 +113,7 @@ def test_what_the_machine_lacks_is_named(missing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("member", [b"../x", b"/etc/passwd", b"a/../../x", b".."])
-def test_members_lead_nowhere_else(here: Place, member: bytes) -> None:
+def test_members_lead_nowhere_else(here: RemoteFileSystem, member: bytes) -> None:
     with pytest.raises(errors.InvalidRequest, match="lead out"):
         sums(here, b".", member)
 

@@ -12,8 +12,8 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.blobs import Blob, Blobs
-from connmgr.fs.files import Place
+from connmgr.fs.bodies import Blob, Blobs
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.far_sides import SHELLS, Elsewhere, busybox_tools, content_of, shell_called_sh, stored
 from tests.fs.gates import (
     FOLLOWING,
@@ -34,7 +34,7 @@ from tests.fs.test_places import inhabitant_by, oneself_by
 class Guarded:
     """A far side where only ``allowed`` may be used."""
 
-    place: Place
+    place: RemoteFileSystem
     folder: Path
     blob: Blob
     number: int
@@ -70,7 +70,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def _reached(
     request: pytest.FixtureRequest, held: ExitStack, directories: pytest.TempPathFactory
-) -> tuple[Place, Path]:
+) -> tuple[RemoteFileSystem, Path]:
     way = str(request.param)
     if "ssh" in way or "su " in way:
         reached = (oneself_by if "oneself" in way else inhabitant_by)(request, held)
@@ -82,7 +82,7 @@ def _reached(
     tools = busybox_tools(directory) if busybox else os.environ["PATH"]
     transport = Elsewhere(shell_called_sh(directory, "busybox" if busybox else way), tools, folder / "secret")
     held.callback(transport.close)
-    return Place(transport, bytes(folder)), folder
+    return RemoteFileSystem(transport, bytes(folder)), folder
 
 
 @pytest.mark.parametrize("name", [*FOLLOWING, *NAMING])

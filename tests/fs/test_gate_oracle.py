@@ -12,7 +12,7 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.files import Place
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.far_sides import content_of
 from tests.fs.gates import SECRET, Patterns, archived, plant_ways_out, sums
@@ -23,7 +23,7 @@ PARTS = [
     *["to-file", "to-missing", "to-dir", "to-missing-dir", "through", "chain", "loop", "to-above", "by-secret"],
     *["by-missing", "up", "in", "in-dir", "to-allowed", "to-allowed-file", "allowed-not"],
 ]
-WORK: dict[str, Callable[[Place, bytes], object]] = {
+WORK: dict[str, Callable[[RemoteFileSystem, bytes], object]] = {
     "read": content_of,
     "stat": lambda place, path: files.stat_file(place, path, follow=False).type,
     "stat what it leads to": lambda place, path: files.stat_file(place, path, follow=True).type,
@@ -39,7 +39,7 @@ WORK: dict[str, Callable[[Place, bytes], object]] = {
 
 
 @pytest.fixture
-def worlds(tmp_path: Path) -> Iterator[list[Place]]:
+def worlds(tmp_path: Path) -> Iterator[list[RemoteFileSystem]]:
     """The same rules and links out, to secrets, to other secrets, and to nothing."""
     with ExitStack() as held:
         found = []
@@ -56,11 +56,11 @@ def worlds(tmp_path: Path) -> Iterator[list[Place]]:
                 (folder / "nowhere").write_bytes(SECRET)
             transport = LocalTransport()
             held.callback(transport.close)
-            found.append(Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed") + b"/**")))
+            found.append(RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed") + b"/**")))
         yield found
 
 
-def test_answers_do_not_depend_on_what_is_shut(worlds: list[Place]) -> None:
+def test_answers_do_not_depend_on_what_is_shut(worlds: list[RemoteFileSystem]) -> None:
     chosen = random.Random(7)
     reached = 0
     for _ in range(PATHS):
@@ -73,7 +73,7 @@ def test_answers_do_not_depend_on_what_is_shut(worlds: list[Place]) -> None:
     assert reached > PATHS / 10, "hardly any path led anywhere"
 
 
-def _answer(place: Place, name: str, path: bytes) -> str:
+def _answer(place: RemoteFileSystem, name: str, path: bytes) -> str:
     try:
         answer = repr(WORK[name](place, path))
     except errors.ConnmgrError as error:

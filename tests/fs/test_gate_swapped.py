@@ -14,14 +14,15 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.files import Marks, Place, receive
+from connmgr.fs.files import FileAttributes, receive
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.far_sides import SHELLS, Elsewhere, content_of, shell_called_sh
 from tests.fs.gates import SECRET, Patterns, archived, facts_of, sums
 from tests.fs.swapper import swapped
 from tests.fs.test_places import Reached, reached  # noqa: F401
 from tests.fs.trees import archive_of, unpack
 
-Work = Callable[[Place], object]
+Work = Callable[[RemoteFileSystem], object]
 
 TIMES = 8
 """Runs of each operation in each of two shells."""
@@ -36,7 +37,7 @@ OPERATION_SECONDS = 20
 class Attacked:
     """A far side where ``allowed`` may be used, in which files are exchanged with links to secrets."""
 
-    place: Place
+    place: RemoteFileSystem
     folder: Path
     sub: int
     """The inode of the directory ``sub``, under any name."""
@@ -63,13 +64,13 @@ class Attacked:
 @pytest.fixture
 def attacked(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[Attacked]:
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), os.environ["PATH"], tmp_path)
-    with under_attack(Place(transport, bytes(folder)), folder) as found:
+    with under_attack(RemoteFileSystem(transport, bytes(folder)), folder) as found:
         yield found
     transport.close()
 
 
 @contextmanager
-def under_attack(place: Place, folder: Path) -> Iterator[Attacked]:
+def under_attack(place: RemoteFileSystem, folder: Path) -> Iterator[Attacked]:
     """Create the attacked files in ``folder``, the directory of ``place``."""
     allowed, secret = folder / "allowed", folder / "secret"
     for directory in (allowed / "sub", secret / "deep"):
@@ -103,9 +104,9 @@ NEVER = {"stat"}
 """Operations that can only find a secret."""
 
 WRITING: dict[str, Work] = {
-    "write": lambda place: receive(place, b"allowed/sub/new", iter([b"x"]), 1, Marks(0o600)),
-    "write over": lambda place: receive(place, b"allowed/sub/file", iter([b"x"]), 1, Marks()),
-    "write a file": lambda place: receive(place, b"allowed/file", iter([b"x"]), 1, Marks()),
+    "write": lambda place: receive(place, b"allowed/sub/new", iter([b"x"]), 1, FileAttributes(0o600)),
+    "write over": lambda place: receive(place, b"allowed/sub/file", iter([b"x"]), 1, FileAttributes()),
+    "write a file": lambda place: receive(place, b"allowed/file", iter([b"x"]), 1, FileAttributes()),
     "mkdir": lambda place: files.make_directory(
         place, b"allowed/sub/made", 0o700, parents=False, timeout=OPERATION_SECONDS
     ),

@@ -15,7 +15,8 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.files import NOTHING, Marks, Place, receive
+from connmgr.fs.files import NOTHING, FileAttributes, receive
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     ODD_NAMES,
@@ -35,15 +36,15 @@ OPERATION_SECONDS = 20
 
 
 @pytest.fixture(params=SHELLS)
-def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path) -> Iterator[RemoteFileSystem]:
     """``folder`` with ``allowed`` and links out of it, in each shell."""
     plant_ways_out(folder)
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), os.environ["PATH"], tmp_path)
-    yield Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
+    yield RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     transport.close()
 
 
-def test_files_come_and_go_as_for_the_owner(place: Place, write: Write, folder: Path) -> None:
+def test_files_come_and_go_as_for_the_owner(place: RemoteFileSystem, write: Write, folder: Path) -> None:
     for name in ODD_NAMES:
         path = b"allowed/" + name
         write(place, path, name, 0o640)
@@ -54,12 +55,12 @@ def test_files_come_and_go_as_for_the_owner(place: Place, write: Write, folder: 
     assert content_of(place, b"allowed/sub/moved") == b"over it"
     assert files.stat_file(place, b"allowed/sub/moved", follow=False).mode == 0o640
     files.remove(place, b"allowed/sub/moved", recursive=False, timeout=OPERATION_SECONDS)
-    assert receive(place, b"allowed/in", iter([b"x" * 300_000]), None, Marks())[0] == 300_000
+    assert receive(place, b"allowed/in", iter([b"x" * 300_000]), None, FileAttributes())[0] == 300_000
     assert (folder / "allowed/sub/inner").read_bytes() == b"x" * 300_000, "the link was not followed"
     assert litter(folder / "allowed") == litter(folder / "allowed/sub") == []
 
 
-def test_only_what_was_read_is_replaced(place: Place, write: Write, folder: Path) -> None:
+def test_only_what_was_read_is_replaced(place: RemoteFileSystem, write: Write, folder: Path) -> None:
     write(place, b"allowed/new", b"old", None, NOTHING)
     with pytest.raises(errors.FileExists):
         write(place, b"allowed/new", b"other", None, NOTHING)
@@ -70,7 +71,7 @@ def test_only_what_was_read_is_replaced(place: Place, write: Write, folder: Path
     assert litter(folder / "allowed") == []
 
 
-def test_directories_are_made_with_their_modes_and_removed(place: Place, folder: Path) -> None:
+def test_directories_are_made_with_their_modes_and_removed(place: RemoteFileSystem, folder: Path) -> None:
     allowed = folder / "allowed"
     files.make_directory(place, b"allowed/new", 0o2751, parents=False, timeout=OPERATION_SECONDS)
     assert (allowed / "new").stat().st_mode & 0o7777 == 0o2751
@@ -90,7 +91,9 @@ def test_directories_are_made_with_their_modes_and_removed(place: Place, folder:
     assert not (allowed / "a").exists()
 
 
-def test_links_themselves_are_removed_and_moved_and_nothing_that_they_lead_to(place: Place, folder: Path) -> None:
+def test_links_themselves_are_removed_and_moved_and_nothing_that_they_lead_to(
+    place: RemoteFileSystem, folder: Path
+) -> None:
     for name in (b"to-file", b"to-dir", b"to-root", b"to-missing"):
         files.move(place, b"allowed/" + name, b"allowed/moved", overwrite=False, timeout=OPERATION_SECONDS)
         files.remove(place, b"allowed/moved/", recursive=True, timeout=OPERATION_SECONDS)
@@ -101,7 +104,7 @@ def test_links_themselves_are_removed_and_moved_and_nothing_that_they_lead_to(pl
     assert names_in(folder) == ["allowed", "allowed-not", "secret", "to-allowed", "to-allowed-file"]
 
 
-def test_a_listing_has_what_is_allowed_alone(place: Place, folder: Path) -> None:
+def test_a_listing_has_what_is_allowed_alone(place: RemoteFileSystem, folder: Path) -> None:
     allowed = bytes(folder / "allowed")
     place = replace(place, gate=Patterns(allowed, allowed + b"/sub/**", allowed + b"/f*", denied=(b"**/inner",)))
     (folder / "allowed/sub/deep").mkdir()
@@ -138,19 +141,19 @@ FOUND = [
 """Patterns, and the files that they find."""
 
 
-def test_patterns_find_what_is_allowed_alone(place: Place, folder: Path) -> None:
+def test_patterns_find_what_is_allowed_alone(place: RemoteFileSystem, folder: Path) -> None:
     for pattern, found in FOUND:
         names = [entry.name for entry in files.matching(place, os.fsencode(pattern.format(folder=folder)))]
         assert names == [os.fsencode(name.format(folder=folder)) for name in found], pattern
 
 
 @pytest.mark.parametrize("pattern", [b"s*/../allowed/file", b"/proc/*/..", b"allowed/*/../../secret/file"])
-def test_a_pattern_does_not_go_back_from_what_it_matches(place: Place, pattern: bytes) -> None:
+def test_a_pattern_does_not_go_back_from_what_it_matches(place: RemoteFileSystem, pattern: bytes) -> None:
     with pytest.raises(errors.PolicyDenied):
         files.matching(place, pattern)
 
 
-def test_archives_and_checksums_are_those_of_the_owner(place: Place, folder: Path) -> None:
+def test_archives_and_checksums_are_those_of_the_owner(place: RemoteFileSystem, folder: Path) -> None:
     os.link(folder / "allowed/file", folder / "allowed/sub/second")
     owner = replace(place, gate=None)
     assert _members(packed(place, b"to-allowed")) == _members(packed(owner, b"allowed"))
@@ -178,14 +181,14 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return found.read() if found else b""
 
 
-def test_a_member_that_is_not_allowed_is_told_in_the_archive_that_has_the_others(place: Place) -> None:
+def test_a_member_that_is_not_allowed_is_told_in_the_archive_that_has_the_others(place: RemoteFileSystem) -> None:
     archive = packed(place, b".", b"allowed/sub", b"secret", b"allowed/to-dir/sub", b"missing", b"allowed/file")
     assert set(_members(archive)) == {"./allowed/sub", "./allowed/sub/inner", "./allowed/sub/up", "./allowed/file"}
     assert SECRET not in archive
     assert archive.count(REFUSAL.encode()) == 3
 
 
-def test_archives_are_unpacked_where_everything_below_may_be_written(place: Place, folder: Path) -> None:
+def test_archives_are_unpacked_where_everything_below_may_be_written(place: RemoteFileSystem, folder: Path) -> None:
     content = archive_of(("d", {"type": tarfile.DIRTYPE, "mode": 0o755}), ("d/f", {"content": b"x"}), ("g", {}))
     assert unpack(place, b"allowed/new", content) == []
     assert unpack(place, b"to-allowed/new", content) == []
@@ -197,7 +200,7 @@ def test_archives_are_unpacked_where_everything_below_may_be_written(place: Plac
     assert litter(folder / "allowed/new") == []
 
 
-def test_a_whole_tree_is_not_touched_where_a_part_of_it_is_denied(place: Place, folder: Path) -> None:
+def test_a_whole_tree_is_not_touched_where_a_part_of_it_is_denied(place: RemoteFileSystem, folder: Path) -> None:
     allowed = bytes(folder / "allowed")
     gate = Patterns(allowed + b"/**", denied=(allowed + b"/sub/inner",))
     place = replace(place, gate=gate)
@@ -213,7 +216,7 @@ def test_a_whole_tree_is_not_touched_where_a_part_of_it_is_denied(place: Place, 
     assert (folder / "allowed/sub/inner").read_bytes() == b"content"
 
 
-def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: Place, folder: Path) -> None:
+def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: RemoteFileSystem, folder: Path) -> None:
     class WriteOnly(Patterns):
         def check(self, action: str, path: bytes) -> None:
             if action == "fs.read" and b"secret" in path:
@@ -227,7 +230,7 @@ def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: P
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_what_is_no_regular_file_is_not_opened(place: Place, folder: Path, kind: str) -> None:
+def test_what_is_no_regular_file_is_not_opened(place: RemoteFileSystem, folder: Path, kind: str) -> None:
     path = folder / "allowed/special"
     if kind == "fifo":
         os.mkfifo(path)
@@ -236,7 +239,7 @@ def test_what_is_no_regular_file_is_not_opened(place: Place, folder: Path, kind:
         place = replace(place, gate=Patterns(b"/**"))
     for work in (
         lambda: content_of(place, b"allowed/special"),
-        lambda: receive(place, b"allowed/special", iter([b"x"]), 1, Marks()),
+        lambda: receive(place, b"allowed/special", iter([b"x"]), 1, FileAttributes()),
         lambda: list(files.list_directory(place, b"allowed/special")),
     ):
         with pytest.raises(errors.WrongFileType):
@@ -244,12 +247,12 @@ def test_what_is_no_regular_file_is_not_opened(place: Place, folder: Path, kind:
     assert sums(place, b"allowed/special") == []
 
 
-def test_a_program_is_not_put_there(place: Place) -> None:
+def test_a_program_is_not_put_there(place: RemoteFileSystem) -> None:
     with pytest.raises(errors.PolicyDenied):
         files.make_temporary(place)
 
 
-def test_a_refusal_costs_no_helper_and_the_owner_is_not_asked(place: Place) -> None:
+def test_a_refusal_costs_no_helper_and_the_owner_is_not_asked(place: RemoteFileSystem) -> None:
     assert content_of(place, b"allowed/file") == b"content"
     helper = place.helpers.take()
     assert helper
@@ -269,7 +272,7 @@ def test_a_refusal_costs_no_helper_and_the_owner_is_not_asked(place: Place) -> N
 def test_tools_that_follow_what_they_should_not_are_not_used(tmp_path: Path, folder: Path, write: Write) -> None:
     plant_ways_out(folder)
     transport = Elsewhere(Path("/bin/sh"), busybox_tools(tmp_path), tmp_path)
-    place = Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
+    place = RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     write(place, b"allowed/file", b"new")
     assert content_of(place, b"allowed/file") == b"new"
     files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=OPERATION_SECONDS)
@@ -287,7 +290,7 @@ def test_a_far_side_without_stat_gives_nothing_away(tmp_path: Path, folder: Path
     plant_ways_out(folder)
     tools = chosen_tools(tmp_path, ["cat", "chmod", "head", "ls", "mv", "readlink", "rm", "sha256sum", "wc"])
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
-    place = Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
+    place = RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     write(place, b"allowed/new", b"new")
     for work in (lambda: content_of(place, b"allowed/file"), lambda: write(place, b"allowed/file", b"x")):
         with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
@@ -321,14 +324,14 @@ def test_without_proc_and_with_bsd_s_stat_files_are_read_made_and_removed(tmp_pa
     )
     shell.chmod(0o755)
     transport = Elsewhere(shell, str(tools), tmp_path)
-    place = Place(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
+    place = RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     assert content_of(place, b"to-allowed/in") == b"content"
     files.make_directory(place, b"allowed/new", 0o750, parents=False, timeout=OPERATION_SECONDS)
     files.move(place, b"allowed/new", b"allowed/newer", overwrite=False, timeout=OPERATION_SECONDS)
     files.remove(place, b"allowed/newer", recursive=False, timeout=OPERATION_SECONDS)
     for refused in (
         lambda: files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=OPERATION_SECONDS),
-        lambda: receive(place, b"allowed/new", iter([b"x"]), 1, Marks()),
+        lambda: receive(place, b"allowed/new", iter([b"x"]), 1, FileAttributes()),
     ):
         with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
             refused()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from connmgr import errors
 from connmgr.engine.rpc import Exchange, Helper, Helpers
 from connmgr.fs import files, scripts
-from connmgr.fs.files import Place, Reading
+from connmgr.fs.files import FileReader
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import DEADLINE_SECONDS
@@ -45,15 +46,15 @@ def counting() -> Iterator[Counting]:
 
 
 @pytest.fixture
-def here(counting: Counting, folder: Path) -> Place:
-    return Place(counting, bytes(folder))
+def here(counting: Counting, folder: Path) -> RemoteFileSystem:
+    return RemoteFileSystem(counting, bytes(folder))
 
 
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-def test_one_process_serves_all(here: Place, write: Write, counting: Counting) -> None:
+def test_one_process_serves_all(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
     for size in (0, 1, 65_536, 1_000_000):
         write(here, b"file", b"x" * size)
         assert content_of(here, b"file") == b"x" * size
@@ -61,17 +62,17 @@ def test_one_process_serves_all(here: Place, write: Write, counting: Counting) -
     assert len(files.list_directory(here, b".")) == 1
     files.make_directory(here, b"folder", None, parents=False, timeout=DEADLINE_SECONDS)
     with pytest.raises(errors.NoSuchFile):
-        Reading(here, b"missing")
+        FileReader(here, b"missing")
     with pytest.raises(errors.WrongFileType):
         write(here, b"folder", b"refused before anything is sent")
     files.remove(here, b"folder", recursive=False, timeout=DEADLINE_SECONDS)
     assert counting.opened == 1
 
 
-def test_two_at_once_have_one_each_and_one_is_kept(here: Place, write: Write, counting: Counting) -> None:
+def test_two_at_once_have_one_each_and_one_is_kept(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
     before = children()
     write(here, b"file", b"x" * 1_000_000)
-    one, other = Reading(here, b"file"), Reading(here, b"file")
+    one, other = FileReader(here, b"file"), FileReader(here, b"file")
     assert b"".join(one) == b"".join(other) == b"x" * 1_000_000
     one.close()
     other.close()
@@ -79,16 +80,18 @@ def test_two_at_once_have_one_each_and_one_is_kept(here: Place, write: Write, co
     eventually(lambda: len(children() - before) == 1, "the helper that nobody needs lives on")
 
 
-def test_one_that_was_left_in_the_middle_is_not_used_again(here: Place, write: Write, counting: Counting) -> None:
+def test_one_that_was_left_in_the_middle_is_not_used_again(
+    here: RemoteFileSystem, write: Write, counting: Counting
+) -> None:
     write(here, b"file", b"x" * 10_000_000)
-    reading = Reading(here, b"file")
+    reading = FileReader(here, b"file")
     assert next(iter(reading)).startswith(b"x")
     reading.close()
     assert files.stat_file(here, b"file", follow=False).size == 10_000_000
     assert counting.opened == 2
 
 
-def test_one_that_has_died_is_replaced(here: Place, write: Write, counting: Counting) -> None:
+def test_one_that_has_died_is_replaced(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
     before = children()
     write(here, b"file", b"content")
     (helper,) = children() - before
@@ -107,7 +110,7 @@ class WithAgent(Counting):
 
 def test_one_that_has_died_while_a_stranger_holds_its_streams_is_replaced(folder: Path) -> None:
     transport = WithAgent()
-    here = Place(transport, bytes(folder))
+    here = RemoteFileSystem(transport, bytes(folder))
     before = children()
     assert len(files.list_directory(here, b".")) == 0
     helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).name() == "sh")
@@ -118,7 +121,9 @@ def test_one_that_has_died_while_a_stranger_holds_its_streams_is_replaced(folder
     transport.close()
 
 
-def test_a_helper_s_death_does_not_make_litter_of_what_is_written(here: Place, write: Write, folder: Path) -> None:
+def test_a_helper_s_death_does_not_make_litter_of_what_is_written(
+    here: RemoteFileSystem, write: Write, folder: Path
+) -> None:
     content = b"x" * 200_000
     before = children()
     exchange = here.run(scripts.WRITE, [b"file", "", "nonce", "65536", ""])
@@ -136,7 +141,7 @@ def test_a_helper_s_death_does_not_make_litter_of_what_is_written(here: Place, w
 @pytest.mark.needs("mksh")
 def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, folder: Path) -> None:
     transport = Elsewhere(shell_called_sh(tmp_path, "mksh"), os.environ["PATH"], tmp_path)
-    place = Place(transport, bytes(folder))
+    place = RemoteFileSystem(transport, bytes(folder))
     with pytest.raises(errors.TransferFailed, match="did not answer"):
         files.remove(place, b"\x01" + b"'" * 32768, recursive=False, timeout=DEADLINE_SECONDS)
     transport.close()
@@ -144,7 +149,7 @@ def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, fold
 
 @pytest.mark.needs("machine")
 def test_the_rest_of_a_file_that_finds_no_space_is_not_run(
-    here: Place,
+    here: RemoteFileSystem,
     write: Write,
     folder: Path,
     mount: Mount,  # noqa: F811
@@ -170,7 +175,7 @@ def test_a_line_without_its_word_ends_it(counting: Counting, folder: Path) -> No
 def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
     before = children()
     with local_session("sh") as session:
-        place = Place(session.transport, bytes(folder), session.helpers)
+        place = RemoteFileSystem(session.transport, bytes(folder), session.helpers)
         assert len(files.list_directory(place, b".")) == 0
         assert len(children() - before) == 2
     eventually(lambda: children() <= before, "it outlives its session")
@@ -243,7 +248,7 @@ def test_a_description_that_breaks_off_is_none() -> None:
     helpers.leave(Helper(channel, "word", set(scripts.STAT.parts)))
     channel.answer(b"MARK ok\nMARK 777=l:20:1.0:0:0:root:root:/link\nMARK target /srv/cur", [])
     with pytest.raises(errors.TransferFailed):
-        files.stat_file(Place(LocalTransport(), b"/", helpers), b"/link", follow=False)
+        files.stat_file(RemoteFileSystem(LocalTransport(), b"/", helpers), b"/link", follow=False)
     assert channel.closed
 
 

@@ -10,8 +10,8 @@ import pytest
 from connmgr import errors
 from connmgr.engine.rpc import Helper, Helpers
 from connmgr.fs import files, scripts
-from connmgr.fs.files import Place
-from connmgr.fs.gate import Gate
+from connmgr.fs.path_rules import Gate
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.gates import Patterns
 from tests.fs.test_helper import Scripted
@@ -23,12 +23,12 @@ RECORD = b"MARK ok\nMARK %s"
 NO_NUMBERS = [b"-1", b"+1", b"1_0", b" 1", b"", b"x", DIGITS, b"\xc2\xb2"]
 
 
-def place(answer: bytes, program: Any, piece: int = 32 << 10, gate: Gate | None = None) -> Place:
+def place(answer: bytes, program: Any, piece: int = 32 << 10, gate: Gate | None = None) -> RemoteFileSystem:
     """Return a place whose helper answers ``answer``, in which MARK stands for the mark."""
     channel, helpers = Scripted([]), Helpers()
     helpers.leave(Helper(channel, "word", set(program.parts)))
     channel.answer(answer, range(0, len(answer), piece))
-    return Place(LocalTransport(), b"/", helpers, gate)
+    return RemoteFileSystem(LocalTransport(), b"/", helpers, gate)
 
 
 @pytest.mark.parametrize("pattern", [b"x", b"\n", b"MARK", b"MARK o", b"MARK ok", b"MARK ok x"])
@@ -36,7 +36,7 @@ def place(answer: bytes, program: Any, piece: int = 32 << 10, gate: Gate | None 
 def test_an_answer_is_looked_for_in_linear_time(pattern: bytes, piece: int) -> None:
     far_side = place(fill(pattern, 16 << 20 if piece > 512 else 1 << 20), scripts.READ, piece)
     with quickly(), pytest.raises(errors.TransferFailed):
-        files.Reading(far_side, b"file")
+        files.FileReader(far_side, b"file")
 
 
 @pytest.mark.parametrize("mode", [*NO_NUMBERS, DIGITS + b"=f", b"f" * 20, b"9=f", b"f=f"], ids=lambda mode: mode[:8])
@@ -63,7 +63,7 @@ def describe(fields: list[bytes]) -> None:
 
 def test_a_size_below_zero_is_a_failed_transfer() -> None:
     with pytest.raises(errors.TransferFailed):
-        files.Reading(place(b"MARK ok -5\nMARK over 0\n", scripts.READ), b"file")
+        files.FileReader(place(b"MARK ok -5\nMARK over 0\n", scripts.READ), b"file")
 
 
 def test_a_description_of_one_file_has_no_megabytes() -> None:
@@ -112,13 +112,13 @@ def test_a_listing_with_an_end_and_nothing_but_entries_is_one(between: bytes, en
 )
 def test_what_is_not_asked_as_it_should_be_is_not_done(question: bytes) -> None:
     gate = Patterns(b"/allowed/**")
-    far_side = place(question + b"MARK ok 5\nhelloMARK over 0\n", scripts.held(scripts.READ), gate=gate)
+    far_side = place(question + b"MARK ok 5\nhelloMARK over 0\n", scripts.gated(scripts.READ), gate=gate)
     with quickly(), pytest.raises(errors.TransferFailed):
-        files.Reading(far_side, b"file")
+        files.FileReader(far_side, b"file")
     assert gate.asked == []
 
 
 def test_the_owner_s_files_are_not_asked_about() -> None:
     far_side = place(b"MARK ask read /allowed MARK\nMARK ok 5\nhelloMARK over 0\n", scripts.READ)
     with pytest.raises(errors.TransferFailed):
-        files.Reading(far_side, b"file")
+        files.FileReader(far_side, b"file")

@@ -14,8 +14,8 @@ import pytest
 
 from connmgr.errors import ConnmgrError
 from connmgr.fs import files
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import Place
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.api.wire import LOCAL
 from tests.conftest import StartDaemon
 from tests.fs.conftest import Write
@@ -45,7 +45,7 @@ def is_helper(process: psutil.Process) -> bool:
     return "printf %b" in " ".join(process.cmdline())
 
 
-def test_the_writing_shell_is_killed(here: Place, write: Write, folder: Path, blobs: Blobs) -> None:
+def test_the_writing_shell_is_killed(here: RemoteFileSystem, write: Write, folder: Path, blobs: Blobs) -> None:
     write(here, b"file", content(0))
     killed = 0
     # On a busy machine a writer may end before it is found, so rounds continue until one is killed.

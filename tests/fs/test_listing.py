@@ -10,7 +10,7 @@ import pytest
 from connmgr.api.listing import PIECE_ENTRIES, WHOLE_ENTRIES, respond
 from connmgr.contract.fs import EntryResponse
 from connmgr.contract.message import to_json
-from connmgr.fs.entries import RUN_ENTRIES, Listing
+from connmgr.fs.listing import RUN_ENTRIES, Listing
 from tests.daemon import Daemon
 from tests.fs.wire import Caller
 

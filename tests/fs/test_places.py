@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import Place
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.conftest import Write
 from tests.fs.far_sides import ODD_NAMES, content_of, eventually, litter, stored
 from tests.fs.trees import archive_of, packed, unpack
@@ -53,7 +53,7 @@ CONTROL = bytes(range(32)) * 300 + b"\x03\x04\x11\x13\x1a\x1c\x7f\xff" * 2000 + 
 class Reached:
     """A directory on a far side, and the same as the tests see it."""
 
-    place: Place
+    place: RemoteFileSystem
     directory: Path
     uid: int
     """The owner of new files."""
@@ -78,7 +78,7 @@ def oneself_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
     directory = home / _name(request)
     directory.mkdir()
     transport = links.enter_context(ssh_link(links.enter_context(ssh_server(home)), TO_ONESELF[request.param]))
-    return Reached(Place(transport, bytes(directory)), directory, os.geteuid(), os.geteuid(), home)
+    return Reached(RemoteFileSystem(transport, bytes(directory)), directory, os.geteuid(), os.geteuid(), home)
 
 
 def inhabitant_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
@@ -96,7 +96,9 @@ def inhabitant_by(request: pytest.FixtureRequest, links: ExitStack) -> Reached:
     assert (session.info.tty_state == "merged") == (way in ON_A_TERMINAL)
     uid = 0 if way.startswith("su") else user.uid
     home = machine.path(user.home if uid else "/root")
-    return Reached(Place(transport, f"{user.home}/{directory.name}".encode()), directory, uid, user.uid, home)
+    return Reached(
+        RemoteFileSystem(transport, f"{user.home}/{directory.name}".encode()), directory, uid, user.uid, home
+    )
 
 
 def _name(request: pytest.FixtureRequest) -> str:
@@ -105,7 +107,7 @@ def _name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(reached: Reached) -> Place:
+def place(reached: Reached) -> RemoteFileSystem:
     return reached.place
 
 
@@ -118,7 +120,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Blobs]:
 
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(name=NAMES, content=CONTENTS)
-def test_any_content_under_any_name_comes_back(place: Place, kept: Blobs, name: bytes, content: bytes) -> None:
+def test_any_content_under_any_name_comes_back(
+    place: RemoteFileSystem, kept: Blobs, name: bytes, content: bytes
+) -> None:
     with stored(kept, content) as blob:
         files.write(place, name, blob, None)
     assert content_of(place, name) == content
@@ -126,7 +130,7 @@ def test_any_content_under_any_name_comes_back(place: Place, kept: Blobs, name: 
     files.remove(place, name, recursive=False, timeout=20)
 
 
-def test_odd_names(place: Place, write: Write) -> None:
+def test_odd_names(place: RemoteFileSystem, write: Write) -> None:
     files.make_directory(place, b"odd", None, parents=False, timeout=20)
     for name in ODD_NAMES:
         write(place, b"odd/" + name, name)
@@ -136,7 +140,7 @@ def test_odd_names(place: Place, write: Write) -> None:
     files.remove(place, b"odd", recursive=True, timeout=20)
 
 
-def test_control_characters_and_bulk(place: Place, write: Write) -> None:
+def test_control_characters_and_bulk(place: RemoteFileSystem, write: Write) -> None:
     for content in (b"", CONTROL, CONTROL * 100):
         write(place, b"control", content)
         assert content_of(place, b"control") == content
@@ -187,7 +191,7 @@ def test_files_are_the_session_s_user_s(reached: Reached, write: Write) -> None:
         assert content_of(place, b"/etc/shadow").startswith(b"root:")
 
 
-def test_what_the_far_side_refuses_is_told_at_once(place: Place, write: Write) -> None:
+def test_what_the_far_side_refuses_is_told_at_once(place: RemoteFileSystem, write: Write) -> None:
     with pytest.raises(errors.NoSuchFile):
         content_of(place, b"missing")
     with pytest.raises(errors.NoSuchDirectory):
@@ -212,12 +216,12 @@ def test_login_shells_of_any_language(
             machine: Machine = request.getfixturevalue("running_machine")
             user = machine.add_user(shell_path(shell))
             transport = links.enter_context(request.getfixturevalue("places").reach(SSH, user))
-            place, home = Place(transport, user.home.encode()), machine.path(user.home)
+            place, home = RemoteFileSystem(transport, user.home.encode()), machine.path(user.home)
         else:
             home = tmp_path / "home"
             home.mkdir()
             server = links.enter_context(ssh_server(home, shell_path(shell)))
-            place = Place(links.enter_context(ssh_link(server)), bytes(home))
+            place = RemoteFileSystem(links.enter_context(ssh_link(server)), bytes(home))
         # Each shell uses each name on one of its two servers.
         names = ODD_NAMES[inhabitant::2]
         for name in names:
@@ -233,7 +237,7 @@ def test_start_up_files_that_print_do_no_harm(write: Write, tmp_path: Path) -> N
     noise = "echo Welcome; head -c 20000 /dev/zero; printf 'ok 5\\nno newline'; echo oops >&2\n"
     (home / ".bashrc").write_text(noise)
     with ssh_server(home, shell_path("bash")) as server, ssh_link(server) as transport:
-        place = Place(transport, bytes(home))
+        place = RemoteFileSystem(transport, bytes(home))
         write(place, b"file", CONTROL)
         assert content_of(place, b"file") == CONTROL
         assert b"file" in [entry.name for entry in files.list_directory(place, b".")]
@@ -244,7 +248,7 @@ def test_a_link_that_breaks_while_a_file_is_written(blobs: Blobs, write: Write, 
     home.mkdir()
     with ssh_server(home) as server:
         with ssh_link(server) as transport, stored(blobs, CONTROL * 2000) as blob:
-            place = Place(transport, bytes(home))
+            place = RemoteFileSystem(transport, bytes(home))
             write(place, b"file", b"old")
             pieces = blob.pieces()
 
@@ -258,7 +262,7 @@ def test_a_link_that_breaks_while_a_file_is_written(blobs: Blobs, write: Write, 
                 files.write(place, b"file", blob, None)
         assert (home / "file").read_bytes() == b"old"
         with ssh_link(server) as transport:
-            place = Place(transport, bytes(home))
+            place = RemoteFileSystem(transport, bytes(home))
 
             def cleared() -> bool:
                 # A process that has lost its link may end slightly later.

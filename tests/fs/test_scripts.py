@@ -18,8 +18,9 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import BLOCK_BYTES, NOTHING, Marks, Place, receive
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.files import NOTHING, FileAttributes, receive
+from connmgr.fs.scripts import DISK_BLOCK_BYTES, RemoteFileSystem
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
     NECESSARY,
@@ -58,13 +59,13 @@ def tools(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path, tools: str) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, folder: Path, tools: str) -> Iterator[RemoteFileSystem]:
     transport = Elsewhere(shell_called_sh(tmp_path, request.param), tools, tmp_path)
-    yield Place(transport, bytes(folder))
+    yield RemoteFileSystem(transport, bytes(folder))
     transport.close()
 
 
-def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, folder: Path) -> None:
+def test_files_of_any_name_come_back_as_they_were(place: RemoteFileSystem, write: Write, folder: Path) -> None:
     for number, name in enumerate(ODD_NAMES):
         content = ALL_BYTES[number:]
         write(place, name, content)
@@ -79,9 +80,9 @@ def test_files_of_any_name_come_back_as_they_were(place: Place, write: Write, fo
     assert names_in(folder) == []
 
 
-@pytest.mark.parametrize("size", [2 * BLOCK_BYTES, 5 * BLOCK_BYTES + 1, 16 * BLOCK_BYTES])
+@pytest.mark.parametrize("size", [2 * DISK_BLOCK_BYTES, 5 * DISK_BLOCK_BYTES + 1, 16 * DISK_BLOCK_BYTES])
 def test_files_of_many_blocks_arrive_whole_or_not_at_all(
-    place: Place, tools: str, write: Write, blobs: Blobs, folder: Path, size: int
+    place: RemoteFileSystem, tools: str, write: Write, blobs: Blobs, folder: Path, size: int
 ) -> None:
     content = random.Random(size).randbytes(size)
     write(place, b"file", content)
@@ -96,16 +97,16 @@ def test_files_of_many_blocks_arrive_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("size", [1 << 20, 12 << 20])
-def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: Place, folder: Path, size: int) -> None:
+def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: RemoteFileSystem, folder: Path, size: int) -> None:
     content = random.Random(size).randbytes(size)
     pieces = [content[at : at + 300_001] for at in range(0, size, 300_001)]
     digest = hashlib.sha256(content).hexdigest()
     for told in (size, None):
-        assert receive(here, b"file", iter(pieces), told, Marks()) == (size, digest)
+        assert receive(here, b"file", iter(pieces), told, FileAttributes()) == (size, digest)
         assert (folder / "file").read_bytes() == content
     for told in (size - 1, size + 1):
         with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
-            receive(here, b"file", iter([*pieces]), told, Marks())
+            receive(here, b"file", iter([*pieces]), told, FileAttributes())
     eventually(lambda: names_in(folder) == ["file"], "something stays of what did not come whole")
 
 
@@ -113,7 +114,7 @@ def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(tmp
     tools = chosen_tools(tmp_path, [*NECESSARY, "dd", "stat"])
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
     content = os.urandom((8 << 20) + 5)
-    receive(Place(transport, bytes(folder)), b"file", iter([content]), len(content), Marks())
+    receive(RemoteFileSystem(transport, bytes(folder)), b"file", iter([content]), len(content), FileAttributes())
     assert (folder / "file").read_bytes() == content
     transport.close()
 
@@ -129,12 +130,12 @@ def test_a_full_disk_is_told(size: int, tmp_path: Path, folder: Path) -> None:
     false.chmod(0o755)
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
     with pytest.raises(errors.NoSpace):
-        receive(Place(transport, bytes(folder)), b"file", iter([bytes(size)]), size, Marks())
+        receive(RemoteFileSystem(transport, bytes(folder)), b"file", iter([bytes(size)]), size, FileAttributes())
     assert names_in(folder) == []
     transport.close()
 
 
-def test_directories_of_any_name(place: Place, folder: Path) -> None:
+def test_directories_of_any_name(place: RemoteFileSystem, folder: Path) -> None:
     for name in ODD_NAMES[::3]:
         files.make_directory(place, name, 0o750, parents=False, timeout=20)
         assert (folder / os.fsdecode(name)).stat().st_mode & 0o7777 == 0o750
@@ -149,7 +150,7 @@ def test_directories_of_any_name(place: Place, folder: Path) -> None:
     assert names_in(folder) == []
 
 
-def test_mode_is_kept_set_or_the_umask_s(place: Place, write: Write, folder: Path) -> None:
+def test_mode_is_kept_set_or_the_umask_s(place: RemoteFileSystem, write: Write, folder: Path) -> None:
     mask = os.umask(0o027)
     try:
         write(place, b"by umask", b"")
@@ -161,7 +162,7 @@ def test_mode_is_kept_set_or_the_umask_s(place: Place, write: Write, folder: Pat
     assert modes == {"by umask": "0o640", "by mode": "0o4711"}
 
 
-def test_only_what_was_read_is_replaced(place: Place, write: Write, request: pytest.FixtureRequest) -> None:
+def test_only_what_was_read_is_replaced(place: RemoteFileSystem, write: Write, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue("folder")
     of_old, of_new = (hashlib.sha256(content).hexdigest() for content in (b"old", b"new"))
     write(place, b"file", b"old", 0o640, NOTHING)
@@ -186,7 +187,9 @@ def test_only_what_was_read_is_replaced(place: Place, write: Write, request: pyt
     assert names_in(folder) == ["file", "link"], "nothing is left behind"
 
 
-def test_a_link_is_written_through_and_otherwise_taken_for_itself(place: Place, write: Write, folder: Path) -> None:
+def test_a_link_is_written_through_and_otherwise_taken_for_itself(
+    place: RemoteFileSystem, write: Write, folder: Path
+) -> None:
     (folder / "target\n").write_bytes(b"old")
     (folder / "link").symlink_to("target\n")
     write(place, b"link", b"new")
@@ -200,7 +203,7 @@ def test_a_link_is_written_through_and_otherwise_taken_for_itself(place: Place, 
     assert names_in(folder) == ["target\n"]
 
 
-def test_a_link_to_a_directory_is_removed_alone(place: Place, folder: Path) -> None:
+def test_a_link_to_a_directory_is_removed_alone(place: RemoteFileSystem, folder: Path) -> None:
     (folder / "kept").mkdir()
     (folder / "kept" / "content").touch()
     for path in (b"link", b"link/", b"link//"):
@@ -211,14 +214,14 @@ def test_a_link_to_a_directory_is_removed_alone(place: Place, folder: Path) -> N
 
 
 @pytest.mark.parametrize("path", [b"/", b"//", b"/./", b"/tmp/..", b"/proc/self/root", b"/proc/self/root/"])
-def test_the_root_directory_is_never_removed(here: Place, path: bytes) -> None:
+def test_the_root_directory_is_never_removed(here: RemoteFileSystem, path: bytes) -> None:
     # Without rm in the PATH, the test would be as harmless in the shells above.
     with pytest.raises(errors.PermissionDenied):
         files.remove(here, path, recursive=False, timeout=20)
 
 
 def test_what_a_killed_writer_left_is_cleared_but_not_what_a_living_one_works_on(
-    place: Place, write: Write, folder: Path
+    place: RemoteFileSystem, write: Write, folder: Path
 ) -> None:
     host = os.uname().nodename
     with subprocess.Popen(["true"]) as zombie:
@@ -230,7 +233,9 @@ def test_what_a_killed_writer_left_is_cleared_but_not_what_a_living_one_works_on
     assert litter(folder) == sorted([alive, ".connmgr-4194999-other-x"])
 
 
-def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(here: Place, write: Write, folder: Path) -> None:
+def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(
+    here: RemoteFileSystem, write: Write, folder: Path
+) -> None:
     for name, age in ((".connmgr-1-other-x", 3000), (".connmgr-2-other-x", 4000)):
         (folder / name).touch()
         os.utime(folder / name, (time.time() - age,) * 2)
@@ -238,7 +243,9 @@ def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(here: Place, writ
     assert litter(folder) == [".connmgr-1-other-x"]
 
 
-def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(place: Place, write: Write, folder: Path) -> None:
+def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(
+    place: RemoteFileSystem, write: Write, folder: Path
+) -> None:
     os.mkfifo(folder / "fifo")
     (folder / "directory").mkdir()
     (folder / "loop").symlink_to("loop")
@@ -259,7 +266,7 @@ def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(place: Plac
     assert names_in(folder) == ["directory", "fifo", "loop"]
 
 
-def test_moving_gives_way_to_nothing_unasked(place: Place, folder: Path) -> None:
+def test_moving_gives_way_to_nothing_unasked(place: RemoteFileSystem, folder: Path) -> None:
     (folder / "new").write_bytes(b"new")
     (folder / "old").write_bytes(b"old")
     (folder / "directory").mkdir()
@@ -274,7 +281,7 @@ def test_moving_gives_way_to_nothing_unasked(place: Place, folder: Path) -> None
     assert names_in(folder / "directory") == []
 
 
-def test_paths_begin_where_they_say(place: Place, write: Write, tmp_path: Path, folder: Path) -> None:
+def test_paths_begin_where_they_say(place: RemoteFileSystem, write: Write, tmp_path: Path, folder: Path) -> None:
     write(place, b"~/in home", b"1")
     write(place, b"../beside", b"2")
     write(place, bytes(tmp_path) + b"/absolute", b"3")
@@ -287,12 +294,12 @@ def test_paths_begin_where_they_say(place: Place, write: Write, tmp_path: Path, 
     assert content_of(place, b"~/in home") == b"1"
 
 
-def test_files_whose_size_is_a_lie(place: Place) -> None:
+def test_files_whose_size_is_a_lie(place: RemoteFileSystem) -> None:
     assert content_of(place, b"/proc/self/cmdline").startswith(b"cat\0") or content_of(place, b"/proc/version")
     assert content_of(place, b"/sys/kernel/mm/transparent_hugepage/enabled").endswith(b"\n")
 
 
-def test_a_temporary_directory_is_private_and_another_each_time(place: Place) -> None:
+def test_a_temporary_directory_is_private_and_another_each_time(place: RemoteFileSystem) -> None:
     made = [Path(os.fsdecode(files.make_temporary(place))) for _ in range(2)]
     try:
         assert len(set(made)) == 2
@@ -308,7 +315,7 @@ def test_without_stat_files_are_written_in_place_and_cannot_be_described(
 ) -> None:
     tools = chosen_tools(tmp_path, NECESSARY)
     transport = Elsewhere(shell_called_sh(tmp_path, shell), tools, tmp_path)
-    place = Place(transport, bytes(folder))
+    place = RemoteFileSystem(transport, bytes(folder))
     (folder / "file").write_bytes(b"old content")
     (folder / "file").chmod(0o751)
     before = (folder / "file").stat()

@@ -14,9 +14,9 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.archive import Tally, extract
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.files import CHUNK_BYTES, Place
+from connmgr.fs.archives import Tally, extract
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.scripts import CHUNK_BYTES, RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.conftest import Write
 from tests.fs.far_sides import (
@@ -103,7 +103,7 @@ def attacked(directory: Path, name: str, victim: Path) -> Iterator[None]:
 @pytest.mark.needs("machine")
 @pytest.mark.parametrize("move", [False, True], ids=["write", "move"])
 def test_a_link_to_a_directory_in_the_target_s_place_gets_nothing(
-    here: Place, write: Write, theirs: Path, victim: Path, move: bool
+    here: RemoteFileSystem, write: Write, theirs: Path, victim: Path, move: bool
 ) -> None:
     with attacked(theirs, "file", victim):
         for _ in range(WRITES):
@@ -118,7 +118,7 @@ def test_a_link_to_a_directory_in_the_target_s_place_gets_nothing(
 
 @pytest.mark.needs("machine")
 def test_a_link_in_the_directory_s_place_does_not_give_its_files_away(
-    here: Place, write: Write, theirs: Path, victim: Path
+    here: RemoteFileSystem, write: Write, theirs: Path, victim: Path
 ) -> None:
     (victim / "file").write_bytes(b"root's")
     with attacked(theirs, "sub", victim):
@@ -144,7 +144,7 @@ def test_a_file_in_the_temporary_one_s_place_is_told(theirs: Path, blobs: Blobs)
 
         blob.pieces = swapping  # type: ignore[method-assign]
         with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced the file"):
-            files.write(Place(transport, bytes(theirs)), b"file", blob, None)
+            files.write(RemoteFileSystem(transport, bytes(theirs)), b"file", blob, None)
     transport.close()
 
 
@@ -154,7 +154,7 @@ def test_a_link_in_a_directory_s_place_gets_nothing_of_an_archive(
     tmp_path: Path, folder: Path, theirs: Path, victim: Path, shell: str
 ) -> None:
     transport = Elsewhere(shell_called_sh(tmp_path, shell), os.environ["PATH"], tmp_path)
-    place, content = Place(transport, bytes(folder)), archive_of(("sub/new", {}))
+    place, content = RemoteFileSystem(transport, bytes(folder)), archive_of(("sub/new", {}))
     (theirs / "sub").mkdir()
     (theirs / "other").symlink_to(victim)
     with swapped(theirs / "sub", theirs / "other"):
@@ -168,7 +168,7 @@ def test_a_link_in_a_directory_s_place_gets_nothing_of_an_archive(
 @pytest.mark.needs("machine")
 @pytest.mark.parametrize("when", ["before", "afterwards"])
 def test_an_archive_s_files_come_from_the_directory_that_was_made_for_them(
-    here: Place, theirs: Path, victim: Path, when: str
+    here: RemoteFileSystem, theirs: Path, victim: Path, when: str
 ) -> None:
     (victim / "file").write_bytes(b"root's")
     content = archive_of(("new", {"content": bytes(3 * CHUNK_BYTES)}))
@@ -197,7 +197,7 @@ def test_a_mv_that_knows_no_options_of_other_systems_moves_nevertheless(
     mv.write_text('#!/bin/sh\ncase $1 in -f) exec /bin/mv "$@";; esac\necho "mv: illegal option -- T" >&2\nexit 64\n')
     mv.chmod(0o755)
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
-    place = Place(transport, bytes(folder))
+    place = RemoteFileSystem(transport, bytes(folder))
     write(place, b"file", b"content")
     files.move(place, b"file", b"moved", overwrite=False, timeout=20)
     assert content_of(place, b"moved") == b"content"
@@ -206,7 +206,7 @@ def test_a_mv_that_knows_no_options_of_other_systems_moves_nevertheless(
 
 @pytest.mark.needs("machine")
 def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_for(
-    here: Place, write: Write, folder: Path
+    here: RemoteFileSystem, write: Write, folder: Path
 ) -> None:
     host = os.uname().nodename
     foreign = [f".connmgr-4194999-{host}-{number}" for number in range(20_000)]
@@ -225,7 +225,7 @@ def test_thousands_of_files_with_names_like_ours_are_neither_removed_nor_waited_
     assert took < 20, f"one byte took {took:.1f} s"
 
 
-def test_of_our_own_litter_a_write_clears_a_bounded_part(here: Place, write: Write, folder: Path) -> None:
+def test_of_our_own_litter_a_write_clears_a_bounded_part(here: RemoteFileSystem, write: Write, folder: Path) -> None:
     host = os.uname().nodename
     first = folder / f".connmgr-4194999-{host}-0"
     first.touch()

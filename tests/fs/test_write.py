@@ -12,9 +12,9 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.blobs import Blobs
-from connmgr.fs.entries import RUN_ENTRIES
-from connmgr.fs.files import Place
+from connmgr.fs.bodies import Blobs
+from connmgr.fs.listing import RUN_ENTRIES
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.conftest import Write
 from tests.fs.far_sides import Elsewhere, content_of, eventually, litter, names_in, stored
@@ -43,15 +43,15 @@ def mount(folder: Path) -> Iterator[Mount]:
 
 
 @pytest.fixture
-def own_home(running_machine: Machine, places: Places) -> Iterator[tuple[Place, Path, Inhabitant]]:
+def own_home(running_machine: Machine, places: Places) -> Iterator[tuple[RemoteFileSystem, Path, Inhabitant]]:
     """The home directory of an ordinary user: as the user sees it, and as the tests do."""
     user = running_machine.add_user()
     with places.reach(LOCAL, user) as transport:
-        yield Place(transport, user.home.encode()), running_machine.path(user.home), user
+        yield RemoteFileSystem(transport, user.home.encode()), running_machine.path(user.home), user
 
 
 @pytest.mark.needs("machine")
-def test_a_full_disk_leaves_the_old_file(here: Place, write: Write, folder: Path, mount: Mount) -> None:
+def test_a_full_disk_leaves_the_old_file(here: RemoteFileSystem, write: Write, folder: Path, mount: Mount) -> None:
     (folder / "small").mkdir()
     mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", "small")
     write(here, b"small/file", b"1" * 700_000)
@@ -67,7 +67,7 @@ def test_a_full_disk_leaves_the_old_file(here: Place, write: Write, folder: Path
 
 
 @pytest.mark.needs("machine")
-def test_a_full_disk_has_no_room_for_directories_either(here: Place, folder: Path, mount: Mount) -> None:
+def test_a_full_disk_has_no_room_for_directories_either(here: RemoteFileSystem, folder: Path, mount: Mount) -> None:
     (folder / "small").mkdir()
     mount("-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", "small")
     with pytest.raises(errors.NoSpace):
@@ -75,7 +75,7 @@ def test_a_full_disk_has_no_room_for_directories_either(here: Place, folder: Pat
 
 
 @pytest.mark.needs("machine")
-def test_a_read_only_file_system(here: Place, write: Write, folder: Path, mount: Mount) -> None:
+def test_a_read_only_file_system(here: RemoteFileSystem, write: Write, folder: Path, mount: Mount) -> None:
     (folder / "fixed").mkdir()
     mount("-t", "tmpfs", "tmpfs", "fixed")
     write(here, b"fixed/file", b"content")
@@ -94,7 +94,7 @@ def test_a_read_only_file_system(here: Place, write: Write, folder: Path, mount:
 
 @pytest.mark.needs("machine")
 def test_a_file_that_is_a_mount_point_is_written_in_place(
-    here: Place, write: Write, folder: Path, mount: Mount
+    here: RemoteFileSystem, write: Write, folder: Path, mount: Mount
 ) -> None:
     for name in ("outside", "inside"):
         (folder / name).write_bytes(b"old, and longer")
@@ -105,7 +105,7 @@ def test_a_file_that_is_a_mount_point_is_written_in_place(
 
 
 def test_extended_attributes_are_kept_and_other_names_of_a_file_keep_the_old_content(
-    here: Place, write: Write, folder: Path
+    here: RemoteFileSystem, write: Write, folder: Path
 ) -> None:
     (folder / "file").write_bytes(b"old")
     (folder / "name").hardlink_to(folder / "file")
@@ -116,7 +116,7 @@ def test_extended_attributes_are_kept_and_other_names_of_a_file_keep_the_old_con
 
 
 @pytest.mark.needs("machine")
-def test_what_a_user_may_write(own_home: tuple[Place, Path, Inhabitant], write: Write) -> None:
+def test_what_a_user_may_write(own_home: tuple[RemoteFileSystem, Path, Inhabitant], write: Write) -> None:
     place, home, user = own_home
     (home / "read only").write_bytes(b"old")
     (home / "read only").chmod(0o444)
@@ -144,7 +144,7 @@ def test_what_a_user_may_write(own_home: tuple[Place, Path, Inhabitant], write: 
 
 
 @pytest.mark.needs("machine")
-def test_what_a_user_may_see(own_home: tuple[Place, Path, Inhabitant]) -> None:
+def test_what_a_user_may_see(own_home: tuple[RemoteFileSystem, Path, Inhabitant]) -> None:
     place, home, _ = own_home
     (home / "closed").mkdir(0o700)
     (home / "closed" / "file").touch()
@@ -173,7 +173,7 @@ def test_what_a_user_may_see(own_home: tuple[Place, Path, Inhabitant]) -> None:
 
 @pytest.mark.needs("machine")
 def test_an_owner_of_the_directory_cannot_turn_root_s_write_against_another_file(
-    own_home: tuple[Place, Path, Inhabitant], tmp_path: Path, blobs: Blobs
+    own_home: tuple[RemoteFileSystem, Path, Inhabitant], tmp_path: Path, blobs: Blobs
 ) -> None:
     _, home, user = own_home
     victim = tmp_path / "victim"
@@ -194,13 +194,15 @@ def test_an_owner_of_the_directory_cannot_turn_root_s_write_against_another_file
 
         blob.pieces = swapping  # type: ignore[method-assign]
         with pytest.raises(errors.FileOperationFailed, match="Somebody else replaced the file"):
-            files.write(Place(transport, bytes(home)), b"file", blob, None)
+            files.write(RemoteFileSystem(transport, bytes(home)), b"file", blob, None)
     transport.close()
     after = victim.stat()
     assert (victim.read_bytes(), after.st_uid, oct(after.st_mode & 0o7777)) == (b"untouched", 0, "0o600")
 
 
-def test_a_damaged_transfer_leaves_the_old_file(here: Place, write: Write, blobs: Blobs, folder: Path) -> None:
+def test_a_damaged_transfer_leaves_the_old_file(
+    here: RemoteFileSystem, write: Write, blobs: Blobs, folder: Path
+) -> None:
     write(here, b"file", b"old")
     for damage in (b"new content ", b"new", b"new-content", b""):
         with stored(blobs, b"new content") as blob:
@@ -211,7 +213,7 @@ def test_a_damaged_transfer_leaves_the_old_file(here: Place, write: Write, blobs
     eventually(lambda: litter(folder) == [], "what did not arrive whole is left")
 
 
-def test_several_writers_of_one_file_leave_one_of_theirs(here: Place, blobs: Blobs, folder: Path) -> None:
+def test_several_writers_of_one_file_leave_one_of_theirs(here: RemoteFileSystem, blobs: Blobs, folder: Path) -> None:
     contents = [bytes([number]) * (MEGABYTE + number) for number in range(8)]
     failures: list[BaseException] = []
 
@@ -235,7 +237,7 @@ def test_several_writers_of_one_file_leave_one_of_theirs(here: Place, blobs: Blo
     assert names_in(folder) == ["file"]
 
 
-def test_paths_as_long_as_the_system_has_them(here: Place, write: Write, folder: Path) -> None:
+def test_paths_as_long_as_the_system_has_them(here: RemoteFileSystem, write: Write, folder: Path) -> None:
     directory = b"/".join([b"d" * 250] * 15)
     files.make_directory(here, directory, None, parents=True, timeout=20)
     path = directory + b"/" + "ü".encode() * 100
@@ -257,11 +259,11 @@ def test_a_home_that_is_not_known(tmp_path: Path, folder: Path, write: Write) ->
     sh.chmod(0o755)
     transport = Elsewhere(sh, os.environ["PATH"], tmp_path)
     with pytest.raises(errors.NoSuchDirectory):
-        write(Place(transport, bytes(folder)), b"~/x", b"not to be written to /x")
+        write(RemoteFileSystem(transport, bytes(folder)), b"~/x", b"not to be written to /x")
     transport.close()
 
 
-def test_a_large_directory(here: Place, write: Write, folder: Path) -> None:
+def test_a_large_directory(here: RemoteFileSystem, write: Write, folder: Path) -> None:
     names = [b"%05d" % number for number in range(LARGE_DIRECTORY)]
     first, *others = (folder / os.fsdecode(name) for name in names)
     first.touch()
@@ -272,7 +274,7 @@ def test_a_large_directory(here: Place, write: Write, folder: Path) -> None:
     assert [entry.name for entry in entries] == [*names, b"one more"]
 
 
-def test_times_beyond_the_calendar(here: Place, folder: Path) -> None:
+def test_times_beyond_the_calendar(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "old").touch()
     os.utime(folder / "old", (-86400, -86400))
     (folder / "new").touch()

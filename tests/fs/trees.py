@@ -8,8 +8,8 @@ import stat
 import tarfile
 from pathlib import Path
 
-from connmgr.fs.archive import Archive, Failed, Tally, extract
-from connmgr.fs.files import Place
+from connmgr.fs.archives import Archive, FailedMember, Tally, extract
+from connmgr.fs.scripts import RemoteFileSystem
 from tests.fs.far_sides import ODD_NAMES
 
 Facts = dict[bytes, tuple[str, int, int, bytes]]
@@ -51,7 +51,7 @@ def _fact(path: Path) -> tuple[str, int, int, bytes]:
     return "file", mode, int(status.st_mtime), path.read_bytes()
 
 
-def packed(place: Place, path: bytes, *members: bytes) -> bytes:
+def packed(place: RemoteFileSystem, path: bytes, *members: bytes) -> bytes:
     """Return a directory of a far side as an archive."""
     archive = Archive(place, path, members)
     try:
@@ -60,7 +60,7 @@ def packed(place: Place, path: bytes, *members: bytes) -> bytes:
         archive.close()
 
 
-def unpack(place: Place, path: bytes, content: bytes, *, exact: bool = True) -> list[Failed]:
+def unpack(place: RemoteFileSystem, path: bytes, content: bytes, *, exact: bool = True) -> list[FailedMember]:
     """Extract an archive into a directory of a far side; return the members that could not be written."""
     pieces = (content[start : start + 100_000] for start in range(0, len(content), 100_000))
     return extract(place, path, pieces, exact=exact, tally=Tally())

@@ -6,10 +6,9 @@ import time
 
 from hypothesis import strategies as st
 
-from connmgr.terminals.drawing import drawn
-from connmgr.terminals.output import Output
-from connmgr.terminals.screen import Screen
-from connmgr.terminals.sequences import MAX_STRING
+from connmgr.terminals.emulator.drawing import draw
+from connmgr.terminals.emulator.screen import MAX_STRING, Screen
+from connmgr.terminals.output import TerminalOutput
 from tests.fuzz.rounds import fuzz
 from tests.terminals.test_screen import LINES, OUTPUT, OUTPUTS, SIZE, made, state
 
@@ -33,7 +32,7 @@ def test_any_output_in_any_pieces_is_one_screen_that_can_be_redrawn(
     output: bytes, size: tuple[int, int], cuts: list[int]
 ) -> None:
     began = time.thread_time()
-    whole, pieces, kept = made(output, *size), Screen(*size), Output(*size)
+    whole, pieces, kept = made(output, *size), Screen(*size), TerminalOutput(*size)
     ends = [*sorted(cut % (len(output) + 1) for cut in cuts), len(output)]
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         pieces.take(output[start:end])
@@ -44,6 +43,6 @@ def test_any_output_in_any_pieces_is_one_screen_that_can_be_redrawn(
         assert state(screen) == state(whole)
     assert len(whole.undecoded) <= MAX_STRING + 2
     other = Screen(*size)
-    other.take(drawn(whole))
+    other.take(draw(whole))
     assert state(other) == state(whole)
     assert time.thread_time() - began < CPU_SECONDS

@@ -19,10 +19,9 @@ from connmgr.errors import AuthFailed, ConnmgrError, TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh import Ssh, known_hosts
 from connmgr_ssh import config as ssh_config
-from connmgr_ssh.agent import Agent
-from connmgr_ssh.config import resolve
-from connmgr_ssh.config_file import ConfigFiles
-from connmgr_ssh.stream import packed
+from connmgr_ssh.agent import AgentClient
+from connmgr_ssh.config import ConfigFiles, resolve
+from connmgr_ssh.packets import packed
 from tests.fuzz.rounds import fuzz
 
 LOGIN_SECONDS = 1.0
@@ -234,10 +233,10 @@ def test_an_agent_answers_or_is_an_error(answer: bytes, length: int | None, cut:
     open_ends: list[socket.socket] = []
     began = time.thread_time()
     with suppress(AuthFailed):
-        for identity in Agent(connect).identities(Deadline(5)):
+        for identity in AgentClient(connect).identities(Deadline(5)):
             assert identity.public.blob
     with suppress(AuthFailed):
-        Agent(connect)._signer(KEY)(b"data", "ssh-ed25519", Deadline(5))
+        AgentClient(connect)._signer(KEY)(b"data", "ssh-ed25519", Deadline(5))
     for end in open_ends:
         end.close()
     assert time.thread_time() - began < 1
@@ -326,9 +325,9 @@ def test_known_hosts_are_read_line_by_line(unheard: list[object], lines: list[st
     path = Path.home() / "known_hosts"
     good = f"good ssh-ed25519 {base64.b64encode(KEY).decode()}"
     path.write_bytes("\n".join([*lines, good]).encode("utf-8", "surrogatepass") + b"\n" + noise)
-    entries = list(known_hosts.read([path]))
+    entries = list(known_hosts.read_known_hosts([path]))
     for entry in entries:
-        entry.speaks_of(name)
+        entry.names(name)
         assert str(entry.key)
         assert entry.key.fingerprint
     assert any(entry.hosts == "good" and entry.key.blob == KEY for entry in entries)

@@ -17,10 +17,9 @@ import pytest
 from hypothesis import strategies as st
 
 from connmgr import errors
-from connmgr.fs import tar
-from connmgr.fs.archive import Gate, Tally, _to_the_end, extract
-from connmgr.fs.files import Place
-from connmgr.fs.tar import BLOCK_BYTES, Member, Reader
+from connmgr.fs import archives
+from connmgr.fs.archives import TAR_BLOCK_BYTES, ExtractionFilter, Member, Tally, TarReader, _to_the_end, extract
+from connmgr.fs.scripts import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
 from tests.fs.far_sides import litter
 from tests.fs.trees import archive_of
@@ -126,21 +125,21 @@ def made(entries: list[tuple[str, dict[str, object]]], layout: int, outside: str
             assert isinstance(content, bytes)
             # Without its end and the padding of a record.
             end = whole.rstrip(b"\0")
-            found += whole[: len(end) + -len(end) % BLOCK_BYTES]
-    return found + tar.END
+            found += whole[: len(end) + -len(end) % TAR_BLOCK_BYTES]
+    return found + archives.END
 
 
 def damaged(content: bytes, damages: list[Damage], cut: int | None) -> bytes:
     found = bytearray(content)
     for one in damages:
-        start = one.block * BLOCK_BYTES % len(found)
-        block = found[start : start + BLOCK_BYTES]
+        start = one.block * TAR_BLOCK_BYTES % len(found)
+        block = found[start : start + TAR_BLOCK_BYTES]
         block[one.at : one.at + len(one.bytes)] = one.bytes
-        del block[BLOCK_BYTES:]
+        del block[TAR_BLOCK_BYTES:]
         if one.corrected:
             block[148:156] = b" " * 8
             block[148:156] = b"%06o\0 " % sum(block)
-        found[start : start + BLOCK_BYTES] = block
+        found[start : start + TAR_BLOCK_BYTES] = block
     return bytes(found if cut is None else found[: cut % (len(found) + 1)])
 
 
@@ -155,13 +154,13 @@ SIZE = st.sampled_from([1 << 20, 700, 512, 100])
 def test_what_is_passed_on_python_reads_as_the_same_members(
     entries: list[tuple[str, dict[str, object]]], layout: int, damages: list[Damage], cut: int | None, size: int
 ) -> None:
-    content, gate = damaged(made(entries, layout, "/outside"), damages, cut), Gate(0, Tally())
+    content, gate = damaged(made(entries, layout, "/outside"), damages, cut), ExtractionFilter(0, Tally())
     passed: list[tuple[Member, bytes]] = []
     try:
-        written = b"".join(_to_the_end(Reader(pieces_of(content, size)), Gate(0, Tally())))
+        written = b"".join(_to_the_end(TarReader(pieces_of(content, size)), ExtractionFilter(0, Tally())))
     except errors.ArchiveRefused:
         return
-    reader = Reader([content])
+    reader = TarReader([content])
     for member in reader:
         if (changed := gate(member)) is not None:
             passed.append((changed, b"".join(reader.content())))
@@ -170,7 +169,7 @@ def test_what_is_passed_on_python_reads_as_the_same_members(
         assert [os.fsencode(one.name) for one in found] == [one.name.rstrip(b"/") for one, _ in passed]
         for one, (member, body) in zip(found, passed, strict=True):
             assert (one.isfile(), one.isdir(), one.issym(), one.islnk()) == tuple(
-                member.kind == kind for kind in (tar.FILE, tar.DIRECTORY, tar.LINK, tar.HARD_LINK)
+                member.kind == kind for kind in (archives.FILE, archives.DIRECTORY, archives.LINK, archives.HARD_LINK)
             )
             assert (one.mode, one.mtime) == (member.mode, member.modified)
             assert one.mode & ~0o777 == 0
@@ -188,11 +187,11 @@ def test_what_is_passed_on_python_reads_as_the_same_members(
 
 
 @pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Path]]:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RemoteFileSystem, Path]]:
     """A directory of this machine with one to extract into, and something outside of that."""
     root = tmp_path_factory.mktemp("tars")
     transport = LocalTransport()
-    yield Place(transport, bytes(root)), root
+    yield RemoteFileSystem(transport, bytes(root)), root
     transport.close()
 
 
@@ -214,7 +213,7 @@ def facts(root: Path) -> dict[str, tuple[int, int, int, int]]:
 
 @fuzz(examples=8, entries=ENTRIES, layout=LAYOUT, damages=DAMAGES, cut=CUT, there=st.booleans())
 def test_nothing_is_written_outside_and_nothing_refused_appears(
-    scratch: tuple[Place, Path],
+    scratch: tuple[RemoteFileSystem, Path],
     entries: list[tuple[str, dict[str, object]]],
     layout: int,
     damages: list[Damage],

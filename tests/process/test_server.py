@@ -19,7 +19,7 @@ from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
-from connmgr.fs.blobs import Spool
+from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access
 from connmgr.shares import Shares
 
@@ -35,7 +35,7 @@ def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
 
 
 def server_of(application: Application, bound: socket.socket, spools: Path) -> Server:
-    bodies = Bodies("/upload", lambda: Spool(spools), 1_000_000, Shares(100_000, 100_000))
+    bodies = Bodies("/upload", lambda: BlobSpool(spools), 1_000_000, Shares(100_000, 100_000))
     owner = Caller("owner", Access(), 0.0)
     return Server(
         application,

@@ -21,7 +21,7 @@ from connmgr.shell.commands import begin_command
 from connmgr.shell.shells import ShellRef, ShellTable
 from connmgr.vault import Vault, open_database
 from connmgr.vault.connection_rows import fingerprint
-from connmgr_ssh import SshSchema, wire
+from connmgr_ssh import SshSchema, packets
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
@@ -73,8 +73,8 @@ def run(shells: ShellTable, connection: str, command: str) -> tuple[str, bool]:
 
 
 def sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = wire.now
-    monkeypatch.setattr(wire, "now", lambda: before() + 3600)
+    before = packets.now
+    monkeypatch.setattr(packets, "now", lambda: before() + 3600)
 
 
 def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:

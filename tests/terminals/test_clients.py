@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from connmgr.terminals.screen import Screen
+from connmgr.terminals.emulator.screen import Screen
 from tests.api.wire import send
 from tests.jobs.world import LOCAL, World
 from tests.streams.wire import NotUpgradedError, Stream

@@ -21,17 +21,16 @@ from connmgr.links.link import Lease
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.secrets.principals import Access
-from connmgr.terminals.output import BACKLOG_BYTES, Output
+from connmgr.terminals.emulator.screen import Screen
+from connmgr.terminals.output import BACKLOG_BYTES, Ring, TerminalOutput
 from connmgr.terminals.recording import DAY_SECONDS, Recordings
-from connmgr.terminals.ring import Ring
-from connmgr.terminals.screen import Screen
 from connmgr.terminals.terminal import Origin, Terminal
 from tests.deadlines import DEADLINE_SECONDS
 
 SETS_MODES = b"\x1b[?1049h\x1b[?1h\x1b[?1006;1000h\x1b[?2004h\x1b=\x1b[?25l\x1b]2;a title\x07\x1b[5;9r"
 
 
-def filled(output: Output, size: int, line: bytes = b"y\r\n") -> None:
+def filled(output: TerminalOutput, size: int, line: bytes = b"y\r\n") -> None:
     block = line * (30_000 // len(line))
     for _ in range(size // len(block) + 1):
         output.append(block)
@@ -50,7 +49,7 @@ def test_a_ring_keeps_at_least_the_last_bytes(pieces: list[bytes], kept: int) ->
 
 
 def test_modes_set_in_skipped_output_apply() -> None:
-    output = Output(80, 24)
+    output = TerminalOutput(80, 24)
     output.append(SETS_MODES)
     filled(output, 10 << 20)
     with output.look() as (screen, offset):
@@ -63,7 +62,7 @@ def test_modes_set_in_skipped_output_apply() -> None:
 
 
 def test_the_last_setting_in_skipped_output_applies() -> None:
-    output = Output(80, 24)
+    output = TerminalOutput(80, 24)
     output.append(SETS_MODES)
     filled(output, 1 << 20)
     output.append(b"\x1b[?1049l\x1b[?1l\x1b[?25h\x1b>\x1b]0;other\x1b\\\x1b[r")
@@ -77,7 +76,7 @@ def test_the_last_setting_in_skipped_output_applies() -> None:
 
 def test_a_sequence_across_two_pieces_is_found() -> None:
     for cut in range(1, 8):
-        output = Output(80, 24)
+        output = TerminalOutput(80, 24)
         output.append(b"y\r\n" * ((BACKLOG_BYTES // 2) // 3) + b"y" * cut + b"\x1b[?2004h")
         filled(output, 4 << 20)
         with output.look() as (screen, _):
@@ -85,7 +84,7 @@ def test_a_sequence_across_two_pieces_is_found() -> None:
 
 
 def test_short_output_is_processed_whole() -> None:
-    output, screen = Output(80, 24), Screen(80, 24)
+    output, screen = TerminalOutput(80, 24), Screen(80, 24)
     for number in range(2000):
         piece = f"\x1b[{number % 24 + 1};{number % 80 + 1}H\x1b[3{number % 8}mx".encode()
         output.append(piece)
@@ -97,7 +96,7 @@ def test_short_output_is_processed_whole() -> None:
 
 
 def test_resizes_take_effect_at_their_place_in_the_output() -> None:
-    output = Output(10, 4)
+    output = TerminalOutput(10, 4)
     output.append(b"0123456789ab")
     output.resize(20, 4)
     output.append(b"\r\n0123456789ab")
@@ -114,7 +113,7 @@ def test_resizes_take_effect_at_their_place_in_the_output() -> None:
 
 
 def test_a_look_after_much_output_is_quick_and_appending_is_cheap() -> None:
-    output = Output(80, 24)
+    output = TerminalOutput(80, 24)
     began = time.thread_time()
     filled(output, 100 << 20)
     appended = time.thread_time() - began
@@ -127,7 +126,7 @@ def test_a_look_after_much_output_is_quick_and_appending_is_cheap() -> None:
 
 
 def test_appending_does_not_wait_for_a_look() -> None:
-    output = Output(80, 24)
+    output = TerminalOutput(80, 24)
     filled(output, 1 << 20)
     with output.look():
         appended = threading.Event()
@@ -183,7 +182,7 @@ class _Apart(Channel):
 
 
 def test_what_a_server_sends_apart_is_output_too(tmp_path: Path) -> None:
-    streams, output = Streams(), Output(80, 24)
+    streams, output = Streams(), TerminalOutput(80, 24)
     recording = Recordings(tmp_path, limit=2000, days=0).begin("one", 80, 24, "xterm")
     origin = Origin("one", "connection", None, None, "xterm", datetime.now(timezone.utc))
     lease = cast(Lease, None)

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from connmgr.terminals.drawing import drawn
-from connmgr.terminals.output import Output
-from connmgr.terminals.screen import MAX_TITLE, Screen, lines_in
-from connmgr.terminals.sequences import MAX_SEQUENCE, MAX_STRING
-from connmgr.terminals.style import Style
+from connmgr.terminals.emulator.cells import Style
+from connmgr.terminals.emulator.drawing import draw
+from connmgr.terminals.emulator.screen import MAX_SEQUENCE, MAX_STRING, MAX_TITLE, Screen, length_of_lines
+from connmgr.terminals.output import TerminalOutput
 
 NUMBER = st.sampled_from(["", "0", "1", "2", "3", "5", "9", "12", "79", "80", "200", "99999999"])
 NUMBERS = st.lists(NUMBER, max_size=4).map(";".join)
@@ -127,7 +126,7 @@ def test_output_in_pieces_leads_to_the_same_state(output: bytes, size: tuple[int
 def test_a_look_at_lines_that_scroll_off_leads_to_the_state_of_all_output(
     parts: list[bytes], size: tuple[int, int], resizes: list[tuple[int, int]]
 ) -> None:
-    output, whole = Output(*size), Screen(*size)
+    output, whole = TerminalOutput(*size), Screen(*size)
     for part in parts:
         output.append(part)
         whole.take(part)
@@ -149,7 +148,7 @@ def test_lines_that_scroll_off_cost_nothing() -> None:
     screen = Screen(80, 24)
     line = b"\x1b[32mso many\x1b[0m words of a log, \xc3\xa4\r\n"
     line += b"\x1b[?25l\x1b]0;title\x07\x1b]8;;http://host/\x1b\\link\x1b]8;;\x1b\\\r\n"
-    assert lines_in(line * 5000) == 5000 * len(line)
+    assert length_of_lines(line * 5000) == 5000 * len(line)
     assert screen.scroll_past(line * 5000) >= (5000 - 25) * len(line)
     assert screen.scroll_past(line * 10) == 0, "lines that stay on the screen were left out"
 
@@ -163,7 +162,7 @@ def test_lines_that_scroll_off_cost_nothing() -> None:
 def test_redrawing_leads_to_the_same_state(output: bytes, size: tuple[int, int]) -> None:
     screen, other = made(output, *size), Screen(*size)
     other.take(b"\x1b[?1049h\x1b[31mleft over\x1b[2;3r\x1b[4h")
-    other.take(drawn(screen))
+    other.take(draw(screen))
     assert state(other) == state(screen)
 
 
@@ -261,7 +260,7 @@ def test_hostile_output_neither_grows_nor_stalls(name: str) -> None:
     # All cells may be new objects; nothing else may remain.
     assert grown < 2_000_000
     assert taken < 1.5, f"16 KiB took {taken:.1f} s"
-    assert len(drawn(screen)) < 60 * 200 * 40
+    assert len(draw(screen)) < 60 * 200 * 40
 
 
 HOSTILE_OUTPUT = HOSTILE | {
@@ -274,12 +273,12 @@ HOSTILE_OUTPUT = HOSTILE | {
 @pytest.mark.parametrize("size", [(4096, 64), (64, 4096)])
 @pytest.mark.parametrize("name", HOSTILE_OUTPUT)
 def test_a_look_at_the_largest_screens_takes_no_longer(name: str, size: tuple[int, int]) -> None:
-    output = Output(*size)
+    output = TerminalOutput(*size)
     for _ in range(1 + (256 << 10) // len(HOSTILE_OUTPUT[name])):
         output.append(HOSTILE_OUTPUT[name])
     began = time.thread_time()
     with output.look() as (screen, _):
-        drawn(screen)
+        draw(screen)
     taken = time.thread_time() - began
     # 0.25 s are the limit of a look, and one sequence may take another 0.1 s.
     assert taken < 1, f"a look took {taken:.1f} s"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.terminals.drawing import drawn
-from connmgr.terminals.screen import Screen
+from connmgr.terminals.emulator.drawing import draw
+from connmgr.terminals.emulator.screen import Screen
 from tests.terminals.programs import COLUMNS, ROWS, Shown, Tmux, recorded, tmux
 
 PROGRAMS = {
@@ -50,7 +50,7 @@ def test_it_shows_what_tmux_shows(program: str, terminal: Tmux, tmp_path: Path) 
     screen.take(output)
     assert any(screen.grid.lines), "the program printed nothing"
     assert shown(screen) == visible(terminal.show(output))
-    assert shown(screen) == visible(terminal.show(drawn(screen)))
+    assert shown(screen) == visible(terminal.show(draw(screen)))
 
 
 @pytest.mark.needs("tmux")
@@ -74,4 +74,4 @@ def test_single_sequences(output: str, terminal: Tmux) -> None:
     screen = Screen(COLUMNS, ROWS)
     screen.take(output.encode())
     assert shown(screen) == visible(terminal.show(output.encode()))
-    assert shown(screen) == visible(terminal.show(drawn(screen)))
+    assert shown(screen) == visible(terminal.show(draw(screen)))

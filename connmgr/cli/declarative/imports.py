@@ -19,8 +19,7 @@ from connmgr.cli.selection import category_path
 from connmgr.errors import ConnmgrError
 
 if TYPE_CHECKING:
-    from connmgr_ssh.config import Destination, Hop
-    from connmgr_ssh.config_file import ConfigFiles
+    from connmgr_ssh.config import ConfigFiles, Destination, JumpHost
 
 
 USUAL = Path("~/.ssh/config")
@@ -61,7 +60,7 @@ def import_ssh_config(file: Path | None, **options: Any) -> None:
 
 def _read(file: Path | None) -> Iterator[Entry]:
     """Yield the hosts of ``file``, each after its gateways."""
-    from connmgr_ssh.config_file import ConfigFiles
+    from connmgr_ssh.config import ConfigFiles
 
     path = file or USUAL.expanduser()
     usual = path.resolve() == USUAL.expanduser().resolve()
@@ -107,7 +106,7 @@ class _Hosts:
         _lead(host, via)
         yield host
 
-    def _through(self, hop: Hop, name: str, via: str | None) -> Iterator[Entry]:
+    def _through(self, hop: JumpHost, name: str, via: str | None) -> Iterator[Entry]:
         destination = self._resolve(hop.host, hop.port, hop.user)
         if name in self._named:
             yield from self.explicit(name, destination)
@@ -134,7 +133,7 @@ def _lead(host: Entry, via: str | None) -> None:
         host.data["gateway"] = To(via)
 
 
-def _name(hop: Hop) -> str:
+def _name(hop: JumpHost) -> str:
     user = f"{hop.user}@" if hop.user else ""
     return f"{user}{hop.host}:{hop.port}" if hop.port else f"{user}{hop.host}"
 

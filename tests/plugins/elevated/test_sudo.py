@@ -83,7 +83,12 @@ REFUSED = {
     "command not allowed": (["{user} ALL=(ALL) /bin/true"], {"password": OWN}, ElevationFailed, "not allowed"),
     "target not allowed": (["{user} ALL=({other}) ALL"], {"password": OWN}, ElevationFailed, "not allowed"),
     "unknown target": ([ALL], {"password": OWN, "user": "nobody-of-that-name"}, ElevationFailed, "unknown user"),
-    "password with a newline": ([ALL], {"password": "wrong\nwrong"}, AuthFailed, "characters that no prompt takes"),
+    "password with a newline": (
+        [ALL],
+        {"password": "wrong\nwrong"},
+        AuthFailed,
+        "control characters, which cannot be typed at sudo.s prompt",
+    ),
     "broken sudoers": (["{user} ALL=(("], {"password": OWN}, (ElevationFailed, AuthFailed), "sudo"),
 }
 

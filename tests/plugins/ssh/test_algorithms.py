@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from paramiko.message import Message
 
 from connmgr.errors import HostKeyUnknown, TransportUnsupported
-from connmgr_ssh.link import Link
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.packets import Wire
 from tests.plugins.ssh.conftest import Connect, StartSshd, public_key
 from tests.plugins.sshd import certify, keygen
 
@@ -69,10 +69,10 @@ def test_a_certificate_that_is_signed_with_sha_1_does_not_count(
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
+def link() -> Iterator[SshLink]:
     """A link that has not negotiated, with the facts of a key exchange for ``rsa-sha2-512``."""
     ours, theirs = socket.socketpair()
-    made = Link(Wire(ours, None), "host")
+    made = SshLink(Wire(ours, None), "host")
     made.host_key_type, made.H = "rsa-sha2-512", b"the exchange"
     yield made
     made.close()
@@ -80,7 +80,9 @@ def link() -> Iterator[Link]:
 
 
 @pytest.mark.parametrize(("named", "kind"), [("ssh-rsa", hashes.SHA1()), ("rsa-sha2-256", hashes.SHA256())])
-def test_a_host_that_signs_otherwise_than_agreed_is_refused(link: Link, named: str, kind: hashes.HashAlgorithm) -> None:
+def test_a_host_that_signs_otherwise_than_agreed_is_refused(
+    link: SshLink, named: str, kind: hashes.HashAlgorithm
+) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     numbers = key.public_key().public_numbers()
     blob = Message().add_string("ssh-rsa").add_mpint(numbers.e).add_mpint(numbers.n).asbytes()

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 
 from connmgr.errors import AuthFailed
 from connmgr_ssh import Ssh
-from connmgr_ssh.authentication import asks_for_password
+from connmgr_ssh.login import asks_for_password
 from connmgr_ssh.transport import SshTransport
 from tests.plugins.ssh.conftest import Connect, StartSshd, data_for
 from tests.plugins.ssh.test_channel import run

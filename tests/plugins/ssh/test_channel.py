@@ -15,7 +15,7 @@ import pytest
 from connmgr.engine.start import start_supervisor
 from connmgr.errors import ChannelRefused, UnsupportedShell
 from connmgr.plugin import Channel, Pty
-from connmgr_ssh.stream import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
+from connmgr_ssh.channels import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
 from tests.deadlines import DEADLINE_SECONDS

@@ -10,9 +10,9 @@ import pytest
 
 from connmgr.errors import HostKeyChanged, HostKeyUnknown, TransportUnsupported
 from connmgr.plugin import ClientEnvironment
-from connmgr_ssh import Ssh, local_file
-from connmgr_ssh.config import Hop, resolve
-from connmgr_ssh.config_file import ConfigFiles
+from connmgr_ssh import Ssh
+from connmgr_ssh import config as ssh_config
+from connmgr_ssh.config import ConfigFiles, JumpHost, resolve
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_authentication import admit, whoami
 from tests.plugins.sshd import Sshd, keygen
@@ -165,16 +165,16 @@ def test_the_user_s_file_comes_before_the_system_s(config: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("value", "hops"),
     [
-        ("jump", [Hop("jump", None, None)]),
-        ("me@jump:2222", [Hop("jump", 2222, "me")]),
-        ("[fe80::1]:2222", [Hop("fe80::1", 2222, None)]),
-        ("fe80::1", [Hop("fe80::1", None, None)]),
-        ("ssh://me@jump:2222,b", [Hop("jump", 2222, "me"), Hop("b", None, None)]),
-        ("%r@gate-%n", [Hop("gate-a", None, "me")]),
+        ("jump", [JumpHost("jump", None, None)]),
+        ("me@jump:2222", [JumpHost("jump", 2222, "me")]),
+        ("[fe80::1]:2222", [JumpHost("fe80::1", 2222, None)]),
+        ("fe80::1", [JumpHost("fe80::1", None, None)]),
+        ("ssh://me@jump:2222,b", [JumpHost("jump", 2222, "me"), JumpHost("b", None, None)]),
+        ("%r@gate-%n", [JumpHost("gate-a", None, "me")]),
         ("none", []),
     ],
 )
-def test_proxy_jump(config: Path, value: str, hops: list[Hop]) -> None:
+def test_proxy_jump(config: Path, value: str, hops: list[JumpHost]) -> None:
     config.write_text(f"Host a\n User me\n ProxyJump {value}\n")
     assert list(resolve("a").jumps) == hops
 
@@ -297,8 +297,8 @@ def test_a_file_is_read_once_for_all_its_hosts_and_few_blocks_are_looked_at_for_
     more = config.with_name("more")
     more.write_text("Host h7\n  Port 7\n")
     reads: list[Path] = []
-    read = local_file.read
-    monkeypatch.setattr(local_file, "read", lambda path: (reads.append(path), read(path))[1])
+    read = ssh_config.read_local_file
+    monkeypatch.setattr(ssh_config, "read_local_file", lambda path: (reads.append(path), read(path))[1])
     files = ConfigFiles()
     assert len(files.aliases(config)) == count
     found = {alias: resolve(alias, files=files) for alias in ("h7", "h8", f"h{count - 1}")}

@@ -23,9 +23,9 @@ from connmgr.errors import (
     TransportUnsupported,
 )
 from connmgr.plugin import Channel
-from connmgr_ssh import SshSchema, wire
-from connmgr_ssh.stream import WINDOW_BYTES
-from connmgr_ssh.wire import MAX_SILENCES
+from connmgr_ssh import SshSchema, packets
+from connmgr_ssh.channels import WINDOW_BYTES
+from connmgr_ssh.packets import MAX_SILENCES
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read, run
@@ -294,8 +294,8 @@ def test_only_a_host_that_owes_a_sign_of_life_is_asked_for_one(
 
 def _sleep_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Move the clock that includes sleep forward by an hour."""
-    before = wire.now
-    monkeypatch.setattr(wire, "now", lambda: before() + 3600)
+    before = packets.now
+    monkeypatch.setattr(packets, "now", lambda: before() + 3600)
 
 
 def test_a_frozen_gateway_is_noticed_through_it(start_sshd: StartSshd, connect: Connect) -> None:

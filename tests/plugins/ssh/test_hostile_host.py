@@ -21,16 +21,15 @@ from paramiko.ssh_exception import SSHException
 from connmgr.errors import AuthFailed
 from connmgr.plugin import Deadline
 from connmgr_ssh import Ssh
-from connmgr_ssh.agent import Agent
-from connmgr_ssh.authentication import MAX_ROUNDS, MAX_UNREAD_ANSWERS, Login
-from connmgr_ssh.certificates import _strings
-from connmgr_ssh.channel import SessionChannel
-from connmgr_ssh.config_file import matches
-from connmgr_ssh.faults import refused_stream
-from connmgr_ssh.link import Link
+from connmgr_ssh.agent import AgentClient
+from connmgr_ssh.channels import STDERR, STDOUT, WINDOW_BYTES, ChannelOpenFailure, SessionChannel, SshChannel
+from connmgr_ssh.config import matches
+from connmgr_ssh.keys import _strings
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.login import MAX_ROUNDS, MAX_UNREAD_ANSWERS, UserAuthentication
+from connmgr_ssh.packets import Wire, packed
 from connmgr_ssh.sending import MAX_POSTPONED
-from connmgr_ssh.stream import STDERR, STDOUT, WINDOW_BYTES, Refused, Stream, packed
-from connmgr_ssh.wire import Wire
+from connmgr_ssh.transport import refused_stream
 from tests.hostile import SIZE, fill, quickly
 from tests.plugins.ssh.test_prompts import Serve, log_in, serve  # noqa: F401 - a fixture
 
@@ -39,10 +38,10 @@ NO_LINK = cast(Any, SimpleNamespace(reading=SimpleNamespace(sleeping=set())))
 
 
 @pytest.fixture
-def link() -> Iterator[Link]:
+def link() -> Iterator[SshLink]:
     """A link that has received nothing yet."""
     ours, theirs = socket.socketpair()
-    link = Link(Wire(ours, None), "host")
+    link = SshLink(Wire(ours, None), "host")
     yield link
     link.close()
     theirs.close()
@@ -51,7 +50,7 @@ def link() -> Iterator[Link]:
 @pytest.mark.parametrize("streams", [(STDOUT,), (STDERR,), (STDOUT, STDERR)])
 @pytest.mark.parametrize("size", [1, 37, 4095])
 def test_a_window_of_tiny_messages_costs_little_more_than_it_holds(streams: tuple[int, ...], size: int) -> None:
-    stream = Stream(NO_LINK, 1)
+    stream = SshChannel(NO_LINK, 1)
     message = memoryview(b"x" * (9 + size))[9:]
     count = min(WINDOW_BYTES // size, 8 << 10)
     tracemalloc.start()
@@ -86,22 +85,22 @@ def repeat(function: Callable[[], object], times: int) -> None:
 
 
 def test_answers_to_nothing_end_the_connection() -> None:
-    stream = Stream(NO_LINK, 1)
+    stream = SshChannel(NO_LINK, 1)
     with pytest.raises(SSHException):
         repeat(lambda: stream._request_success(Message()), SIZE)
 
 
-def test_the_number_of_extensions_that_a_host_names_is_not_counted_to(link: Link) -> None:
+def test_the_number_of_extensions_that_a_host_names_is_not_counted_to(link: SshLink) -> None:
     with quickly(), pytest.raises(SSHException):
         link._parse_ext_info(Message(struct.pack(">I", 2**32 - 1)))
 
 
-def test_extensions_are_kept(link: Link) -> None:
+def test_extensions_are_kept(link: SshLink) -> None:
     link._parse_ext_info(Message(struct.pack(">I", 1) + packed(b"server-sig-algs") + packed(b"\xffone,two")))
     assert link.server_extensions == {"server-sig-algs": b"\xffone,two"}
 
 
-def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(link: Link) -> None:
+def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(link: SshLink) -> None:
     link.clear_to_send.clear()
     with pytest.raises(SSHException):
         repeat(
@@ -110,11 +109,11 @@ def test_questions_during_a_key_exchange_that_does_not_come_end_the_connection(l
         )
 
 
-def login(link: Link) -> Login:
-    return Login(link, "someone", "far.example:22", Deadline(20))
+def login(link: SshLink) -> UserAuthentication:
+    return UserAuthentication(link, "someone", "far.example:22", Deadline(20))
 
 
-def test_answers_to_no_login_end_the_connection(link: Link) -> None:
+def test_answers_to_no_login_end_the_connection(link: SshLink) -> None:
     held = login(link)
     refusal = held._handler_table[common.MSG_USERAUTH_FAILURE]
     with pytest.raises(SSHException):
@@ -122,7 +121,7 @@ def test_answers_to_no_login_end_the_connection(link: Link) -> None:
 
 
 @pytest.mark.parametrize("pattern", [b",", b"\xff,", b"\x1b[2J,", b"password,", b"x"])
-def test_what_a_host_offers_is_quoted_in_bounds_whatever_it_is(link: Link, pattern: bytes) -> None:
+def test_what_a_host_offers_is_quoted_in_bounds_whatever_it_is(link: SshLink, pattern: bytes) -> None:
     held = login(link)
     with quickly():
         assert not held._concludes((common.MSG_USERAUTH_FAILURE, Message(packed(fill(pattern, 256 << 10)))))
@@ -140,7 +139,7 @@ def test_a_host_that_asks_without_end_is_given_up(ssh: Ssh, serve: Serve) -> Non
 
 @pytest.mark.parametrize("pattern", ["x", "\x1b[2J", "\n", "refused "])
 def test_why_a_stream_was_refused_is_quoted_in_bounds(pattern: str) -> None:
-    error = refused_stream(Refused(2, pattern * (SIZE // 64 // len(pattern))), "there:22", "gateway")
+    error = refused_stream(ChannelOpenFailure(2, pattern * (SIZE // 64 // len(pattern))), "there:22", "gateway")
     assert len(error.message) < 1000
     assert error.message.isprintable()
 
@@ -185,27 +184,27 @@ AGENT_ANSWERS = {
 
 
 @pytest.fixture
-def agent_that_says() -> Iterator[Callable[[bytes], Agent]]:
+def agent_that_says() -> Iterator[Callable[[bytes], AgentClient]]:
     """A function that returns an agent with one answer."""
     with ExitStack() as stack:
 
-        def says(answer: bytes) -> Agent:
+        def says(answer: bytes) -> AgentClient:
             ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
             theirs.sendall(packed(answer))
             theirs.shutdown(socket.SHUT_WR)
-            return Agent(lambda _: ours)
+            return AgentClient(lambda _: ours)
 
         yield says
 
 
 @pytest.mark.parametrize("case", AGENT_ANSWERS)
 def test_a_malformed_list_of_an_agents_keys_is_an_error_at_once(
-    agent_that_says: Callable[[bytes], Agent], case: str
+    agent_that_says: Callable[[bytes], AgentClient], case: str
 ) -> None:
     with quickly(), pytest.raises(AuthFailed, match="malformed"):
         agent_that_says(AGENT_ANSWERS[case]).identities(Deadline(20))
 
 
-def test_an_agents_comment_need_not_be_text(agent_that_says: Callable[[bytes], Agent]) -> None:
+def test_an_agents_comment_need_not_be_text(agent_that_says: Callable[[bytes], AgentClient]) -> None:
     agent = agent_that_says(b"\x0c" + struct.pack(">I", 1) + AGENT_KEY + packed(b"\xff"))
     assert [identity.public.type for identity in agent.identities(Deadline(20))] == ["ssh-ed25519"]

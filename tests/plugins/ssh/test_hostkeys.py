@@ -331,7 +331,7 @@ def test_a_certificate_of_a_revoked_authority_does_not_count(
 
 
 def test_a_forged_certificate_does_not_count(tmp_path: Path, authority: Path) -> None:
-    from connmgr_ssh.certificates import refusal
+    from connmgr_ssh.keys import refusal
 
     keygen(tmp_path / "host")
     certificate = certify(authority, tmp_path / "host.pub", "machine", "-h")
@@ -344,7 +344,7 @@ def test_a_forged_certificate_does_not_count(tmp_path: Path, authority: Path) ->
 
 
 def _refused(blob: bytes, trusted: list[HostKey]) -> Any:
-    from connmgr_ssh.certificates import refusal
+    from connmgr_ssh.keys import refusal
 
     return refusal(blob, "machine", trusted, [])
 

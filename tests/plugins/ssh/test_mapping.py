@@ -9,7 +9,7 @@ from paramiko import ssh_exception
 
 from connmgr.errors import OperationError, TransportUnsupported
 from connmgr.plugin import Deadline
-from connmgr_ssh.faults import mapped, operation_error
+from connmgr_ssh.transport import mapped_errors, operation_error
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,17 @@ from connmgr_ssh.faults import mapped, operation_error
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_each_cause_has_its_code(error: Exception, code: str) -> None:
-    with pytest.raises(OperationError) as caught, mapped("machine:22", "testing", Deadline(1)):
+    with pytest.raises(OperationError) as caught, mapped_errors("machine:22", "testing", Deadline(1)):
         raise error
     assert caught.value.code == code
 
 
 def test_errors_of_connmgr_and_faults_of_the_program_pass_unchanged() -> None:
     ours = TransportUnsupported("so it is")
-    with pytest.raises(TransportUnsupported) as caught, mapped("machine:22", "testing", Deadline(1)):
+    with pytest.raises(TransportUnsupported) as caught, mapped_errors("machine:22", "testing", Deadline(1)):
         raise ours
     assert caught.value is ours
-    with pytest.raises(KeyError), mapped("machine:22", "testing", Deadline(1)):
+    with pytest.raises(KeyError), mapped_errors("machine:22", "testing", Deadline(1)):
         raise KeyError("a bug")
 
 

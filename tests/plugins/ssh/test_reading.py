@@ -1,4 +1,4 @@
-"""Which thread reads from a link, and what happens when that changes."""
+"""The thread of a link reads for all who wait, decrypts, and exchanges keys anew."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel, Deadline
-from connmgr_ssh.link import Link
-from connmgr_ssh.packets import Nonces, Packets
-from connmgr_ssh.reading import TURN_SECONDS
-from connmgr_ssh.stream import STDOUT, Stream
+from connmgr_ssh.channels import STDOUT, SshChannel
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.packets import Nonces, Packets, Wire, awaits
 from connmgr_ssh.transport import SshTransport
-from connmgr_ssh.wire import Wire, awaits
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read
@@ -34,7 +32,7 @@ pytestmark = pytest.mark.needs("sshd", "ssh")
 MEGABYTE = 1_000_000
 
 
-def link_of(transport: SshTransport) -> Link:
+def link_of(transport: SshTransport) -> SshLink:
     return transport._link
 
 
@@ -53,27 +51,9 @@ def echo(sshd: Sshd, connect: Connect) -> Iterator[Channel]:
     channel.close()
 
 
-def test_the_thread_that_waits_reads(sshd: Sshd, connect: Connect) -> None:
-    transport = connect(sshd)
-    channel = transport.open_channel(["cat"], timeout=DEADLINE_SECONDS)
-    readers = set()
-    link = link_of(transport)
-    deliver = link._packets.deliver
-
-    def note(payload: bytes) -> bool:
-        readers.add(threading.current_thread())
-        return bool(deliver(payload))
-
-    link._packets.deliver = note
-    for _ in range(10):
-        channel.sendall(b"ping\n", DEADLINE_SECONDS)
-        assert line(channel) == b"ping\n"
-    assert threading.current_thread() in readers
-
-
-def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -> None:
+def test_one_that_waits_for_long_gets_what_comes_late(echo: Channel) -> None:
     def send() -> None:
-        time.sleep(3 * TURN_SECONDS)
+        time.sleep(0.75)
         echo.sendall(b"late\n", DEADLINE_SECONDS)
 
     sender = threading.Thread(target=send)
@@ -83,23 +63,16 @@ def test_the_links_own_thread_reads_for_one_that_waits_for_long(echo: Channel) -
 
 
 def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     for _ in range(20):
-        # A thread that has just read does not read again for a while.
         echo.sendall(b"first\n", DEADLINE_SECONDS)
         assert line(echo) == b"first\n"
         echo.sendall(b"second\n", DEADLINE_SECONDS)
-        arrived = select.poll()
-        wire_socket = link_of_channel(echo).wire.socket
-        assert wire_socket is not None
-        arrived.register(wire_socket, select.POLLIN)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (arrived.poll(10) or any(echo._arrived)):
-            assert time.monotonic() < deadline, "nothing comes back"
+        assert echo._wait(lambda: any(echo._arrived), DEADLINE_SECONDS), "nothing comes back"
         assert echo.recv(0)[0] == b"second\n"
 
 
-def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Sshd, connect: Connect) -> None:
+def test_threads_that_wait_at_once_each_get_their_own_output(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
     channels = [transport.open_channel(["cat"], timeout=DEADLINE_SECONDS) for _ in range(5)]
     failures: list[object] = []
@@ -122,7 +95,7 @@ def test_threads_that_wait_at_once_do_not_keep_the_turn_from_each_other(sshd: Ss
     assert not failures
 
 
-def test_what_nobody_waits_for_is_read_by_the_links_own_thread(sshd: Sshd, connect: Connect) -> None:
+def test_what_nobody_waits_for_is_read_all_the_same(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
     channel = transport.open_channel(["sh", "-c", "read line; echo $line; exit 3"], timeout=DEADLINE_SECONDS)
     channel.sendall(b"word\n", DEADLINE_SECONDS)
@@ -162,7 +135,7 @@ def test_another_cipher_after_new_keys(
     monkeypatch.setattr(Packets, "REKEY_BYTES", MEGABYTE)
     transport = connect(start_sshd())
     for cipher in ("aes128-ctr", "aes256-gcm@openssh.com", "aes256-ctr"):
-        monkeypatch.setattr(Link, "_preferred_ciphers", (cipher,))
+        monkeypatch.setattr(SshLink, "_preferred_ciphers", (cipher,))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while link_of(transport).local_cipher != cipher or link_of(transport).in_kex:
             assert time.monotonic() < deadline, "no new keys were agreed on"
@@ -187,8 +160,8 @@ def test_a_packet_that_was_tampered_with_ends_the_link(echo: Channel, monkeypatc
     assert not link_of_channel(echo).is_alive()
 
 
-def link_of_channel(channel: Channel) -> Link:
-    assert isinstance(channel, Stream)
+def link_of_channel(channel: Channel) -> SshLink:
+    assert isinstance(channel, SshChannel)
     return channel.link
 
 
@@ -261,14 +234,14 @@ def test_a_peer_that_takes_nothing_ends_the_link_for_all_who_write(echo: Channel
 
 
 def test_empty_data_is_no_end(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     for _ in range(1000):
         echo.receive(STDOUT, b"")
     assert not any(echo._arrived)
 
 
 def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     to_stdout = struct.pack(">BII", MSG_CHANNEL_DATA, echo.number, 1)
     to_stderr = struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 1, 1)
     for head in (to_stdout, to_stderr):
@@ -278,13 +251,13 @@ def test_data_of_another_size_than_it_says_ends_the_link(echo: Channel) -> None:
 
 
 def test_extended_data_of_an_unknown_type_is_dropped(echo: Channel) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     assert link_of_channel(echo)._deliver(struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 2, 1) + b"x")
     assert not any(echo._arrived)
 
 
 def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     room = echo._room_out
 
     def late(*_: object) -> None:
@@ -298,9 +271,9 @@ def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest
 
 
 def test_a_channel_that_is_opened_while_the_link_ends(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(echo, Stream)
+    assert isinstance(echo, SshChannel)
     link = link_of_channel(echo)
-    late = Stream(link, 1000)
+    late = SshChannel(link, 1000)
     unlink = echo._unlink
 
     def unlink_and_open() -> None:
@@ -322,9 +295,8 @@ def test_a_packet_that_is_padding_alone_is_refused(pair: tuple[Wire, socket.sock
     peer.sendall(head + cipher.encrypt(Nonces(first).next(), bytes([padding]) + bytes(31), head))
     assert awaits(wire._stream, select.POLLIN, DEADLINE_SECONDS)  # type: ignore[arg-type]
     wire.fill()
-    packets = Packets(wire)
-    with contextlib.closing(packets.reading), pytest.raises(SSHException, match="without content"):
-        packets._next(cipher, Nonces(first))
+    with pytest.raises(SSHException, match="without content"):
+        Packets(wire)._next(cipher, Nonces(first))
 
 
 def test_waiting_for_a_socket_that_was_closed_is_an_error_of_the_system() -> None:

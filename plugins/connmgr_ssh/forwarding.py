@@ -1,4 +1,6 @@
-"""Ports of the far side: requests ``tcpip-forward`` and channels ``forwarded-tcpip`` (RFC 4254, section 7)."""
+"""Global requests of a link (RFC 4254, section 4), and the ports of the remote host that they open (section 7):
+requests ``tcpip-forward`` and channels ``forwarded-tcpip``.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,86 @@ from paramiko.message import Message
 
 from connmgr.errors import OperationError
 from connmgr.plugin import Deadline
-from connmgr_ssh.requests import GlobalRequests, Reply
-from connmgr_ssh.stream import packed
-from connmgr_ssh.tcp import TcpStream
+from connmgr_ssh.channels import TcpStream
+from connmgr_ssh.packets import packed
 
 MAX_UNACCEPTED = 128
 """Most streams that wait to be accepted; the next is refused."""
 
 CANCEL_SECONDS = 5.0
-"""Longest wait until the far side has stopped listening on a port."""
+"""Longest wait until the remote host has stopped listening on a port."""
 
 
-class FarListener:
-    """A port of the far side in the form of :class:`connmgr.plugin.Listener`.
+class Reply:
+    """The answer to a global request; the reading thread calls it with the message, or None for a refusal."""
 
-    ``cancel`` tells the far side to stop listening, and may fail.
+    def __init__(self, when_granted: Callable[[Message], None] = lambda _: None) -> None:
+        self._when_granted = when_granted
+        self._settled = threading.Event()
+        self.granted = False
+
+    def __call__(self, message: Message | None) -> None:
+        if message is not None:
+            self.granted = True
+            self._when_granted(message)
+        self._settled.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the answer; return whether it came."""
+        return self._settled.wait(timeout)
+
+
+class GlobalRequests:
+    """The requests that wait for answers; answers name no request, but come in the order of the requests.
+
+    The reading thread calls :meth:`answered` and :meth:`end`. ``post`` sends a message.
+    """
+
+    def __init__(self, post: Callable[[Message, Deadline], None]) -> None:
+        self._post = post
+        self._ordering = threading.Lock()
+        self._replies: deque[Reply | None] = deque()
+
+    def ask(self, message: Message, deadline: Deadline, reply: Reply | None = None) -> None:
+        """Send a request; ``reply`` is called with its answer.
+
+        :raises EOFError | OSError: the connection is gone.
+        """
+        with self._ordering:
+            self._replies.append(reply)
+            try:
+                self._post(message, deadline)
+            except BaseException:
+                self._replies.pop()
+                raise
+
+    def ask_at_once(self, send: Callable[[], bool]) -> None:
+        """Call ``send`` to send a request, unless another thread is sending one; ``send`` returns whether it did."""
+        if self._ordering.acquire(blocking=False):
+            try:
+                self._replies.append(None)
+                if not send():
+                    self._replies.pop()
+            finally:
+                self._ordering.release()
+
+    def answered(self, answer: Message | None) -> None:
+        """Pass an answer, None for a refusal, to the oldest request."""
+        reply = self._replies.popleft() if self._replies else None
+        if reply is not None:
+            reply(answer)
+
+    def end(self) -> None:
+        """Refuse all waiting requests: the link is gone."""
+        for reply in list(self._replies):
+            if reply is not None:
+                reply(None)
+
+
+class RemoteListener:
+    """A port of the remote host in the form of :class:`connmgr.plugin.Listener`.
+
+    ``cancel`` tells the remote host to stop listening, and may fail.
     """
 
     def __init__(self, host: str, port: int, cancel: Callable[[int, Message, Deadline], None]) -> None:
@@ -84,33 +151,33 @@ class FarListener:
                 self._cancel(self.port, request, Deadline(CANCEL_SECONDS))
 
 
-class FarPorts:
-    """The ports of the far side that a link listens on."""
+class RemotePorts:
+    """The ports of the remote host that a link listens on."""
 
     def __init__(self, requests: GlobalRequests) -> None:
         self._requests = requests
-        self._listeners: dict[int, FarListener] = {}
+        self._listeners: dict[int, RemoteListener] = {}
 
-    def listen(self, host: str, port: int, deadline: Deadline) -> FarListener | None:
-        """Let the far side listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
+    def listen(self, host: str, port: int, deadline: Deadline) -> RemoteListener | None:
+        """Let the remote host listen on ``host:port``, 0 for a free port; return None if it refuses or is gone.
 
         :raises TimeoutError: it did not answer in time.
         :raises EOFError | OSError: the connection is gone.
         """
-        found: list[FarListener] = []
+        listeners: list[RemoteListener] = []
 
         def granted(answer: Message) -> None:
             # Connections may arrive directly after the answer.
-            found.append(FarListener(host, port or answer.get_int(), self._cancel))
-            self._listeners[found[0].port] = found[0]
+            listeners.append(RemoteListener(host, port or answer.get_int(), self._cancel))
+            self._listeners[listeners[0].port] = listeners[0]
 
         reply = Reply(granted)
         self._requests.ask(_request(b"tcpip-forward", host, port), deadline, reply)
         if not reply.wait(deadline.left()):
             raise TimeoutError("The far side did not answer.")
-        return found[0] if reply.granted else None
+        return listeners[0] if reply.granted else None
 
-    def taking(self, port: int) -> FarListener | None:
+    def taking(self, port: int) -> RemoteListener | None:
         """Return the listener of a port, if one more stream may wait there."""
         listener = self._listeners.get(port)
         return listener if listener is not None and listener.takes_more else None
@@ -128,7 +195,7 @@ class FarPorts:
 
 
 def refused(host: str, port: int, name: str) -> OperationError:
-    """Return the error for a far side that refuses to listen."""
+    """Return the error for a remote host that refuses to listen."""
     where = f"port {port}" if port else "a free port"
     return OperationError(
         f"{name} does not listen on {where} of {host}: the port is taken there, or its sshd does not let this user "

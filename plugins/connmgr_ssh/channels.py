@@ -1,16 +1,21 @@
-"""Channels of an SSH connection (RFC 4254, section 5), filled by the thread that reads from it.
+"""Channels of an SSH connection (RFC 4254): processes, and TCP streams from the remote host.
 
-paramiko calls the methods with a leading underscore, named as in its own Channel. Arriving data of both output streams
-goes into one queue a channel: a reader waits for both at once, and neither fills up.
+The thread that reads from the link fills them. paramiko calls the methods with a leading underscore, named as in its
+own Channel. Arriving data of both output streams goes into one queue a channel: a reader waits for both at once, and
+neither fills up.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
 import signal
+import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -25,11 +30,14 @@ from paramiko.common import (
 from paramiko.message import Message
 from paramiko.ssh_exception import SSHException
 
-from connmgr.plugin import Deadline
-from connmgr_ssh.packets import Payload
-from connmgr_ssh.readiness import Readiness
-from connmgr_ssh.reading import Reading
+from connmgr.errors import ShellStartFailed, TransportUnsupported
+from connmgr.plugin import Channel, Deadline, Pty
+from connmgr_ssh.packets import Payload, packed
 
+# The window (RFC 4254, section 5.2) is what a peer may send before its reader takes it: memory that any channel may
+# come to hold, and the most that is on its way at a time. 2 MiB, OpenSSH's own window, fill 1 Gbit/s up to a round trip
+# of 17 ms, and 100 Mbit/s up to 170 ms. Hundreds of shells and terminals are open at once, and their readers are
+# people: 512 KiB are enough for them, and are widened when a transfer begins (Channel.expect_bulk).
 WINDOW_BYTES = 2 * 1024 * 1024
 """Unread bytes of a channel for bulk data; bounds its memory, and a link's speed over long distances."""
 
@@ -52,9 +60,18 @@ STDOUT, STDERR = 0, 1
 
 _Pieces = deque[bytes | bytearray | memoryview]
 
+READ_BYTES = 160 * 1024
+"""Most bytes returned at once; larger blocks of memory are costly to get (mallopt(3))."""
 
-class Refused(Exception):
-    """The far side refused to open a channel: a reason of RFC 4254, section 5.1, and its own words."""
+_RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
+"""RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
+
+_USUAL_MODES = bytes([0])
+"""An empty list: the remote host keeps its default modes."""
+
+
+class ChannelOpenFailure(Exception):
+    """The remote host refused to open a channel: a reason of RFC 4254, section 5.1, and its own words."""
 
     def __init__(self, reason: int, text: str) -> None:
         super().__init__(reason, text)
@@ -62,27 +79,27 @@ class Refused(Exception):
         self.text = text
 
 
-class Link(Protocol):
+class ChannelLink(Protocol):
     """The parts of a connection that a channel uses."""
 
-    abandoned: set[Stream]
+    abandoned: set[SshChannel]
 
-    @property
-    def reading(self) -> Reading: ...
-    def post(self, message: Message, deadline: Deadline, of: Stream | None = None, *, last: bool = False) -> None: ...
-    def post_all(self, payloads: Iterable[Payload], deadline: Deadline, of: Stream) -> None: ...
-    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: Stream) -> bool: ...
-    def post_later(self, message: Message, of: Stream | None = None, *, last: bool = False) -> None: ...
-    def post_soon(self, message: Message, of: Stream) -> None: ...
-    def forget(self, stream: Stream) -> None: ...
+    def post(
+        self, message: Message, deadline: Deadline, of: SshChannel | None = None, *, last: bool = False
+    ) -> None: ...
+    def post_all(self, payloads: Iterable[Payload], deadline: Deadline, of: SshChannel) -> None: ...
+    def post_now(self, payloads: Callable[[], Iterable[Payload]], of: SshChannel) -> bool: ...
+    def post_later(self, message: Message, of: SshChannel | None = None, *, last: bool = False) -> None: ...
+    def post_soon(self, message: Message, of: SshChannel) -> None: ...
+    def forget(self, channel: SshChannel) -> None: ...
 
 
-class Stream:
+class SshChannel:
     """One channel: two windows, the data received, and the state of the far end."""
 
     first_window = WINDOW_BYTES
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: ChannelLink, number: int) -> None:
         self.link = link
         self.number = number
         self.closed = False
@@ -91,9 +108,10 @@ class Stream:
         # Guards all below against the link's reader, a writer and a closer.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self._arrived: tuple[_Pieces, _Pieces] = (deque(), deque())
         self._ended = False
-        self._answers: deque[bool | Refused] = deque()
+        self._answers: deque[bool | ChannelOpenFailure] = deque()
         self._room_out = 0
         self._packet_out = PACKET_BYTES
         self._window = self._room_in = self.first_window
@@ -109,15 +127,16 @@ class Stream:
             self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET_BYTES)
             abandoned = self.closed
         if abandoned:
+            # Its opener ran out of time; the peer has a process or a connection for it now, which only CLOSE ends.
             self.link.abandoned.discard(self)
             self.link.post_later(self._message(MSG_CHANNEL_CLOSE), self, last=True)
         self._answered(True)
 
     def refuse(self, reason: int, text: str) -> None:
-        """Record that the far side refuses this channel."""
-        self._answered(Refused(reason, text))
+        """Record that the remote host refuses this channel."""
+        self._answered(ChannelOpenFailure(reason, text))
 
-    def _answered(self, answer: bool | Refused) -> None:
+    def _answered(self, answer: bool | ChannelOpenFailure) -> None:
         with self._lock:
             if len(self._answers) >= MAX_UNREAD_ANSWERS:
                 raise SSHException("The peer answers what was not asked")
@@ -171,6 +190,7 @@ class Stream:
             self._settle(message.get_int())
         elif kind == "exit-signal":
             number = getattr(signal, f"SIG{message.get_text()}", None)
+            # As a shell reports it; 255 is what ssh makes of a signal that it does not know.
             self._settle(128 + number if isinstance(number, signal.Signals) else 255)
         elif wants_answer:
             self.link.post_later(self._message(MSG_CHANNEL_FAILURE), self)
@@ -220,11 +240,19 @@ class Stream:
         if self._readiness is not None:
             self._readiness.set()
         # notify_all() costs more than all other work for a piece of data, even if no thread waits.
-        if self.link.reading.sleeping:
+        if self._waiting:
             self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], object], timeout: float) -> bool:
-        return self.link.reading.wait(ready, self._changed, timeout)
+        """Wait up to ``timeout`` seconds until ``ready()``; return whether it is."""
+        if timeout <= 0 or ready():
+            return bool(ready())
+        with self._changed:
+            self._waiting += 1
+            try:
+                return bool(self._changed.wait_for(ready, timeout))
+            finally:
+                self._waiting -= 1
 
     def close(self) -> None:
         """Close the channel and drop its unread data. Never raises; calling it again does nothing."""
@@ -235,7 +263,7 @@ class Stream:
         if not was_open:
             return
         if self._remote < 0:
-            # The far side may still open the channel, which must then be closed.
+            # The remote host may still open the channel, which must then be closed.
             self.link.abandoned.add(self)
             return
         self.link.forget(self)
@@ -249,31 +277,27 @@ class Stream:
         """Send the channel's last messages before it closes."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is news; from then on the link's own thread reads."""
+        """Return a descriptor that is readable while there is news."""
         with self._lock:
             if self._readiness is None:
                 self._readiness = Readiness()
                 # There may be news already.
                 self._readiness.set()
-            number = self._readiness.fileno()
-        self.link.reading.attend(self)
-        return number
+            return self._readiness.fileno()
 
     def _leave_readiness(self) -> None:
         with self._lock:
             readiness, self._readiness = self._readiness, None
             if readiness is not None:
                 readiness.close()
-        if readiness is not None:
-            self.link.reading.leave(self)
 
     def wait_open(self, deadline: Deadline) -> None:
-        """Wait until the channel is open; raise :class:`Refused`, TimeoutError (it is closed) or EOFError."""
+        """Wait until it is open; raise ChannelOpenFailure if it is refused, TimeoutError (it is closed) or EOFError."""
         answer = self._answer(deadline)
-        if isinstance(answer, Refused):
+        if isinstance(answer, ChannelOpenFailure):
             raise answer
 
-    def _answer(self, deadline: Deadline) -> bool | Refused:
+    def _answer(self, deadline: Deadline) -> bool | ChannelOpenFailure:
         if not self._wait(lambda: self._answers or self.closed, deadline.left()):
             self.close()
             raise TimeoutError("The far side did not answer.")
@@ -322,21 +346,22 @@ class Stream:
         rest = memoryview(data)
         while rest:
             rest = rest[self._write(rest, deadline) :]
-        self.link.reading.announce()
 
     def shutdown_write(self) -> None:
-        """Tell the far side that no more data follow."""
+        """Tell the remote host that no more data follow."""
         with self._lock:
             if self.closed or self._eof_sent:
                 return
             self._eof_sent = True
             self._notify()
-        # The far side may have closed the channel meanwhile.
+        # The remote host may have closed the channel meanwhile.
         with suppress(BrokenPipeError):
             self.link.post(self._message(MSG_CHANNEL_EOF), Deadline(BACKGROUND_SECONDS), self)
 
     def _consume(self, size: int) -> None:
-        """Enlarge the far side's window by ``size``, once enough has accumulated to be worth a packet."""
+        """Enlarge the remote host's window by ``size``, once enough has accumulated to be worth a packet."""
+        # A quarter of the window: a message for each read would cost more than the read, and waiting for more would let
+        # the peer stand still, because what it may send shrinks until our message has travelled.
         self._unacknowledged += size
         if self._unacknowledged < self._window // 4 or self.closed:
             return
@@ -344,7 +369,7 @@ class Stream:
         self._grant(grant)
 
     def _widen(self, window: int) -> None:
-        """Let the far side send up to ``window`` unread bytes."""
+        """Let the remote host send up to ``window`` unread bytes."""
         grant, self._window = window - self._window, window
         self._grant(grant)
 
@@ -353,6 +378,7 @@ class Stream:
             self._room_in += grant
         message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
         try:
+            # Whoever polls the descriptor serves many channels, and must not wait for one peer.
             if self._readiness is not None:
                 self.link.post_soon(message, self)
             else:
@@ -371,6 +397,183 @@ def _put(pieces: _Pieces, data: bytes | memoryview) -> None:
         pieces[-1] = bytearray(pieces[-1]) + data
 
 
-def packed(data: bytes) -> bytes:
-    """Return a string in the encoding of RFC 4251, section 5."""
-    return struct.pack(">I", len(data)) + data
+class Readiness:
+    """A flag with a descriptor; its owner calls all methods under a lock, and none after :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._readable, self._written = os.pipe()
+        self._is_set = False
+
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable while the flag is set."""
+        return self._readable
+
+    def set(self) -> None:
+        """Set the flag."""
+        if not self._is_set:
+            self._is_set = True
+            os.write(self._written, b"\0")
+
+    def clear(self) -> None:
+        """Clear the flag."""
+        if self._is_set:
+            self._is_set = False
+            os.read(self._readable, 1)
+
+    def close(self) -> None:
+        """Free the descriptors."""
+        os.close(self._readable)
+        os.close(self._written)
+
+
+class SessionChannel(SshChannel, Channel):
+    """A process on the remote host."""
+
+    first_window = NARROW_WINDOW_BYTES
+
+    def start(self, argv: Sequence[str], *, pty: Pty | None, deadline: Deadline) -> None:
+        """Run ``argv``, which the remote host's login shell parses.
+
+        :raises ShellStartFailed: the remote host refused.
+        """
+        if pty:
+            modes = _RAW_MODES if pty.raw else _USUAL_MODES
+            terminal = packed(pty.term.encode()) + struct.pack(">IIII", pty.columns, pty.rows, 0, 0) + packed(modes)
+            if not self.request(b"pty-req", terminal, deadline):
+                raise ShellStartFailed("The SSH server refused to give the session a terminal.")
+            self.merged = True
+        command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
+        if not self.request(b"exec", packed(command), deadline):
+            raise ShellStartFailed("The SSH server refused to run a command.")
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        self._wait(self._has_news, timeout)
+        with self._lock:
+            stdout, stderr = self._taken(STDOUT, READ_BYTES), self._taken(STDERR, READ_BYTES)
+            if self._readiness is not None and not (any(self._arrived) or self._ended):
+                self._readiness.clear()
+            if not (stdout or stderr):
+                if self._ended:
+                    raise EOFError
+                return b"", b""
+        self._consume(len(stdout) + len(stderr))
+        return stdout, stderr
+
+    def _has_news(self) -> object:
+        return self._arrived[STDOUT] or self._arrived[STDERR] or self._ended
+
+    def expect_bulk(self) -> None:
+        self._widen(WINDOW_BYTES)
+
+    def resize(self, columns: int, rows: int) -> None:
+        if not self.merged:
+            raise TransportUnsupported("This process has no terminal whose size could be set.")
+        # RFC 4254, section 6.7: this request has no answer.
+        size = struct.pack(">IIII", columns, rows, 0, 0)
+        self.link.post_soon(self._request(b"window-change", size, wants_answer=False), self)
+
+    def exit_status(self, timeout: float) -> int:
+        if not self._wait(lambda: self._status is not None or self.closed, max(0.0, timeout)):
+            raise TimeoutError("The process still runs.")
+        if self._status is None:
+            raise EOFError
+        return self._status
+
+    def _say_goodbye(self) -> None:
+        # A closed channel alone lets a process without a terminal run on until it writes. sshd passes signals on since
+        # 7.9, except to forced commands and subsystems.
+        if self._status is None:
+            self.link.post(
+                self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(BACKGROUND_SECONDS), self
+            )
+
+
+class TcpStream(SshChannel):
+    """A TCP stream in the form of :class:`connmgr.plugin.ByteStream`."""
+
+    def __init__(self, link: ChannelLink, number: int) -> None:
+        super().__init__(link, number)
+        self._timeout: float | None = None
+        self._rest: bytes | memoryview = b""
+        self._lost = False
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Limit reads and writes to ``timeout`` seconds; None waits for ever."""
+        self._timeout = timeout
+
+    def recv(self, size: int) -> bytes:
+        """Return 1 to ``size`` bytes, or none at the end of the stream.
+
+        :raises TimeoutError: none came in time.
+        :raises ConnectionResetError: the link was lost before the end.
+        """
+        if not self._rest:
+            data = self._next(size)
+            if len(data) <= size:
+                return data
+            self._rest = memoryview(data)
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        self._note_rest()
+        return bytes(piece)
+
+    def _next(self, size: int) -> bytes:
+        came = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
+        with self._lock:
+            data = self._taken(STDOUT, size)
+            if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):
+                self._readiness.clear()
+            came = came or self._ended
+        if data:
+            self._consume(len(data))
+        elif not came:
+            raise TimeoutError("No data has come.")
+        elif self._lost:
+            raise ConnectionResetError(errno.ECONNRESET, "The link is gone.")
+        return data
+
+    def _unlink(self) -> None:
+        # The remote host has not ended the stream, so the link was lost.
+        self._lost = self._lost or not self._ended
+        super()._unlink()
+
+    def _note_rest(self) -> None:
+        with self._lock:
+            if self._rest and self._readiness is not None:
+                self._readiness.set()
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Write some of ``data`` and return the number of bytes, or raise TimeoutError, at once if the timeout is 0."""
+        if self._timeout == 0:
+            return self.send_now(data)
+        return self._write(memoryview(data), Deadline(self._longest_wait()))
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Write some of ``data`` without waiting; return the number of bytes, or raise TimeoutError if there is none.
+
+        The descriptor becomes readable when the caller may try again.
+        """
+        data = memoryview(data)
+        with self._lock:
+            if self.closed or self._eof_sent:
+                raise BrokenPipeError("The channel is closed.")
+            size = min(len(data), self._room_out, BATCH_BYTES)
+            if not size:
+                raise TimeoutError("The far side takes no more data.")
+            self._room_out -= size
+        if not self.link.post_now(lambda: self._packets(data[:size]), self):
+            with self._lock:
+                self._room_out += size
+            raise TimeoutError("The link takes no more data.")
+        return size
+
+    def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
+        super().sendall(data, self._longest_wait() if timeout is None else timeout)
+
+    def _longest_wait(self) -> float:
+        return threading.TIMEOUT_MAX if self._timeout is None else self._timeout
+
+    def shutdown(self, how: int) -> None:
+        """End the output for ``socket.SHUT_WR``; SSH cannot end the input alone (RFC 4254, section 5.3)."""
+        if how != socket.SHUT_WR:
+            raise OSError(errno.EOPNOTSUPP, "only what is written can be ended")
+        self.shutdown_write()

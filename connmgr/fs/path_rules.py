@@ -1,6 +1,6 @@
-"""Rules over paths, applied on the far side at the moment of use.
+"""Rules over paths, applied on the remote host at the moment of use.
 
-A program on the far side enters the directory of a path, reports the real path, and waits for the decision. It then
+A program there enters the directory of a path, reports the real path, and waits for the decision. It then
 works in that directory, and follows no link.
 """
 
@@ -29,7 +29,7 @@ _QUESTIONS = {
 
 
 class Gate(Protocol):
-    """Decides what a caller may do with files of a far side.
+    """Decides what a caller may do with files of a remote host.
 
     An ``action`` is ``fs.read`` or ``fs.write``. A path is absolute and real: without links, ``.`` and ``..``. Both
     methods raise the answer to the client: :class:`connmgr.errors.PolicyDenied` or another error of status 403, whose
@@ -47,7 +47,7 @@ class Gate(Protocol):
 
 
 @dataclass
-class Judge:
+class PathJudge:
     """Passes the questions of one program to ``gate``; ``real`` is the last path that it reported."""
 
     gate: Gate

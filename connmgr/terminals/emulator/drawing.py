@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from connmgr.terminals.canvas import TAB_COLUMNS, SavedCursor
-from connmgr.terminals.grid import STUB, Row
-from connmgr.terminals.modes import FOLLOWED_MODES, INITIAL, ORIGIN
-from connmgr.terminals.screen import Face, Screen
-from connmgr.terminals.style import PLAIN
+from connmgr.terminals.emulator.canvas import FOLLOWED_MODES, INITIAL, ORIGIN, TAB_COLUMNS, SavedCursor
+from connmgr.terminals.emulator.cells import PLAIN, SPACER, Row
+from connmgr.terminals.emulator.screen import Screen, ScreenBuffer
 
 _OFF = ";".join(str(number) for number in sorted(FOLLOWED_MODES) if number not in INITIAL)
 _FRESH = f"\x1b[?1049l\x1b[!p\x1b[?7;25h\x1b[?{_OFF}l\x1b[4;20l\x1b>\x1b[>4m\x1b[0 q\x1b(B\x1b)B\x0f\x1b[r\x1b[m"
@@ -16,7 +14,7 @@ _PLAINLY = "\x1b[?6l\x1b(B\x1b)B\x0f\x1b[m"
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-def drawn(screen: Screen) -> bytes:
+def draw(screen: Screen) -> bytes:
     """Return output that makes any xterm-like terminal of the same size, in any state, show ``screen`` in its state."""
     # An incomplete sequence comes last, so that further output can complete it.
     return "".join(_parts(screen)).encode("utf-8", errors="replace") + screen.undecoded
@@ -24,13 +22,13 @@ def drawn(screen: Screen) -> bytes:
 
 def _parts(screen: Screen) -> Iterator[str]:
     yield _FRESH
-    shown = Face(screen.grid, screen.saved)
-    yield from _face(screen.primary or shown)
+    shown = ScreenBuffer(screen.grid, screen.saved)
+    yield from _buffer(screen.primary or shown)
     if screen.primary is not None:
         # 1049 saves the current cursor.
         yield from _cursor_state(screen.primary.saved)
         yield f"\x1b[?1049h{_PLAINLY}"
-        yield from _face(shown)
+        yield from _buffer(shown)
     yield from _tabs(screen)
     if screen.title:
         yield f"\x1b]2;{screen.title}\x07"
@@ -40,12 +38,12 @@ def _parts(screen: Screen) -> Iterator[str]:
     yield from _modes(screen)
 
 
-def _face(face: Face) -> Iterator[str]:
+def _buffer(buffer: ScreenBuffer) -> Iterator[str]:
     yield _CLEAR
-    for y, row in enumerate(face.grid.rows):
+    for y, row in enumerate(buffer.grid.rows):
         yield from _row(y, row)
-    if face.saved != SavedCursor():
-        yield from _cursor_state(face.saved)
+    if buffer.saved != SavedCursor():
+        yield from _cursor_state(buffer.saved)
         yield f"\x1b7{_PLAINLY}"
 
 
@@ -58,7 +56,7 @@ def _row(y: int, row: Row) -> Iterator[str]:
     yield f"\x1b[{y + 1}H"
     style = PLAIN
     for text, look in zip(row.text[:end], row.styles, strict=False):
-        if look != style and text != STUB:
+        if look != style and text != SPACER:
             yield look.sequence
             style = look
         yield text
@@ -94,7 +92,7 @@ def _cursor(screen: Screen) -> Iterator[str]:
     row = screen.grid.rows[screen.y]
     x = screen.x
     if x == screen.columns:
-        x -= 2 if row.text[x - 1] == STUB and x > 1 else 1
+        x -= 2 if row.text[x - 1] == SPACER and x > 1 else 1
         yield f"\x1b[{screen.y - first + 1};{x + 1}H{row.styles[x].sequence}{row.text[x]}"
     else:
         yield f"\x1b[{screen.y - first + 1};{x + 1}H"

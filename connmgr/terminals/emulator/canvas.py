@@ -1,4 +1,4 @@
-"""A terminal's cursor, and its actions on the characters there."""
+"""A terminal's cursor, its modes, and its actions on the characters at the cursor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,30 @@ from typing import NamedTuple
 
 from wcwidth import wcwidth
 
-from connmgr.terminals.grid import Grid
-from connmgr.terminals.modes import AUTOWRAP, INITIAL, ORIGIN
-from connmgr.terminals.style import PLAIN, Style
+from connmgr.terminals.emulator.cells import PLAIN, Grid, Style
+
+REVERSED = 5
+ORIGIN = 6
+AUTOWRAP = 7
+CURSOR = 25
+
+ALTERNATE = frozenset({47, 1047, 1049})
+"""Modes that switch to the alternate screen, on which editors and pagers draw without touching the user's lines; 1049
+saves the cursor before, and restores it afterwards."""
+
+INITIAL = frozenset({AUTOWRAP, CURSOR})
+
+_MOUSE = frozenset({9, 1000, 1002, 1003})
+_MOUSE_FORMAT = frozenset({1005, 1006, 1015, 1016})
+_REPLACES_NONE: frozenset[int] = frozenset()
+
+FOLLOWED_MODES: dict[int, frozenset[int]] = {
+    **{number: _MOUSE - {number} for number in _MOUSE},
+    **{number: _MOUSE_FORMAT - {number} for number in _MOUSE_FORMAT},
+    # Cursor keys, reverse video, origin, wrapping, visible cursor, keypad, focus, alternate scroll, bracketed paste.
+    **dict.fromkeys((1, REVERSED, ORIGIN, AUTOWRAP, CURSOR, 66, 1004, 1007, 2004), _REPLACES_NONE),
+}
+"""The private modes (DECSET) that the screen remembers and an attaching client gets, each with those it replaces."""
 
 TAB_COLUMNS = 8
 
@@ -32,7 +53,8 @@ class SavedCursor(NamedTuple):
 class Canvas:
     """The shown characters, the cursor, and the state that decides where and how the next character is put.
 
-    ``x`` equals the number of columns if the next character begins a new line.
+    ``x`` equals the number of columns if the next character begins a new line: xterm's cursor stays on the last column
+    after a character there, and wraps only before the next one, so that a full line needs no scroll.
     """
 
     def __init__(self, columns: int, rows: int) -> None:
@@ -75,7 +97,7 @@ class Canvas:
                 self._put_narrow(text[position:end])
                 position = end
             else:
-                self._put_one(text[position])
+                self._put_any(text[position])
                 position += 1
 
     def _put_narrow(self, text: str) -> None:
@@ -97,7 +119,7 @@ class Canvas:
                 self.x = self.columns - 1
                 return
 
-    def _put_one(self, character: str) -> None:
+    def _put_any(self, character: str) -> None:
         width = wcwidth(character)
         if width == 1:
             self._put_narrow(character)
@@ -107,6 +129,7 @@ class Canvas:
             self.grid.rows[self.y].combine(self.x - 1, character)
 
     def _put_wide(self, character: str) -> None:
+        # A wide character is never cut in two: it goes to the next line, or without wrapping is not drawn.
         if self.x > self.columns - 2:
             if AUTOWRAP not in self.modes or self.columns < 2:
                 return

@@ -1,4 +1,6 @@
-"""The far side's descriptions of files: records in the formats of find and stat, and listings of them."""
+"""What the remote host tells of files: records in the formats of find and stat, listings of them, and what of a listing
+callers with rules over paths may see.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 
-from connmgr.errors import TransferFailed
+from connmgr.errors import PolicyDenied, TransferFailed
+from connmgr.fs.path_rules import READ, Gate
 
 RUN_ENTRIES = 4096
 """Entries sorted at once; sorting blocks other threads."""
@@ -35,7 +38,7 @@ _RECORD = re.compile(
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file's description: ``size`` in bytes, ``mode`` the permission bits, ``target`` a link's."""
 
     name: bytes
@@ -67,30 +70,30 @@ class Listing:
     def __len__(self) -> int:
         return sum(map(len, self._runs))
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[FileEntry]:
         for keyed in heapq.merge(*self._runs):
             name, _, record = keyed.partition(b"\0")
-            yield entry_of(record, name)
+            yield parse_entry(record, name)
 
 
-def entry_of(record: bytes, name: bytes, target: bytes | None = None) -> Entry:
+def parse_entry(record: bytes, name: bytes, target: bytes | None = None) -> FileEntry:
     """Return the description of the file ``name`` in ``record``.
 
     :raises TransferFailed: it describes no file.
     """
-    found = _matched(record)
-    bits = int(found["bits"], 8) if found["bits"] else int(found["mode"], 16)
-    kind = _FIND_TYPES.get(found["letter"][0]) if found["letter"] else _TYPES.get(stat.S_IFMT(bits))
-    return Entry(
+    fields = _matched(record)
+    bits = int(fields["bits"], 8) if fields["bits"] else int(fields["mode"], 16)
+    kind = _FIND_TYPES.get(fields["letter"][0]) if fields["letter"] else _TYPES.get(stat.S_IFMT(bits))
+    return FileEntry(
         name=name,
         type=kind or "unknown",
-        size=int(found["size"]),
+        size=int(fields["size"]),
         mode=stat.S_IMODE(bits),
-        modified=_time(int(found["seconds"]), found["fraction"] or b""),
-        uid=int(found["uid"]),
-        gid=int(found["gid"]),
-        owner=_owner(found["owner"], found["uid"]),
-        group=_owner(found["group"], found["gid"]),
+        modified=_time(int(fields["seconds"]), fields["fraction"] or b""),
+        uid=int(fields["uid"]),
+        gid=int(fields["gid"]),
+        owner=_owner(fields["owner"], fields["uid"]),
+        group=_owner(fields["group"], fields["gid"]),
         target=target,
     )
 
@@ -114,10 +117,10 @@ def _keyed(record: bytes) -> bytes:
 
 
 def _matched(record: bytes) -> re.Match[bytes]:
-    found = _RECORD.fullmatch(record)
-    if found is None:
+    match = _RECORD.fullmatch(record)
+    if match is None:
         raise TransferFailed("The far side described the file in an unknown way.")
-    return found
+    return match
 
 
 def _time(seconds: int, fraction: bytes) -> datetime:
@@ -130,3 +133,38 @@ def _time(seconds: int, fraction: bytes) -> datetime:
 
 def _owner(name: bytes, number: bytes) -> str:
     return (number if name == b"UNKNOWN" else name).decode(errors="replace")
+
+
+_WILDCARD = re.compile(rb"[*?[\\]")
+
+
+def allowed_in(records: Iterable[bytes], gate: Gate, directory: bytes) -> Iterator[bytes]:
+    """Yield the entries of a directory that ``gate`` allows to be read."""
+    return (record for record in records if gate.allows(READ, _below(directory, name_of(record))))
+
+
+def _below(directory: bytes, name: bytes) -> bytes:
+    return directory.rstrip(b"/") + b"/" + name
+
+
+def allowed_matches(records: Iterable[bytes], gate: Gate, start: bytes, lead: bytes) -> Iterator[bytes]:
+    """Yield the entries that ``gate`` allows to be read, by whole paths; ``start`` is the real path of ``lead``."""
+    directory = b""
+    for record in records:
+        if record.startswith(b"="):
+            directory = record[1:].removeprefix(b".").removeprefix(b"/")
+            continue
+        name = _below(directory, name_of(record)).removeprefix(b"/")
+        if gate.allows(READ, _below(start, name)):
+            yield renamed(record, _below(start, name) if lead.startswith(b"~/") else lead + name)
+
+
+def split_pattern(pattern: bytes) -> tuple[bytes, bytes]:
+    """Return the directory at the beginning of ``pattern``, with its slash, and the rest from the first wildcard on."""
+    parts = pattern.rstrip(b"/").split(b"/")
+    wild = (at for at, part in enumerate(parts) if _WILDCARD.search(part))
+    at = next(wild, len(parts) - 1)
+    rest = [part for part in parts[at:] if part not in (b"", b".")]
+    if b".." in rest:
+        raise PolicyDenied("A caller with rules over paths may not go back by .. from what a pattern matches.")
+    return b"".join(part + b"/" for part in parts[:at]), b"/".join(rest)

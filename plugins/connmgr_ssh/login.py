@@ -1,15 +1,20 @@
-"""Logging in (RFC 4252, RFC 4256): public keys, then keyboard-interactive, then password, as OpenSSH orders them.
+"""Logging in (RFC 4252, RFC 4256): which private keys are offered, and the conversation with the host.
 
-A password refused by one method is not sent by another: hosts count failures and lock users.
+The keys are a connection's own, the configuration's, or an agent's. Public keys come first, then keyboard-interactive,
+then password, as OpenSSH orders them. A password refused by one method is not sent by another: hosts count failures and
+lock users.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, cast
 
 from paramiko import common
@@ -18,9 +23,17 @@ from paramiko.ssh_exception import SSHException
 
 from connmgr.errors import AuthFailed, HostRefused
 from connmgr.plugin import Deadline
-from connmgr_ssh.keys import Identity
-from connmgr_ssh.link import Link
-from connmgr_ssh.stream import packed
+from connmgr_ssh.agent import AgentClient
+from connmgr_ssh.config import Destination, read_local_file, shown
+from connmgr_ssh.keys import Identity, certified, load
+from connmgr_ssh.known_hosts import HostKey
+from connmgr_ssh.link import SshLink
+from connmgr_ssh.packets import packed
+
+USUAL = ("id_ed25519", "id_ecdsa", "id_rsa")
+"""The files that ``ssh`` tries in ``~/.ssh`` if none is named."""
+
+STORED = "(the connection's own key)"
 
 MAX_ATTEMPTS = 6
 """Attempts in all, as many as sshd accepts by default (MaxAuthTries). One is reserved for a password."""
@@ -47,6 +60,167 @@ _OTHER_WORDS = re.compile(
 )
 
 
+@dataclass
+class OfferedIdentities:
+    """The identities to offer, certificates first, and notes on those that cannot be used.
+
+    ``locked`` are the details of an error about an encrypted key that could be used with its passphrase.
+    """
+
+    identities: list[Identity]
+    notes: list[str]
+    locked: Mapping[str, Any] = field(default_factory=dict)
+
+
+def gather(
+    destination: Destination,
+    data: Mapping[str, Any],
+    deadline: Deadline,
+    agent: AgentClient | None,
+    passphrases: Mapping[str, str],
+) -> OfferedIdentities:
+    """Return the identities to offer.
+
+    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if no agent may be asked. ``passphrases``
+    are lent ones, by ``key`` in the details of an error.
+    :raises AuthFailed: the requested identity cannot be used.
+    """
+    agent_keys, notes = _agent_keys(agent, deadline, insist=bool(data.get("agent")))
+    if data.get("identity"):
+        return OfferedIdentities(
+            _with_certificates(_requested(data["identity"], agent_keys, passphrases), destination), notes
+        )
+    configured = _configured(destination, data, agent_keys, passphrases)
+    identities = configured.identities
+    if not destination.identities_only:
+        identities = [*agent_keys, *(identity for identity in identities if identity not in agent_keys)]
+    return OfferedIdentities(_with_certificates(identities, destination), notes + configured.notes, configured.locked)
+
+
+def offered(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the private keys that :func:`gather` would offer besides an agent's; reads no file."""
+    requested = data.get("identity")
+    if requested:
+        return (shown(Path(requested["file"]).expanduser()) if "file" in requested else STORED,)
+    return tuple(shown(Path(name).expanduser()) for name in _named(destination, data))
+
+
+def wants_agent(data: Mapping[str, Any]) -> bool:
+    """Whether an ssh-agent is to be asked for keys."""
+    return bool(data.get("agent", data.get("password") is None and not data.get("identity")))
+
+
+def _agent_keys(agent: AgentClient | None, deadline: Deadline, *, insist: bool) -> tuple[list[Identity], list[str]]:
+    if agent is None:
+        return [], []
+    try:
+        return agent.identities(deadline), []
+    except AuthFailed as error:
+        if insist:
+            raise
+        return [], [error.message]
+
+
+def _requested(
+    requested: Mapping[str, Any], agent_keys: list[Identity], passphrases: Mapping[str, str]
+) -> list[Identity]:
+    if "key" in requested:
+        text = requested["key"].encode()
+        # A lent passphrase must open no other connection's key.
+        name = f"key {sha256(text).hexdigest()[:16]}"
+        identities = [
+            load("The private key", text, passphrases.get(name) or requested.get("passphrase"), asked_as=name)
+        ]
+    else:
+        identities = [_from_file(requested["file"], requested.get("passphrase"), agent_keys, passphrases)]
+    certificate = requested.get("certificate")
+    if certificate:
+        path = Path(certificate).expanduser() if certificate.startswith(("/", "~/")) else None
+        text = _read(path, "The certificate") if path else certificate.encode()
+        return [certified(identities[0], text), *identities]
+    return identities
+
+
+def _configured(
+    destination: Destination, data: Mapping[str, Any], agent_keys: list[Identity], passphrases: Mapping[str, str]
+) -> OfferedIdentities:
+    names = _named(destination, data)
+    identities: list[Identity] = []
+    notes: list[str] = []
+    locked: Mapping[str, Any] = {}
+    if not names and destination.identity_files is None and data.get("password") is None:
+        notes.append(f"~/.ssh has no {', '.join(USUAL[:-1])} or {USUAL[-1]}")
+    for name in names:
+        try:
+            identities.append(_from_file(name, None, agent_keys, passphrases))
+        except AuthFailed as error:
+            notes.append(error.message)
+            locked = locked or error.details
+    return OfferedIdentities(identities, notes, locked)
+
+
+def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files of private keys to offer, for a connection that names no identity."""
+    if destination.identity_files is not None:
+        return destination.identity_files
+    if data.get("password") is not None:
+        # The user wants that password; the usual keys would only use up the host's attempts.
+        return ()
+    usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
+    return tuple(name for name in usual if Path(name).exists())
+
+
+def _from_file(
+    name: str, passphrase: str | None, agent_keys: list[Identity], passphrases: Mapping[str, str]
+) -> Identity:
+    path = Path(name).expanduser()
+    label = shown(path)
+    subject = f"The private key {label}"
+    public = _public_part(path)
+    by_agent = next((identity for identity in agent_keys if identity.public == public), None)
+    if by_agent:
+        return by_agent
+    if public and path.suffix == ".pub":
+        raise AuthFailed(f"{label} is a public key, and no agent that may be asked holds its private key.")
+    text = _read(path, subject, private=True)
+    return load(subject, text, passphrases.get(label) or passphrase, name=label, asked_as=label)
+
+
+def _public_part(path: Path) -> HostKey | None:
+    for candidate in (path, path.with_name(path.name + ".pub")):
+        try:
+            return HostKey.parse(read_local_file(candidate)[0].decode())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
+    try:
+        content, status = read_local_file(path)
+    except OSError as error:
+        raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
+    # Like ssh, refuse a key of this user that others could have read.
+    if private and content and status.st_uid == os.getuid() and status.st_mode & 0o077:
+        raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
+    return content
+
+
+def _with_certificates(identities: list[Identity], destination: Destination) -> list[Identity]:
+    return [*_certificates_of(identities, destination), *identities]
+
+
+def _certificates_of(identities: list[Identity], destination: Destination) -> Iterator[Identity]:
+    for identity in identities:
+        names = [f"{identity.name}-cert.pub", *destination.certificate_files]
+        for path in (Path(name).expanduser() for name in names if name.startswith(("/", "~/"))):
+            if path.exists():
+                try:
+                    yield certified(identity, read_local_file(path)[0])
+                except (AuthFailed, OSError):
+                    continue
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One attempt to log in: its method, its name in messages, and the request for the final answer."""
@@ -57,10 +231,10 @@ class Attempt:
 
 
 @dataclass
-class Login:
+class UserAuthentication:
     """The conversation with one host about one user, in the role of paramiko's authentication handler."""
 
-    link: Link
+    link: SshLink
     user: str
     host: str
     deadline: Deadline

@@ -1,19 +1,167 @@
-"""The screen of a terminal: xterm's characters, cursor and modes after the terminal's output."""
+"""The screen of a terminal: xterm's characters, cursor and modes after the terminal's output.
+
+:class:`Parser` splits the output, :class:`Screen` acts on its parts, and :class:`SkippedOutput` saves the settings of
+output that nobody has the time to draw.
+"""
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from wcwidth import wcwidth
 
-from connmgr.terminals.canvas import TAB_COLUMNS, Canvas, SavedCursor
-from connmgr.terminals.grid import MAX_COMBINED, Grid
-from connmgr.terminals.modes import ALTERNATE, FOLLOWED_MODES, ORIGIN
-from connmgr.terminals.sequences import Parameters, Sequences
-from connmgr.terminals.style import restyled
+from connmgr.terminals.emulator.canvas import ALTERNATE, FOLLOWED_MODES, ORIGIN, TAB_COLUMNS, Canvas, SavedCursor
+from connmgr.terminals.emulator.cells import MAX_COMBINED, PLAIN, Grid, apply_sgr
+
+MAX_SEQUENCE = 1024
+"""Longest control sequence, in characters; a longer one is ignored."""
+
+MAX_STRING = 4096
+"""Longest control string, such as a title, in characters; the rest is ignored."""
+
+MAX_NUMBER = 65535
+MAX_PARAMETERS = 32
+
+ESC = "\x1b"
+_CANCEL = "\x18\x1a"
+_TEXT = re.compile("[^\x00-\x1f\x7f-\x9f]+")
+_BODY = re.compile("[ -?]*")
+_INTERMEDIATES = re.compile("[ -/]*")
+_STRING_END = re.compile("[\x07\x18\x1a\x1b]")
+_STRINGS = "]PX^_"
+
+Parameters = list[list[int]]
+"""Numbers with their subparameters; -1 stands for an omitted one."""
+
+
+class Parser(ABC):
+    """Splits output into text, controls, and sequences that begin with ESC (ECMA-48, xterm's ctlseqs).
+
+    It calls its methods for the output given to ``feed``, in pieces of any size.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._string: str | None = None
+
+    @property
+    def pending(self) -> str:
+        """The incomplete sequence, which brings another terminal in the same state to the same point."""
+        return f"{ESC}{self._string}" if self._string is not None else self._rest
+
+    def forget_pending(self) -> None:
+        """Drop an incomplete sequence: the next output does not continue it."""
+        self._rest, self._string = "", None
+
+    @abstractmethod
+    def text(self, text: str) -> None:
+        """Handle characters other than controls."""
+
+    @abstractmethod
+    def control(self, character: str) -> None:
+        """Handle a control of one character."""
+
+    @abstractmethod
+    def escape(self, sequence: str) -> None:
+        """Handle an escape sequence without its ESC: intermediate characters and a final one."""
+
+    @abstractmethod
+    def control_sequence(self, private: str, parameters: Parameters, final: str) -> None:
+        """Handle a control sequence; ``final`` begins with its intermediate characters."""
+
+    @abstractmethod
+    def string(self, kind: str, text: str) -> None:
+        """Handle a control string; ``kind`` is ``]`` for OSC, ``P`` for DCS, and so on."""
+
+    def feed(self, data: str) -> None:
+        """Process more output."""
+        data, self._rest = self._rest + data, ""
+        position, length = 0, len(data)
+        while position < length:
+            if self._string is not None:
+                position = self._continue_string(data, position)
+            elif match := _TEXT.match(data, position):
+                self.text(match[0])
+                position = match.end()
+            elif data[position] == ESC:
+                position = self._escape(data, position)
+            else:
+                self.control(data[position])
+                position += 1
+
+    def _escape(self, data: str, start: int) -> int:
+        """Handle the sequence that begins at ``start``, and return where it ends."""
+        introducer = data[start + 1 : start + 2]
+        if introducer == "[":
+            return self._control_sequence(data, start + 2)
+        if introducer and introducer in _STRINGS:
+            self._string = introducer
+            return start + 2
+        match = _INTERMEDIATES.match(data, start + 1)
+        end = match.end() if match else start + 1
+        if end == len(data):
+            self._rest = data[start : start + MAX_SEQUENCE]
+            return end
+        if not "0" <= data[end] <= "~":
+            # Another control ends the sequence, and is handled itself.
+            return end
+        self.escape(data[start + 1 : end + 1])
+        return end + 1
+
+    def _control_sequence(self, data: str, position: int) -> int:
+        body = ""
+        while True:
+            match = _BODY.match(data, position)
+            end = match.end() if match else position
+            body = (body + data[position : min(end, position + MAX_SEQUENCE)])[:MAX_SEQUENCE]
+            if end == len(data):
+                self._rest = f"{ESC}[{body}"
+                return end
+            final = data[end]
+            if final == ESC or final in _CANCEL or final > "~":
+                return end if final == ESC or final > "\x9f" else end + 1
+            position = end + 1
+            if final >= "@":
+                if len(body) < MAX_SEQUENCE:
+                    self.dispatch(body, final)
+                return position
+            self.control(final)
+
+    def dispatch(self, body: str, final: str) -> None:
+        """Handle the control sequence of ``body``, its parameters and intermediate characters, and ``final``."""
+        numbers = body.rstrip(" !\"#$%&'()*+,-./")
+        private = numbers[:1] if numbers[:1] in ("<", "=", ">", "?") else ""
+        fields = numbers[len(private) :].split(";")[:MAX_PARAMETERS]
+        if not all(field.replace(":", "").isdecimal() or not field.replace(":", "") for field in fields):
+            return
+        parameters = [[_bounded(part) for part in field.split(":")] for field in fields] if any(fields) else []
+        self.control_sequence(private, parameters, body[len(numbers) :] + final)
+
+    def _continue_string(self, data: str, position: int) -> int:
+        string = self._string or ""
+        match = _STRING_END.search(data, position)
+        end = match.start() if match else len(data)
+        string += data[position : min(end, position + MAX_STRING - len(string))]
+        if match is None:
+            self._string = string
+            return end
+        if match[0] == "\x07" and not string.startswith("]"):
+            self._string = (string + "\x07")[:MAX_STRING]
+            return end + 1
+        self._string = None
+        if match[0] not in _CANCEL:
+            self.string(string[0], string[1:])
+        # ESC begins the terminator, or another sequence.
+        return end if match[0] == ESC else end + 1
+
+
+def _bounded(digits: str) -> int:
+    return min(int(digits[:6]), MAX_NUMBER) if digits else -1
+
 
 MAX_CELLS = 1 << 18
 """Characters of the largest screen."""
@@ -35,20 +183,20 @@ _STYLE = re.compile(rb"\x1b\[([0-9;:]*)m")
 _RESETS = b"\x1b[m", b"\x1b[0m"
 
 
-def lines_in(data: bytes) -> int:
+def length_of_lines(data: bytes) -> int:
     """Return the length of the beginning of ``data`` that consists of lines for :meth:`Screen.scroll_past`."""
     other = _BEYOND_LINES.search(data)
     return other.start() if other else len(data)
 
 
-class Face(NamedTuple):
-    """The state of the primary screen while the alternate one is shown."""
+class ScreenBuffer(NamedTuple):
+    """The characters and the saved cursor of the primary or the alternate screen."""
 
     grid: Grid
     saved: SavedCursor
 
 
-class Screen(Sequences, Canvas):
+class Screen(Parser, Canvas):
     """A screen that follows a terminal's output.
 
     The size limits the memory, whatever the output, and a control sequence costs no more than writing all cells. Not
@@ -56,12 +204,12 @@ class Screen(Sequences, Canvas):
     """
 
     def __init__(self, columns: int, rows: int) -> None:
-        Sequences.__init__(self)
+        Parser.__init__(self)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         Canvas.__init__(self, columns, rows)
 
     def reset(self) -> None:
-        self.primary: Face | None = None
+        self.primary: ScreenBuffer | None = None
         """Present while the alternate screen is shown."""
         self.title = ""
         self.cursor_shape = 0
@@ -78,6 +226,11 @@ class Screen(Sequences, Canvas):
     def undecoded(self) -> bytes:
         """Bytes of an incomplete character or sequence."""
         return self.pending.encode("utf-8", errors="replace") + self._decoder.getstate()[0]
+
+    @property
+    def cursor_report(self) -> bytes:
+        """The terminal's answer when a program asks for the cursor's place (CPR)."""
+        return f"\x1b[{self.y + 1};{self.column + 1}R".encode()
 
     def take(self, data: bytes) -> None:
         """Process output, in pieces of any size."""
@@ -102,7 +255,7 @@ class Screen(Sequences, Canvas):
         if end < 0 or lines.count(b"\n", 0, end) < self.bottom - self.y:
             return 0
         self.y = self.bottom
-        settings = [found[0] for found in _SETTINGS.finditer(lines, 0, end)]
+        settings = [match[0] for match in _SETTINGS.finditer(lines, 0, end)]
         # The last of each, in order.
         for setting in reversed(dict.fromkeys(reversed(settings))):
             self.feed(setting.decode(errors="replace"))
@@ -146,10 +299,12 @@ class Screen(Sequences, Canvas):
 
     def _switch(self, number: int, on: bool) -> None:
         """Show the alternate screen, or the primary one."""
+        # xterm keeps the alternate screen's characters for programs that switch by 47. Here each switch starts blank,
+        # as with 1049, by which today's programs switch (smcup of terminfo).
         if on and self.primary is None:
             if number == 1049:
                 self.save_cursor()
-            self.primary = Face(self.grid, self.saved)
+            self.primary = ScreenBuffer(self.grid, self.saved)
             self.grid, self.saved = Grid(self.columns, self.rows), SavedCursor()
         elif not on:
             if self.primary is not None:
@@ -202,6 +357,7 @@ def _count(parameters: Parameters, index: int = 0) -> int:
 
 
 def _repeat(screen: Screen, parameters: Parameters) -> None:
+    # REP may ask for 65,535 characters; more than the screen holds would only cost time.
     width = wcwidth(screen.last) if screen.last else 0
     most = screen.columns * screen.rows // width if width > 0 else MAX_COMBINED
     screen.put(screen.last * min(_count(parameters), most))
@@ -241,7 +397,7 @@ def _margins(screen: Screen, parameters: Parameters) -> None:
 
 
 def _style(screen: Screen, parameters: Parameters) -> None:
-    screen.style = restyled(screen.style, [[max(0, number) for number in one] for one in parameters])
+    screen.style = apply_sgr(screen.style, [[max(0, number) for number in parameter] for parameter in parameters])
 
 
 def _ansi_modes(on: bool) -> Callable[[Screen, Parameters], None]:
@@ -340,3 +496,99 @@ _SEQUENCES: dict[str, Callable[[Screen, Parameters], None]] = {
     "?l": _modes(False),
     ">m": _key_format,
 }
+
+
+_QUERY = re.compile(rb"\x1b\[(?:0?c|5n|6n)")
+
+ASKS_FOR_CURSOR = b"\x1b[6n"
+"""The query that :attr:`Screen.cursor_report` answers (DSR 6)."""
+
+REPLIES = {b"\x1b[c": b"\x1b[?62;22c", b"\x1b[5n": b"\x1b[0n"}
+"""The answers that depend on no screen: a terminal of DEC's second level with colours (DA1), and no fault (DSR 5)."""
+
+
+def queries_in(printed: bytes) -> list[bytes]:
+    """Return each query in ``printed`` that a terminal answers: keys of ``REPLIES``, and ``ASKS_FOR_CURSOR``."""
+    if b"\x1b[" not in printed:
+        return []
+    queries = {match[0].replace(b"[0c", b"[c") for match in _QUERY.finditer(printed)}
+    return [query for query in (*REPLIES, ASKS_FOR_CURSOR) if query in queries]
+
+
+OVERLAP_BYTES = 600
+"""Longest sequence that is recognised across the border of two pieces."""
+
+MAX_SETTINGS = 500
+"""Most different settings that are remembered; a terminal has a tenth as many modes."""
+
+_ALL_MODES = FOLLOWED_MODES.keys() | ALTERNATE
+# Colours, by far the most frequent sequences, are ruled out first.
+_SKIPPED_SETTINGS = re.compile(
+    rb"\x1b(?!\[[0-9;]{0,64}m)"
+    rb"(?:\[\?(?P<modes>[0-9;]{1,64}[hl])|\[(?P<margins>[0-9;]{0,11})r|(?P<reset>c)|(?P<soft>\[!p)|(?P<keypad>[=>])"
+    rb"|\][02](?P<title>;[^\x00-\x1f]{0,512})[\x07\x1b])"
+)
+
+SkippedSetting = tuple[bytes, ...]
+"""The groups of the expression above; ``modes`` has one mode."""
+
+
+class SkippedOutput:
+    """The modes, title and margins that skipped pieces of output set."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        # In the order of their last occurrence.
+        self._settings: dict[SkippedSetting, None] = {}
+
+    def scan(self, piece: bytes) -> None:
+        """Search the next piece."""
+        text = self._tail + piece
+        self._tail = text[-OVERLAP_BYTES:]
+        if b"\x1b" not in text:
+            return
+        for groups in reversed(dict.fromkeys(reversed(_SKIPPED_SETTINGS.findall(text)))):
+            for setting in _by_mode(groups):
+                self._settings.pop(setting, None)
+                self._settings[setting] = None
+                if setting[2]:
+                    # A full reset undoes all before it.
+                    self._settings = {setting: None}
+        while len(self._settings) > MAX_SETTINGS:
+            del self._settings[next(iter(self._settings))]
+
+    def apply(self, screen: Screen) -> None:
+        """Apply the settings to ``screen``; the next output then continues after the skipped part."""
+        screen.forget_pending()
+        screen.style = PLAIN
+        for modes, margins, reset, soft, keypad, title in self._settings:
+            if reset:
+                screen.reset()
+            elif soft:
+                screen.soft_reset()
+            elif modes:
+                screen.set_mode(int(modes[:-1]), modes.endswith(b"h"))
+            elif keypad:
+                screen.keypad = keypad == b"="
+            elif title:
+                screen.string("]", f"2{title.decode(errors='replace')}")
+            else:
+                _set_margins(screen, margins)
+        # After much output the cursor is usually at the bottom.
+        screen.x, screen.y = 0, screen.bottom
+
+
+def _by_mode(setting: SkippedSetting) -> Iterator[SkippedSetting]:
+    """Yield a setting for each mode, so that few differ: another alternate screen costs as much as drawing it."""
+    modes = setting[0]
+    if not modes:
+        yield setting
+    for number in modes[:-1].split(b";"):
+        if number and int(number) in _ALL_MODES:
+            yield (b"%d%c" % (int(number), modes[-1]), *setting[1:])
+
+
+def _set_margins(screen: Screen, text: bytes) -> None:
+    top, _, bottom = text.partition(b";")
+    last = int(bottom) if bottom.isdigit() and int(bottom) else screen.rows
+    screen.set_margins((int(top) if top.isdigit() and int(top) else 1) - 1, min(last, screen.rows) - 1)
