@@ -245,7 +245,7 @@ class _Crowd(NamedTuple):
         )
         return "\r\n".join((*lines, "", "")).encode() + body
 
-    def json(self, path: str, **members: Any) -> bytes:
+    def json(self, path: str, /, **members: Any) -> bytes:
         body = json.dumps(members).encode()
         return self.request(path, len(body), body)
 
@@ -395,7 +395,7 @@ def _passphrases(daemon: Daemon) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _pipe_sizes(daemon: Daemon) -> Iterator[None]:
-    with _crowd(daemon, "shell.any") as crowd:
+    with _crowd(daemon, "shell.any", "terminal") as crowd:
         streams = [crowd.stream("/shell/pipe") for _ in range(4)]
         for one in streams:
             one.ask(connection=LOCAL_MACHINE, command="echo begun; cat", pty=True).until(b"begun")

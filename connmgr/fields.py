@@ -29,6 +29,9 @@ class Schema(marshmallow.Schema):
         unknown = marshmallow.RAISE
 
 
+_PIECE = 64 * 1024
+
+
 class Text(fields.String):
     """A JSON string that can be encoded as UTF-8 (no lone surrogates), without NUL unless ``allow_nul``."""
 
@@ -39,7 +42,9 @@ class Text(fields.String):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         text = super()._deserialize(value, attr, data, **kwargs)
         try:
-            text.encode()
+            # In pieces, because a single call over many megabytes stops all other threads meanwhile.
+            for start in range(0, len(text), _PIECE):
+                text[start : start + _PIECE].encode()
         except UnicodeEncodeError:
             raise ValidationError("Not a valid string: it holds a lone surrogate.") from None
         if "\0" in text and not self.allow_nul:

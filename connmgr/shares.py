@@ -1,4 +1,4 @@
-"""Shares: how much of something one token may hold, and all tokens together, so that the owner always gets some."""
+"""Shares: how much of something one token may hold or do at a time, so that the owner always gets some."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 STRANGER = ""
@@ -63,7 +63,7 @@ class Shares:
 
 
 REST = 10.0
-LONGEST_REST_SECONDS = 2.0
+LONGEST_REST_SECONDS = 4.0
 
 
 @dataclass
@@ -76,18 +76,18 @@ class _Turn:
 class Pace:
     """Has each token do work that stops the interpreter one piece at a time, with a rest between two of them.
 
-    The rest is ``rest`` times the processor time of the piece before, at most ``longest`` seconds: whoever asks for
-    little meanwhile meets few such pieces. The owner has no pace. Safe to use from several threads.
+    The rest is some times the processor time of the piece before, at most ``longest`` seconds: whoever asks for little
+    meanwhile meets few such pieces. The owner has no pace. Safe to use from several threads.
     """
 
-    def __init__(self, rest: float = REST, longest: float = LONGEST_REST_SECONDS) -> None:
-        self._rest, self._longest = rest, longest
+    def __init__(self, longest: float = LONGEST_REST_SECONDS) -> None:
+        self._longest = longest
         self._lock = threading.Lock()
         self._turns: dict[str, _Turn] = {}
 
     @contextmanager
-    def turn(self, holder: str | None) -> Iterator[None]:
-        """Wait for the turn of ``holder``, and have it during the block."""
+    def turn(self, holder: str | None, rest: float = REST) -> Iterator[None]:
+        """Wait for the turn of ``holder``, and have it during the block; afterwards rest ``rest`` times as long."""
         if holder is None:
             yield
             return
@@ -95,14 +95,18 @@ class Pace:
             turn = self._turns.setdefault(holder, _Turn())
             turn.users += 1
         try:
-            with turn.lock:
+            with waiting():
+                turn.lock.acquire()
                 time.sleep(max(0.0, turn.free_at - time.monotonic()))
+            try:
                 began = time.thread_time()
                 try:
                     yield
                 finally:
                     used = time.thread_time() - began
-                    turn.free_at = time.monotonic() + min(self._longest, self._rest * used)
+                    turn.free_at = time.monotonic() + min(self._longest, rest * used)
+            finally:
+                turn.lock.release()
         finally:
             with self._lock:
                 turn.users -= 1
@@ -110,3 +114,122 @@ class Pace:
                 for name, one in list(self._turns.items()):
                     if not one.users and one.free_at <= now:
                         del self._turns[name]
+
+
+class Rests:
+    """The rests between pieces of a token's work in a thread that serves everybody, and so cannot wait itself.
+
+    A rest is ``rest`` times the processor time of the piece, after the rests of all earlier pieces for that token; the
+    owner has none. Belongs to one thread.
+    """
+
+    def __init__(self, rest: float = REST) -> None:
+        self._rest = rest
+        self._free_at: dict[str, float] = {}
+
+    def after(self, holder: str | None, used: float) -> float:
+        """Return the seconds after which work for ``holder`` may go on, which has just ``used`` processor time."""
+        if holder is None:
+            return 0.0
+        now = time.monotonic()
+        self._free_at = {name: until for name, until in self._free_at.items() if until > now}
+        self._free_at[holder] = self._free_at.get(holder, now) + self._rest * used
+        return self._free_at[holder] - now
+
+    @property
+    def are_due(self) -> bool:
+        """Whether anybody rests."""
+        now = time.monotonic()
+        return any(until > now for until in self._free_at.values())
+
+
+LONGEST_TURN_SECONDS = 1.0
+OWNER_SECONDS = 0.02
+
+
+class Computing:
+    """Has one thread compute for each token at a time, and none begin while one computes for the owner.
+
+    Python runs one thread at a time, and whoever gives it up, as each request does at its calls to the system, waits
+    for it behind all others that compute. A thread that waits for something else says so by :func:`waiting`. One that
+    does not, and takes longer than ``longest`` seconds, does not keep its token's others waiting; nor does the owner
+    who computes for longer than ``owner`` seconds. Strangers count as one token. Safe to use from several threads.
+    """
+
+    def __init__(self, longest: float = LONGEST_TURN_SECONDS, owner: float = OWNER_SECONDS) -> None:
+        self._longest, self._owner = longest, owner
+        self._lock = threading.Lock()
+        self._free = threading.Condition(self._lock)
+        self._owners = self._behind = 0
+        self._turns: dict[str, _Turn] = {}
+
+    def turn(self, holder: str | None) -> AbstractContextManager[None]:
+        """Wait for the turn of ``holder``, and compute during the block; within another turn this does nothing."""
+        return _Computation(self, holder) if getattr(_thread, "turn", None) is None else nullcontext()
+
+    def begin(self, holder: str | None) -> bool:
+        """Wait until ``holder`` may compute; return whether it has the turn, and did not wait for too long."""
+        if holder is None:
+            # This and its end are a part of each request of the owner's, so they do little.
+            with self._lock:
+                self._owners += 1
+            return True
+        with self._lock:
+            turn = self._turns.setdefault(holder, _Turn())
+            turn.users += 1
+        has_turn = turn.lock.acquire(timeout=self._longest)
+        if self._owners:
+            with self._lock:
+                self._behind += 1
+                self._free.wait_for(lambda: not self._owners, self._owner)
+                self._behind -= 1
+        return has_turn
+
+    def end(self, holder: str | None, *, has_turn: bool) -> None:
+        """Note that a thread computes no more for ``holder``."""
+        with self._lock:
+            if holder is None:
+                self._owners -= 1
+                if self._behind and not self._owners:
+                    self._free.notify_all()
+                return
+            turn = self._turns[holder]
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[holder]
+        if has_turn:
+            turn.lock.release()
+
+
+class _Computation:
+    """The turn of one thread, which it gives up while it waits."""
+
+    __slots__ = ("_computing", "_has_turn", "_holder")
+
+    def __init__(self, computing: Computing, holder: str | None) -> None:
+        self._computing, self._holder = computing, holder
+
+    def __enter__(self) -> None:
+        self._has_turn = self._computing.begin(self._holder)
+        _thread.turn = self
+
+    def __exit__(self, *_: object) -> None:
+        _thread.turn = None
+        self._computing.end(self._holder, has_turn=self._has_turn)
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Let others compute during the block, in which this thread waits for something other than the processor."""
+    held: _Computation | None = getattr(_thread, "turn", None)
+    if held is None:
+        yield
+        return
+    held.__exit__()
+    try:
+        yield
+    finally:
+        held.__enter__()

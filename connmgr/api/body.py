@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,18 +19,23 @@ from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
+from connmgr.shares import REST
 
 MAX_DEPTH = 32
 MAX_DIGITS = 400
 MAX_VALUES = 50_000
-"""Most values in a body. A value of three bytes takes a hundred in memory, so its length alone does not limit that; nor
-does it limit the time for which parsing stops all other threads."""
+"""Most values in a token's body. A value of three bytes takes a hundred in memory, so its length alone does not limit
+that; nor does it limit the time for which parsing stops all other threads."""
 
 LISTED_VALUES = 500_000
-"""The same where a request lists connections, categories or files."""
+"""The same where a request lists connections, categories or files, and for the owner."""
 
 LARGE_BYTES = 64 * 1024
 """Bodies above this size are parsed at their sender's pace (:class:`connmgr.shares.Pace`)."""
+
+HUGE_BYTES = 1024 * 1024
+HUGE_REST = 100.0
+"""The rest after bodies above :data:`HUGE_BYTES`: Python's parser lets no other thread run for a millisecond each."""
 
 _PIECE = 64 * 1024
 _BACKSLASHES = re.compile(rb"\\*")
@@ -78,12 +84,12 @@ def read(
     *,
     raw: bool,
     most: int = MAX_VALUES,
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    turn: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> Any:
     """Return the values that ``schema`` loads from a request's body, or from its query if the body is ``raw`` bytes.
 
-    A body may have ``most`` values, and a large one is parsed and loaded within a ``turn``. Without a schema this is an
-    empty dict.
+    A body may have ``most`` values, and a large one is parsed and loaded within a ``turn`` with its rest. Without a
+    schema this is an empty dict.
 
     :raises ConnmgrError: the server has already refused the body.
     :raises UnsupportedMediaType: the body is not declared as JSON in UTF-8.
@@ -103,7 +109,8 @@ def read(
         return {}
     if not is_fed:
         _check_type(environ)
-    with turn() if len(body) > LARGE_BYTES else nullcontext():
+    rest = HUGE_REST if len(body) > HUGE_BYTES else REST
+    with turn(rest) if len(body) > LARGE_BYTES else nullcontext():
         members = ({INPUT: BODY} if is_fed else {}) | parse(body, most)
         return load(schema or _NOTHING, members) if schema or members else {}
 
@@ -173,7 +180,7 @@ def parse(body: bytes, most: int = MAX_VALUES) -> dict[str, Any]:
     if _has_more_values(body, most):
         raise InvalidRequest(f"The request body has more than {most} values; send several smaller requests.")
     try:
-        text = body.decode()
+        text = _decoded(body)
         value = _DECODER.decode(text)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The request body is not UTF-8: bad byte at position {error.start}.") from None
@@ -189,6 +196,17 @@ def parse(body: bytes, most: int = MAX_VALUES) -> dict[str, Any]:
     if _is_too_deep(value):
         raise _too_deep(text)
     return value
+
+
+def _decoded(body: bytes) -> str:
+    """Return a UTF-8 text; in pieces, because a single call over many megabytes stops all other threads meanwhile."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        pieces = [decoder.decode(body[start : start + _PIECE]) for start in range(0, len(body), _PIECE)]
+        return "".join((*pieces, decoder.decode(b"", final=True)))
+    except UnicodeDecodeError:
+        # Its position is the one in the piece.
+        return body.decode()
 
 
 def _has_more_values(body: bytes, most: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import marshmallow
 from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
-from connmgr.api.body import MAX_VALUES, REFUSAL, read
+from connmgr.api.body import LISTED_VALUES, MAX_VALUES, REFUSAL, read
 from connmgr.api.elevate import elevated
 from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
@@ -80,7 +80,7 @@ class Endpoint:
     """Whether its body may have ``max-body`` bytes, because it carries content or lists; others may have 64 KiB."""
 
     most_values: int = MAX_VALUES
-    """Most values in the JSON of its request."""
+    """Most values in the JSON of a token's request; the owner may send as many as where lists are expected."""
 
     public: bool = False
     """Whether it needs no token."""
@@ -112,8 +112,8 @@ class Endpoint:
             known.environ,
             self.request,
             raw=bool(self.raw_body),
-            most=self.most_values,
-            turn=lambda: found.pace.turn(known.holder),
+            most=self.most_values if known.holder else max(self.most_values, LISTED_VALUES),
+            turn=lambda rest: found.pace.turn(known.holder, rest),
         )
         return self._carry_out(found, known, request, self._respond)
 
@@ -142,7 +142,10 @@ class Endpoint:
         with known.held as held:
             try:
                 ready = self._ready(found, known, request, held)
-                response = respond(_awaited(known.turns, lambda: self._viewed(found, known, request, ready)))
+                result = _awaited(known.turns, lambda: self._viewed(found, known, request, ready))
+                # It has none while it has a slot, and its answer may be large.
+                with found.computing.turn(known.holder) if self.waits else nullcontext():
+                    response = respond(result)
                 if known.loan is not None and (why := known.loan.over) is not None:
                     # Its end came too early to find what this request has opened.
                     found.loans.ended_since(known.loan, why)

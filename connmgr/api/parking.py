@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from connmgr.shares import waiting
+
 TURNS = "connmgr.turns"
 """The key in the WSGI environment for the :class:`Turns` of a request."""
 
@@ -52,7 +54,8 @@ class Parked(Exception):
         news = threading.Event()
         self.begin(news.set)
         try:
-            news.wait(max(0.0, self.until - time.monotonic()))
+            with waiting():
+                news.wait(max(0.0, self.until - time.monotonic()))
         finally:
             self.end()
 

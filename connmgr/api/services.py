@@ -25,7 +25,7 @@ from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Pace
+from connmgr.shares import Computing, Pace
 from connmgr.shell.shells import ShellTable
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.table import Tunnels
@@ -61,6 +61,10 @@ class Services:
     anonymous: Caller
     slots: RequestSlots
     pace: Pace
+    computing: Computing
+    upgrades: Pace
+    """The pace at which a token's requests become streams."""
+
     blobs: Blobs
     audit: AuditLog
     subject_names: SubjectNames

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connmgr.errors import Busy
-from connmgr.shares import Shares
+from connmgr.shares import Shares, waiting
 
 STOPS = 16
 """Extra slots for requests that stop something, so that a full daemon can still be freed."""
@@ -38,13 +38,15 @@ class RequestSlots:
             if not stops or not self._stops.acquire(blocking=False):
                 raise Busy(self._reason(holder))
             try:
-                yield
+                with waiting():
+                    yield
             finally:
                 self._stops.release()
             return
         self._add(1)
         try:
-            yield
+            with waiting():
+                yield
         finally:
             self._add(-1)
             self._shares.give_back(holder)

@@ -11,7 +11,7 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import Account, require_valid
+from connmgr.api.account import Account, account, require_valid
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal, load, parse, read_query
 from connmgr.api.endpoint import Endpoint
@@ -25,6 +25,9 @@ HAND_OVER = "connmgr.hand_over"
 """The key in a request's environment for the function that hands over its client's socket."""
 
 FIRST_MESSAGE_SECONDS = 10.0
+
+UPGRADE_REST = 30.0
+"""The rest after a token's upgrade, in terms of the answer 101, which is a small part of the work for a stream."""
 
 _OPENING = "opening"
 """The key among what a request keeps from turn to turn for the stream whose first message it waits for."""
@@ -98,6 +101,7 @@ class StreamEndpoint(Endpoint):
         else:
             asking = self.redeems(opening.ticket, in_path)
             self._admit_caller(found, known, asking)
+        opening.rests = found.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
@@ -113,7 +117,8 @@ def _accept(opening: Opening) -> None:
     hand_over: Callable[[], socket.socket] | None = flask.request.environ.get(HAND_OVER)
     if hand_over is None:
         raise UpgradeRequired("This server has no WebSockets, or more came than the header of one.")
-    opening.accept(hand_over())
+    with services().upgrades.turn(account().holder, UPGRADE_REST):
+        opening.accept(hand_over())
 
 
 def _first_message(found: Services, known: Account, opening: Opening) -> bytes:

@@ -123,6 +123,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
             FED_PATHS,
             allows=lambda caller, path: path in content and caller.may(content[path]),
         ),
+        computing=services.computing,
     )
 
 

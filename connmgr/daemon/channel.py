@@ -36,8 +36,7 @@ class ChannelServer(receiving.ReceivingServer, Protocol):
     def join(self, channel: ClientChannel, holder: str) -> bool: ...
     def leave(self, channel: ClientChannel) -> None: ...
 
-    @property
-    def crowded(self) -> bool: ...
+    def crowded(self, holder: str | None) -> bool: ...
     def pull_trigger(self) -> None: ...
 
 
@@ -150,7 +149,7 @@ class ClientChannel(receiving.ReceivingChannel):
         return ClientCancellation(self.server.departures, lambda: self.handed_over or self.socket)
 
     def readable(self) -> bool:
-        if self.handed_over:
+        if self.handed_over or (self.rests_until and time.monotonic() < self.rests_until):
             return False
         if self.parked is not None:
             # A leaving client must be noticed, so the socket is read until one more request has come.
@@ -169,8 +168,12 @@ class ClientChannel(receiving.ReceivingChannel):
             # Nobody waits for the answer any more, and nothing was begun.
             self.connected = self.connected and not has_left(self.socket)
         try:
-            while self._answer(self.requests[0]):
-                if self.server.crowded or not (self.requests or self._next_arrives()):
+            answered = True
+            while answered:
+                holder = self.holder
+                with self.server.computing.turn(holder):
+                    answered = self._answer(self.requests[0])
+                if answered and (self.server.crowded(holder) or not (self.requests or self._next_arrives())):
                     break
         finally:
             self.last_activity = time.time()

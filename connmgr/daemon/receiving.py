@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
 from connmgr.fs.bodies import ArrivingBody
+from connmgr.shares import Computing, Rests, waiting
 
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
@@ -30,6 +32,10 @@ each of these bytes. A slot and a thread belong to it meanwhile."""
 KEEP_ALIVE_SECONDS = 0.02
 """The answering thread waits this long for the next request: handing that to another thread costs more than Flask."""
 
+RECEIVING_REST = 4.0
+SHORTEST_REST_SECONDS = 0.001
+"""The main thread, which serves all clients, spends at most a fifth of its time with what those of a token send."""
+
 UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 """Bytes of an upload received at once, just below the size that the C library returns to the system."""
 
@@ -38,7 +44,9 @@ class ReceivingServer(Protocol):
     """The parts of the server that receiving uses."""
 
     bodies: Bodies
+    computing: Computing
     keep_alive_threads: threading.BoundedSemaphore
+    rests: Rests
 
     def add_task(self, channel: Any) -> None: ...
 
@@ -55,6 +63,9 @@ class ReceivingChannel(SendingChannel):
     handed_over: socket.socket | None = None
     """The client's socket if it now belongs to a stream, so that this channel must not use it."""
 
+    rests_until = 0.0
+    """The main thread reads nothing from a token's client until this time of ``time.monotonic``."""
+
     _lingering_until = 0.0
     """Arriving data is discarded until this time, in seconds since 1970; 0 for no discarding."""
 
@@ -65,6 +76,11 @@ class ReceivingChannel(SendingChannel):
 
     def parser_class(self, adjustments: Adjustments) -> RequestParser:  # type: ignore[override]
         return RequestParser(adjustments, self._sender_of, self.server.bodies)
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the threads its oldest request uses (:mod:`connmgr.shares`)."""
+        raise NotImplementedError
 
     def _sender_of(self, authorization: str) -> Caller | None:
         """Return the sender of a request by its Authorization header; raise :class:`connmgr.errors.Busy`."""
@@ -96,7 +112,9 @@ class ReceivingChannel(SendingChannel):
                 return False
         except (OSError, ValueError):
             return False
-        with self._receiving:
+        holder = self.holder
+        # The turn comes first: the main thread must not wait for it behind the lock.
+        with self.server.computing.turn(holder) if holder is not None else nullcontext(), self._receiving:
             try:
                 data = receiving.recv(self._receive_bytes)
             except OSError:
@@ -157,7 +175,9 @@ class ReceivingChannel(SendingChannel):
             if receiving is None:
                 return b""
             poll.register(receiving, select.POLLIN)
-            if not poll.poll(max(0.0, timeout) * 1000):
+            with waiting():
+                has_come = bool(poll.poll(max(0.0, timeout) * 1000))
+            if not has_come:
                 raise TransferFailed(
                     f"The request's body came too slowly: it may make the daemon wait for {INFLOW_SECONDS:g} s at a "
                     f"time, and has at least {INFLOW_BYTES_PER_SECOND // 1024} KiB/s."
@@ -175,7 +195,9 @@ class ReceivingChannel(SendingChannel):
                 return b""
             poll.register(receiving, select.POLLIN)
             poll.register(stop, select.POLLIN)
-            if any(descriptor == stop for descriptor, _ in poll.poll()):
+            with waiting():
+                happened = poll.poll()
+            if any(descriptor == stop for descriptor, _ in happened):
                 return None
         except (OSError, ValueError):
             return b""
@@ -197,6 +219,12 @@ class ReceivingChannel(SendingChannel):
         return bytes(super().recv(max(buffer_size, self._receive_bytes)))
 
     def handle_read(self) -> None:
+        holder, began = self.holder, time.thread_time()
+        self._read_once()
+        rest = self.server.rests.after(holder or None, time.thread_time() - began)
+        self.rests_until = time.monotonic() + rest if rest >= SHORTEST_REST_SECONDS else 0.0
+
+    def _read_once(self) -> None:
         with self._receiving:
             # The main thread polled many sockets. Since then a thread may have answered this client, and read on, or
             # handed its socket over to a stream, whose data these would be.

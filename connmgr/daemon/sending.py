@@ -8,6 +8,8 @@ from typing import Any
 
 from waitress.channel import ClientDisconnected, HTTPChannel
 
+from connmgr.shares import waiting
+
 DIRECT_BYTES = 32 * 1024
 """Smaller pieces of a response go through waitress's buffers; larger ones are sent directly."""
 
@@ -59,7 +61,8 @@ class SendingChannel(HTTPChannel):
             whole, self._header = self._header + data, b""
             sent = self._send_now(memoryview(whole))
             if sent < len(whole):
-                super().write_soon(whole[sent:])
+                with waiting():
+                    super().write_soon(whole[sent:])
         else:
             self._send_header()
             self._send_all(data)
@@ -117,4 +120,6 @@ class SendingChannel(HTTPChannel):
         ends = getattr(select, "POLLRDHUP", 0) if leaving else 0
         poll.register(descriptor, select.POLLOUT | ends)
         waited = min(seconds, POLL_SECONDS) * 1000
-        return any(event & (select.POLLERR | select.POLLHUP | ends) for _, event in poll.poll(waited))
+        with waiting():
+            happened = poll.poll(waited)
+        return any(event & (select.POLLERR | select.POLLHUP | ends) for _, event in happened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import sys
 import threading
@@ -19,10 +20,11 @@ from connmgr.daemon.channel import ClientChannel
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Bodies
+from connmgr.daemon.receiving import RECEIVING_REST
 from connmgr.daemon.threads import Threads
 from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
-from connmgr.shares import Shares
+from connmgr.shares import Computing, Rests, Shares
 
 QUICK_THREADS = 16
 """Threads in addition to the slots for slow requests, so that quick requests never wait for a slow one."""
@@ -96,7 +98,8 @@ class Server(TcpWSGIServer):
     """Serves ``application`` on a bound socket, and on the Unix socket ``beside`` it, during :meth:`run`.
 
     ``slots`` is the number of simultaneous slow requests, ``max_body`` is in bytes, ``sender_of`` returns the sender of
-    a request by its Authorization header if that is valid, and ``bodies`` says where bodies go.
+    a request by its Authorization header if that is valid, ``bodies`` says where bodies go, and ``computing`` who may
+    compute now.
     """
 
     channel_class = ClientChannel
@@ -112,8 +115,10 @@ class Server(TcpWSGIServer):
         max_body: int,
         sender_of: Callable[[str], Caller | None],
         bodies: Bodies,
+        computing: Computing,
     ) -> None:
         self.sender_of = sender_of
+        self.computing = computing
         self.bodies = bodies
         self._shares = Shares(TOKEN_CONNECTIONS, TOKENS_CONNECTIONS)
         # Clients of several threads may show their tokens at the same time.
@@ -125,6 +130,7 @@ class Server(TcpWSGIServer):
         self._shut_down = False
         self._next_drop = 0.0
         self.parked_channels = ParkedChannels()
+        self.rests = Rests(RECEIVING_REST)
         self.departures = Departures()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
         super().__init__(
@@ -147,8 +153,17 @@ class Server(TcpWSGIServer):
             if left <= 0:
                 return
             self._drop()
-            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due())
+            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due(), self._until_rested())
             wasyncore.loop(timeout=pause, use_poll=True, map=self._sockets, count=1)
+
+    def _until_rested(self) -> float:
+        """Return the seconds until the first client may be read again whose token rests."""
+        if not self.rests.are_due:
+            return POLL_SECONDS
+        now = time.monotonic()
+        ends = [one.rests_until for one in list(self.active_channels.values()) if one.rests_until > now]
+        # poll(2) counts whole milliseconds; rounded down, the last one would be spent awake.
+        return math.ceil((min(ends) - now) * 1000) / 1000 if ends else POLL_SECONDS
 
     def wake(self) -> None:
         """End a wait in :meth:`run`; safe in a signal handler and in any thread, at any time."""
@@ -165,10 +180,9 @@ class Server(TcpWSGIServer):
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
 
-    @property
-    def crowded(self) -> bool:
-        """Whether requests wait for a thread."""
-        return bool(self.task_dispatcher.crowded)  # type: ignore[attr-defined]
+    def crowded(self, holder: str | None) -> bool:
+        """Whether requests wait for a thread that answers one of ``holder``."""
+        return bool(self.task_dispatcher.crowded(holder))  # type: ignore[attr-defined]
 
     @property
     def busy(self) -> bool:

@@ -29,10 +29,11 @@ class Threads(ThreadedTaskDispatcher):
         self._adding = threading.Lock()
         self._held_back: deque[tuple[str | None, Any]] = deque()
 
-    @property
-    def crowded(self) -> bool:
-        """Whether tasks wait for a thread."""
-        return bool(self.queue or self._held_back)
+    def crowded(self, holder: str | None) -> bool:
+        """Whether tasks wait for a thread that serves ``holder``: the owner's makes room for no token's share."""
+        if self.queue and len(self.queue) > len(self.threads) - self.active_count:
+            return True
+        return bool(self._held_back) and holder is not None
 
     def add_task(self, task: Any) -> None:
         holder = task.holder

@@ -36,7 +36,7 @@ from connmgr.rights.subjects import SubjectsOf, Work
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
-from connmgr.shares import Pace
+from connmgr.shares import Computing, Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.terminals.recording import Recordings
@@ -102,6 +102,8 @@ def open_services(
         anonymous=anonymous,
         slots=slots,
         pace=Pace(),
+        computing=Computing(),
+        upgrades=Pace(),
         blobs=blobs,
         audit=audit,
         subject_names=names,

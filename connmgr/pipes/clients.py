@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from connmgr.errors import BadFrame, ConnmgrError, InternalError, UpgradeRequired
 from connmgr.plugin import Deadline
+from connmgr.shares import Rests
 from connmgr.streams import frames
 from connmgr.streams.endpoints import Endpoint, Outbox, Outcome, Receiver
 from connmgr.streams.frames import MAX_FRAME_BYTES
@@ -46,6 +48,14 @@ GOODBYE_SECONDS = 5.0
 """Seconds in which a client must read the last frames and answer the close."""
 
 RECEIVE_BYTES = 256 * 1024
+FRAMES_AT_ONCE = 16
+SMALL_FRAME_BYTES = 1024
+"""After :data:`FRAMES_AT_ONCE` frames of fewer bytes others have their turn, and a token's clients rest. It is not
+their length that takes the time."""
+
+FRAMES_REST = 4.0
+"""Small frames of a token may take a fifth of the time of the thread that serves all streams."""
+
 MAX_PENDING_BYTES = 2 * 1024 * 1024
 """Most unread bytes of a client, beyond which it is considered gone; its window does not limit answers to pings."""
 
@@ -67,6 +77,9 @@ class Opening:
     holder: str | None = None
     """Whose share of the streams it counts for."""
 
+    rests: Rests
+    """The rests of its token's clients between many small frames."""
+
     has_ended: Callable[[], bool]
     """Returns whether that token has become invalid."""
 
@@ -77,6 +90,7 @@ class Opening:
         # The loop reads the first message, until a thread asks for it.
         self._reading = threading.Lock()
         self.has_ended = lambda: False
+        self.rests = Rests(FRAMES_REST)
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         try:
             self._key = require_upgrade(header)
@@ -196,6 +210,10 @@ class WebSocket:
         self._received, self._refused, self._left = received, refused, left
         self._outbox = Outbox(self._socket.send)
         self._awaits_room = False
+        self._holder, self._rests = opening.holder, opening.rests
+        self._is_resting = False
+        """Whether some of what came is not handled yet; no more is read meanwhile."""
+        self._watched = 0
         self._heard = True
         self._silences = 0
         # Whether we have sent the last frame, whether the client has, and whether the socket is closed.
@@ -224,18 +242,24 @@ class WebSocket:
 
     def _begin(self) -> None:
         # Frames may have come with the first message.
-        self._handle_all()
-        if not self._closed:
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+        self._handle_on()
 
-    @property
-    def _events(self) -> int:
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._awaits_room else 0)
+    def _watch(self) -> None:
+        """Watch the socket for what is wanted now."""
+        reads = 0 if self._is_resting else selectors.EVENT_READ
+        events = reads | (selectors.EVENT_WRITE if self._awaits_room else 0)
+        if self._closed or events == self._watched:
+            return
+        self._watched = events
+        if events:
+            self._loop.watch(self._socket.fileno(), events, self._ready)
+        else:
+            self._loop.unwatch(self._socket.fileno())
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             self._flush()
-        if events & selectors.EVENT_READ and not self._closed:
+        if events & selectors.EVENT_READ and not (self._closed or self._is_resting):
             self._receive()
 
     def _receive(self) -> None:
@@ -250,12 +274,20 @@ class WebSocket:
             return
         self._heard = True
         self._codec.feed(data)
-        self._handle_all()
+        self._handle_on()
 
-    def _handle_all(self) -> None:
+    def _handle_on(self) -> None:
+        """Handle what came, but few small frames at once: if some are left, go on after a rest."""
+        began, small = time.thread_time(), 0
+        self._is_resting = False
         try:
             while not self._closed and (message := self._codec.next()) is not None:
                 self._handle(message)
+                small += len(message.payload) < SMALL_FRAME_BYTES
+                if small == FRAMES_AT_ONCE:
+                    self._is_resting = True
+                    self._loop.after(self._rests.after(self._holder, time.thread_time() - began), self._handle_on)
+                    break
         except ProtocolError as refusal:
             if not self._closing:
                 self._refused(refusal)
@@ -264,6 +296,8 @@ class WebSocket:
             # What came with the frame would be lost unnoticed, and the client must not go on as if it had been taken.
             self.close(INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
             raise
+        finally:
+            self._watch()
 
     def _handle(self, message: WebSocketMessage) -> None:
         if message.opcode == CLOSE:
@@ -312,7 +346,7 @@ class WebSocket:
             return
         if bool(self._outbox.size) != self._awaits_room:
             self._awaits_room = not self._awaits_room
-            self._loop.watch(self._socket.fileno(), self._events, self._ready)
+            self._watch()
         if self._closing and self._client_closed and not self._outbox.size:
             self._end()
 

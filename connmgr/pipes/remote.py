@@ -63,6 +63,8 @@ class RemoteProcess:
         self._paused = self._over = False
         self._received = self._looks = 0
         self._quiet_timer: Timer | None = None
+        self._size: tuple[int, int] | None = None
+        """The size to set by :meth:`_resize_later`."""
         self._may_read = threading.Event()
         self._descriptor = channel.fileno()
         if self._descriptor is None:
@@ -93,10 +95,19 @@ class RemoteProcess:
         """Set the size of the terminal, if the process runs, its link works, and it has a terminal."""
         if self._over:
             return
-        if self._descriptor is None:
-            self._loop.work(lambda: self._resize(columns, rows))
-        else:
+        if self._descriptor is not None:
             self._resize(columns, rows)
+            return
+        is_waiting = self._size is not None
+        self._size = columns, rows
+        if not is_waiting:
+            self._loop.work(self._resize_later)
+
+    def _resize_later(self) -> None:
+        """Set the newest size, in a thread that may block: sizes must not pile up before a link that is stuck."""
+        size, self._size = self._size, None
+        if size is not None:
+            self._resize(*size)
 
     def _resize(self, columns: int, rows: int) -> None:
         try:

@@ -9,9 +9,10 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
-from connmgr.pipes.clients import ClientEndpoint, Opening
+from connmgr.pipes.clients import FRAMES_REST, ClientEndpoint, Opening
 from connmgr.pipes.remote import ProcessEndpoint
 from connmgr.plugin import Channel
+from connmgr.shares import Rests
 from connmgr.streams.loop import Loop
 from connmgr.streams.splice import Splice
 from connmgr.streams.websocket import GOING_AWAY
@@ -50,6 +51,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.loop = Loop()
+        self.rests = Rests(FRAMES_REST)
         self._lock = threading.Lock()
         self._open: dict[OpenStream, _Held] = {}
         self._stopping = False

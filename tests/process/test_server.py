@@ -21,12 +21,21 @@ from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
 from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access
-from connmgr.shares import Shares
+from connmgr.shares import Computing, Rests, Shares
+from tests.fs.far_sides import eventually
 
 Application = Callable[..., Iterable[bytes]]
 IDLE_SECONDS = 0.3
 ANSWER_SECONDS = 10.0
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class OfToken(Caller):
+    """A sender with the token ``token``."""
+
+    @property
+    def holder(self) -> str | None:
+        return "token"
 
 
 def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -42,8 +51,9 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
         bound,
         slots=2,
         max_body=100_000,
-        sender_of=lambda header: owner if header == "good" else None,
+        sender_of={"good": owner, "token": OfToken("token", Access(), 0.0)}.get,
         bodies=bodies,
+        computing=Computing(),
     )
 
 
@@ -423,7 +433,7 @@ def test_a_stale_poll_does_not_read_what_a_stream_was_sent() -> None:
     polled.socket = near
     with far, near, polled.hand_over() as handed:
         far.sendall(b"the first message")
-        polled.handle_read()
+        polled._read_once()
         assert handed.recv(100) == b"the first message"
 
 
@@ -440,3 +450,44 @@ def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() ->
     looked_at.socket = Closed(fileno=near.detach())
     with far:
         assert looked_at.check_client_disconnected()
+
+
+@pytest.mark.parametrize(("credential", "rests"), [("token", True), ("good", False), ("none", False)])
+def test_a_token_s_clients_rest_between_readings_and_others_do_not(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, credential: str, *, rests: bool
+) -> None:
+    rested: list[str | None] = []
+
+    def after(_: Rests, holder: str | None, used: float) -> float:
+        assert used > 0
+        rested.append(holder)
+        return receiving.SHORTEST_REST_SECONDS if holder else 0.0
+
+    monkeypatch.setattr(Rests, "after", after)
+    monkeypatch.setattr(Rests, "are_due", True)
+    with connect(serve()) as connection:
+        head = f"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: {credential}\r\nContent-Length: 60000\r\n\r\n"
+        connection.sendall(head.encode())
+        eventually(lambda: bool(rested), "the head of the request is not read")
+        connection.sendall(bytes(60_000))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+    assert ("token" in rested) == rests
+
+
+def test_nothing_is_read_from_a_client_that_rests(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[channel.Channel] = []
+    begin = channel.Channel.__init__
+
+    def note(self: channel.Channel, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **options)
+        made.append(self)
+
+    monkeypatch.setattr(channel.Channel, "__init__", note)
+    with connect(serve()) as connection:
+        eventually(lambda: bool(made), "the client is not accepted")
+        assert made[0].readable()
+        made[0].rests_until = time.monotonic() + ANSWER_SECONDS
+        assert not made[0].readable()
+        made[0].rests_until = 0.0
+        connection.sendall(REQUEST)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")

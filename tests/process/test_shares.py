@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import json
 import select
 import socket
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from marshmallow import ValidationError
 
 from connmgr.api import body
 from connmgr.daemon.server import MAX_CONNECTIONS, TOKEN_CONNECTIONS
 from connmgr.errors import InvalidRequest
+from connmgr.fields import Text
 from connmgr.paths import socket_of
-from connmgr.shares import Pace, Shares
+from connmgr.shares import REST, Pace, Shares
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
@@ -182,7 +185,7 @@ def test_a_large_body_is_refused_before_it_is_read(
 
 
 def test_values_are_counted_before_any_is_built(own_daemon: Daemon) -> None:
-    headers = bearer(own_daemon)
+    headers = {"Authorization": f"Bearer {create(own_daemon, 'secret.decrypt').secret}"}
     before = psutil.Process(own_daemon.pid).memory_info().rss
     bomb = b'{"encrypted": [' + b"[]," * 5_000_000 + b"[]]}"
     answer = send(own_daemon.url, "/secret/decrypt", bomb, headers)
@@ -215,10 +218,16 @@ def test_too_many_values_are_refused_whatever_they_are(text: bytes) -> None:
 
 
 def test_requests_that_list_connections_may_have_more_values(own_daemon: Daemon) -> None:
-    asked = {"connections": [LOCAL] * 60_000}
-    assert send(own_daemon.url, "/connection/info", asked, bearer(own_daemon)).status == 200
-    refused = send(own_daemon.url, "/secret/decrypt", {"encrypted": asked["connections"]}, bearer(own_daemon))
-    assert "more than 50000 values" in refused.message
+    holder, listed = create(own_daemon, "connection.read", "shell.any"), [LOCAL] * 60_000
+    assert holder.send("/connection/info", connections=listed).status == 200
+    assert "more than 50000 values" in holder.send("/shell/exec", values=listed).message
+
+
+def test_the_owner_may_send_as_many_values_to_any_endpoint(own_daemon: Daemon) -> None:
+    asked = {"connection": LOCAL, "command": "echo $V59999", "env": {f"V{number}": "" for number in range(60_000)}}
+    assert "values" not in send(own_daemon.url, "/shell/exec", asked, bearer(own_daemon)).message
+    refused = send(own_daemon.url, "/shell/exec", {"values": [0] * 500_001}, bearer(own_daemon))
+    assert "more than 500000 values" in refused.message
 
 
 @pytest.mark.parametrize("at", range(-3, 4))
@@ -232,9 +241,50 @@ def test_values_are_counted_right_where_pieces_of_the_text_meet(at: int) -> None
             body.parse(json.dumps({"a": content, "b": [0] * values}).encode())
 
 
+@pytest.mark.parametrize(
+    ("size", "rests"),
+    [
+        (body.LARGE_BYTES, []),
+        (body.LARGE_BYTES + 1, [REST]),
+        (body.HUGE_BYTES, [REST]),
+        (body.HUGE_BYTES + 1, [body.HUGE_REST]),
+    ],
+)
+def test_the_rest_after_a_body_grows_with_its_size(size: int, rests: list[float]) -> None:
+    text = b"{}".ljust(size)
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": io.BytesIO(text)}
+    asked: list[float] = []
+
+    def turn(rest: float) -> contextlib.AbstractContextManager[None]:
+        asked.append(rest)
+        return contextlib.nullcontext()
+
+    assert body.read(environ, None, raw=False, turn=turn) == {}
+    assert asked == rests
+
+
+@pytest.mark.parametrize("at", range(-4, 1))
+def test_a_character_may_lie_where_pieces_of_a_text_meet(at: int) -> None:
+    begin = b'{"a": "'
+    whole = begin + b"x" * (body._PIECE - len(begin) + at) + "\U0001f600\u00e4".encode() + b'"}'
+    assert body.parse(whole)["a"].endswith("x\U0001f600\u00e4")
+    broken = whole.replace("\u00e4".encode(), b"\xff")
+    with pytest.raises(InvalidRequest, match=f"not UTF-8: bad byte at position {broken.index(0xFF)}"):
+        body.parse(broken)
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        body.parse(whole[:-3])
+
+
+@pytest.mark.parametrize("before", [0, 65_535, 65_536, 200_000])
+def test_a_lone_surrogate_is_found_wherever_it_is(before: int) -> None:
+    with pytest.raises(ValidationError, match="lone surrogate"):
+        Text().deserialize("x" * before + "\ud800")
+    assert Text().deserialize("x" * before + "\U0001f600") == "x" * before + "\U0001f600"
+
+
 def test_a_token_rests_between_two_large_pieces_of_work_and_others_do_not_wait() -> None:
-    pace = Pace(rest=1000.0, longest=0.3)
-    with pace.turn("a"):
+    pace = Pace(longest=0.3)
+    with pace.turn("a", rest=1000.0):
         sum(range(100_000))
     began = time.monotonic()
     for holder in ("b", None, None):

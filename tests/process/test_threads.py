@@ -60,7 +60,8 @@ def test_a_token_s_requests_wait_for_its_own_and_leave_a_thread_to_the_owner(thr
         threads.add_task(request)
     assert all(request.begun.wait(DEADLINE_SECONDS) for request in (*token[:2], owner)), "the owner waits"
     assert not any(request.begun.is_set() for request in token[2:])
-    assert threads.crowded
+    assert threads.crowded("token")
+    assert not threads.crowded(None), "the owner's thread makes room for a token's share"
     for request in token:
         request.let_go.set()
     assert all(request.begun.wait(DEADLINE_SECONDS) for request in token), "a held back request is never answered"

@@ -100,6 +100,14 @@ def test_a_terminal_has_the_requested_name_and_size_and_later_sizes(opened: Open
     assert stream.finish().status == 130
 
 
+def test_a_size_without_a_terminal_has_no_effect_and_loses_nothing_that_comes_with_it(opened: Open, place: str) -> None:
+    stream = opened({"connection": place, "command": "cat"})
+    stream.resize(100, 30, times=3, then=b"came with it\n")
+    stream.send(4)
+    ended = stream.finish()
+    assert (ended.stdout, ended.stderr, ended.status, ended.code) == (b"came with it\n", b"", 0, 1000)
+
+
 def test_a_login_shell_runs_without_a_command(opened: Open, place: str) -> None:
     stream = opened({"connection": place})
     stream.write(b"echo from the shell\nexit 5\n")

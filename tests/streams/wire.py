@@ -122,9 +122,10 @@ class Stream:
         """Send data."""
         self.send(0, data)
 
-    def resize(self, columns: int, rows: int, times: int = 1) -> None:
-        """Send the size of the terminal ``times`` times in one write."""
-        self._write(self.connection.send(BytesMessage(b"\2" + struct.pack(">HH", columns, rows))) * times)
+    def resize(self, columns: int, rows: int, times: int = 1, then: bytes = b"") -> None:
+        """Send the size of the terminal ``times`` times, and ``then`` data, in one write."""
+        sizes = self.connection.send(BytesMessage(b"\2" + struct.pack(">HH", columns, rows))) * times
+        self._write(sizes + (self.connection.send(BytesMessage(b"\0" + then)) if then else b""))
 
     def await_taken(self) -> None:
         """Wait until the daemon has read all input; it must send no output meanwhile."""

@@ -1,0 +1,169 @@
+"""A token computes in one thread at a time, after the owner, and keeps no other waiting while it waits itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+
+import pytest
+
+from connmgr.api.parking import Parked
+from connmgr.api.slots import RequestSlots
+from connmgr.shares import Computing, Pace, waiting
+from tests.deadlines import DEADLINE_SECONDS
+
+WHILE_SECONDS = 0.1
+"""Time in which something that must not happen is not seen."""
+
+
+class Request:
+    """Computes for ``holder`` in a thread of its own, ``inside`` something, until ``let_go`` is set."""
+
+    def __init__(
+        self,
+        computing: Computing,
+        holder: str | None,
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+        def run() -> None:
+            with computing.turn(holder), inside():
+                self.begun.set()
+                assert self.let_go.wait(DEADLINE_SECONDS)
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    @property
+    def waits(self) -> bool:
+        return not self.begun.wait(WHILE_SECONDS)
+
+    @property
+    def begins(self) -> bool:
+        return self.begun.wait(DEADLINE_SECONDS)
+
+    def end(self) -> None:
+        self.let_go.set()
+        self._thread.join()
+
+
+Begin = Callable[..., Request]
+
+
+@pytest.fixture
+def computing() -> Computing:
+    return Computing(longest=DEADLINE_SECONDS, owner=DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def begin(computing: Computing) -> Iterator[Begin]:
+    """A function that begins a :class:`Request`, which ends with the test at the latest."""
+    with ExitStack() as stack:
+
+        def begun(holder: str | None, **options: Callable[[], AbstractContextManager[object]]) -> Request:
+            request = Request(computing, holder, **options)
+            stack.callback(request.end)
+            return request
+
+        yield begun
+
+
+def test_a_token_computes_in_one_thread_and_another_token_beside_it(begin: Begin) -> None:
+    first = begin("token")
+    assert first.begins
+    second = begin("token")
+    assert second.waits
+    assert begin("another").begins, "a token waits for another one"
+    first.end()
+    assert second.begins, "the turn is not passed on"
+
+
+def test_the_owner_computes_at_once_and_a_token_begins_after_that(begin: Begin) -> None:
+    token = begin("token")
+    assert token.begins
+    owner = [begin(None), begin(None)]
+    assert all(one.begins for one in owner), "the owner waits for a token, or for itself"
+    another = begin("another")
+    assert another.waits
+    for one in owner:
+        one.end()
+    assert another.begins
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        waiting,
+        lambda: RequestSlots(2).taken("token"),
+        lambda: RequestSlots(0).taken("token", stops=True),
+    ],
+    ids=["waiting", "in a slot", "in an extra slot"],
+)
+@pytest.mark.parametrize("holder", ["token", None])
+def test_one_that_waits_lets_others_compute_and_goes_on_after_them(
+    begin: Begin, holder: str | None, inside: Callable[[], AbstractContextManager[object]]
+) -> None:
+    first = begin(holder, inside=inside)
+    assert first.begins
+    second = begin("token")
+    assert second.begins
+    first.let_go.set()
+    second.end()
+    first.end()
+    assert begin("token").begins, "the turn is lost"
+
+
+def test_a_turn_within_a_turn_is_the_same_one(computing: Computing, begin: Begin) -> None:
+    with computing.turn("token"), computing.turn("token"):
+        other = begin("token")
+        assert other.waits
+    assert other.begins
+
+
+def test_whoever_takes_long_keeps_others_waiting_for_a_limited_time() -> None:
+    computing = Computing(longest=0.05, owner=0.05)
+    requests = [Request(computing, holder) for holder in ("token", "token", None, "token")]
+    try:
+        assert all(request.begins for request in requests)
+    finally:
+        for request in requests:
+            request.end()
+    assert not computing._turns, "tokens are never forgotten"
+
+
+def test_a_request_computes_not_while_it_waits_for_its_pace(begin: Begin, computing: Computing) -> None:
+    pace = Pace()
+    first = begin("token", inside=lambda: pace.turn("token"))
+    assert first.begins
+    second = begin("token", inside=lambda: pace.turn("token"))
+    assert second.waits
+    first.let_go.set()
+    with computing.turn("another"):
+        assert second.begins, "it waits for its own turn, which it keeps"
+
+
+def test_a_request_computes_not_while_it_waits_for_news_with_its_thread(begin: Begin, computing: Computing) -> None:
+    told: list[Callable[[], None]] = []
+    subscribed = threading.Event()
+
+    def subscribe(tell: Callable[[], None]) -> Callable[[], None]:
+        told.append(tell)
+        subscribed.set()
+        return lambda: None
+
+    parked = Parked(subscribe, time.monotonic() + DEADLINE_SECONDS)
+
+    def wait() -> None:
+        with computing.turn("token"):
+            parked.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert subscribed.wait(DEADLINE_SECONDS)
+    assert begin("token").begins
+    told[0]()
+    thread.join(WHILE_SECONDS)
+    assert thread.is_alive(), "it goes on beside the other"
