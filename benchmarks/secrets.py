@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.daemon import temporary_daemon
 from benchmarks.timing import interleaved, print_timings
-from connmgr.secrets import envelope
+from connmgr.secrets import sealing
 from connmgr.secrets.passphrases import MODERATE, KeyDerivation, new_salt
 from connmgr.secrets.principals import Access, new_principal, open_sealed
 from connmgr.secrets.vault_key import load
@@ -31,10 +31,10 @@ def main() -> None:
 
 def _in_process() -> None:
     principal, private = new_principal("vault", bytes(32))
-    sealed = envelope.seal(VALUE, [principal], bytes(32))
+    sealed = sealing.seal(VALUE, [principal], bytes(32))
 
     def open_alone() -> str:
-        verified = envelope.verify(sealed, bytes(32))
+        verified = sealing.verify(sealed, bytes(32))
         return verified.open(open_sealed(verified.recipients["vault"][1], principal, private))
 
     with tempfile.TemporaryDirectory() as directory:
@@ -44,7 +44,7 @@ def _in_process() -> None:
         stored = vault.principals.seal(VALUE, access)
         taken = interleaved(
             {
-                "seal, cryptography alone": lambda: envelope.seal(VALUE, [principal], bytes(32)),
+                "seal, cryptography alone": lambda: sealing.seal(VALUE, [principal], bytes(32)),
                 "open, cryptography alone": open_alone,
                 "seal in the vault": lambda: vault.principals.seal(VALUE, access),
                 "open in the vault": lambda: vault.principals.unseal(stored, access),

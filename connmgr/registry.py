@@ -146,6 +146,7 @@ def _contained(problems: list[Problem], plugin: str, owner: str, step: str = "")
 
 
 def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
+    # Neither of two plugins gets a name that both claim: choosing one would be a guess, and connections hold secrets.
     owners = {entry.distribution for entry in others} - {rival.distribution}
     by = f"also offered by {', '.join(sorted(owners))}" if owners else "offered twice by this distribution"
     spellings = sorted({repr(entry.type.name) for entry in others} - {repr(rival.type.name)})

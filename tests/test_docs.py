@@ -273,3 +273,50 @@ def test_what_is_installed_for_the_tests_is_listed() -> None:
     assert sorted(listed["Debian"]) == sorted({*packages, "python3-venv"})
     assert sorted(listed["PyPI"]) == sorted({*names, *(version.distribution for version in VERSIONS)})
     assert sorted(listed["npm"]) == sorted(locked)
+
+
+REFERENCE = re.compile(r":(?:mod|class|func|meth|data|exc|attr):`~?(?P<name>connmgr\w*(?:\.\w+)+)`")
+SOURCE = re.compile(
+    r"(?<![\w./-])(?:connmgr|connmgr_\w+|plugins|tests|examples|benchmarks|scripts)/[\w/]+\.(?:py|sh|md)\b"
+)
+
+
+def _leads_somewhere(name: str) -> bool:
+    """Whether a dotted name is a module of connmgr or its plugins, or a member of one or of a class in one."""
+    words = name.split(".")
+    for end in range(len(words), 0, -1):
+        path = ROOT.joinpath("plugins" if words[0] != "connmgr" else "", *words[:end])
+        if path.with_suffix(".py").is_file():
+            return _says(path.with_suffix(".py").read_text(), words[end:])
+        if path.is_dir():
+            # A package may pass on a name, whose members are then in one of its modules.
+            modules = "\n".join(file.read_text() for file in path.glob("*.py"))
+            return _says((path / "__init__.py").read_text(), words[end : end + 1]) and _says(modules, words[end + 1 :])
+    return False
+
+
+def _says(text: str, words: list[str]) -> bool:
+    return all(re.search(rf"\b{re.escape(word)}\b", text) for word in words)
+
+
+def test_references_of_docstrings_lead_somewhere() -> None:
+    astray = [
+        f"{path.relative_to(ROOT)}: {match['name']}"
+        for folder in ("connmgr", "plugins")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for match in REFERENCE.finditer(path.read_text())
+        if not _leads_somewhere(match["name"])
+    ]
+    assert astray == []
+
+
+def test_files_of_the_project_that_are_named_exist() -> None:
+    pages = {**DOCS, **{name: (ROOT / name).read_text() for name in ("Makefile", "setup.cfg")}}
+    named = {(page, match[0]) for page, text in pages.items() for match in SOURCE.finditer(text)}
+    # docs/PLUGINS.md shows a project of its own.
+    missing = {
+        (page, path)
+        for page, path in named
+        if not (ROOT / path).exists() and not (ROOT / "plugins" / path).exists() and "netns" not in path
+    }
+    assert missing == set()

@@ -15,10 +15,10 @@ from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
 from connmgr.api.group import Group
 from connmgr.api.services import services
-from connmgr.contract.connection import ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange, Outcome
+from connmgr.contract.connection import AddOutcome, ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange
 from connmgr.errors import InvalidRequest
 from connmgr.rights.action import Action
-from connmgr.rights.sight import Position
+from connmgr.rights.visibility import Position
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
@@ -82,7 +82,7 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     end_what_runs(applied.stale)
     see_off(applied.removed)
     return ApplyResponse(
-        added=[Outcome(connection=id, added=new) for id, new in applied.added],
+        added=[AddOutcome(connection=id, added=new) for id, new in applied.added],
         removed=list(applied.removed.connections),
     )
 
@@ -160,7 +160,7 @@ def _parts(request: ApplyRequest) -> Iterator[tuple[Action, dict[str, Any]]]:
         yield action, {**about, "positions": positions}
         if isinstance(entry, EntryToAdd) and entry.label is not None:
             reached[entry.label] = authorisation.subjects(about).connections
-            position = authorisation.sight.position(entry.name, entry.data, positions)
+            position = authorisation.visibility.position(entry.name, entry.data, positions)
             positions[entry.label] = position._replace(category=about.get("category", position.category))
     if request.remove:
         yield REMOVE, {"connections": list(request.remove)}

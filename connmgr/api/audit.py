@@ -10,7 +10,7 @@ from connmgr.api.account import caller, detail
 from connmgr.api.group import Group
 from connmgr.api.services import services
 from connmgr.audit.entry import TEXTS
-from connmgr.audit.query import Wanted, search
+from connmgr.audit.query import EntryFilter, search
 from connmgr.audit.verify import verify
 from connmgr.contract.audit import (
     AuditForgetRequest,
@@ -59,7 +59,7 @@ def query(request: AuditQueryRequest) -> AuditQueryResponse:
     only in those of its own.
     """
     authorisation, path = services().authorisation, services().audit.path
-    wanted = Wanted(
+    wanted = EntryFilter(
         request.since,
         request.until,
         request.token,

@@ -230,7 +230,7 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     wanted = Wanted(request.user, caller().token, gives=True, password=request.password)
     [id] = each_elevated([request.connection], replace(wanted, password=None))
     if grant is not None:
-        services().authorisation.sight.require(grant, [id])
+        services().authorisation.visibility.require(grant, [id])
     # It exists, and the connection below it can be elevated.
     services().vault.connections.get(id)
     each_elevated([request.connection], wanted)

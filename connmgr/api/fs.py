@@ -42,7 +42,7 @@ from connmgr.rights.grant import Grant
 from connmgr.rights.limits import puts_programs
 from connmgr.rights.path_rules import told
 from connmgr.rights.rule import READ, WRITE
-from connmgr.rights.sight import Sight
+from connmgr.rights.visibility import Visibility
 
 BLOB_PATH = "/fs/blob"
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
@@ -70,7 +70,7 @@ REACHING = (
 """Errors that any file operation may have."""
 
 
-def _goes_back(_sight: Sight, grant: Grant, request: Mapping[str, Any]) -> None:
+def _goes_back(_visibility: Visibility, grant: Grant, request: Mapping[str, Any]) -> None:
     """Refuse a pattern that rules over paths cannot judge before its machine is asked."""
     if grant.has_rules_over_paths:
         listing.split_pattern(request["pattern"])

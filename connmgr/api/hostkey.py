@@ -8,7 +8,7 @@ from connmgr.api.group import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.connection import (
-    ForgottenKey,
+    ForgottenHostKey,
     HostKeyForgetRequest,
     HostKeyForgetResponse,
     HostKeyTrustRequest,
@@ -73,7 +73,9 @@ def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
     vault, registry = services().vault, services().registry
     forgotten = chain.forget_host_keys(vault, registry, request.connection, request.host, caller().access)
     detail(removed=[key.key for key in forgotten if not key.kept])
-    return HostKeyForgetResponse(keys=[ForgottenKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten])
+    return HostKeyForgetResponse(
+        keys=[ForgottenHostKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten]
+    )
 
 
 def _require_own() -> None:

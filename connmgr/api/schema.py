@@ -29,7 +29,6 @@ from connmgr.contract.message import (
     PATH,
     SEQUENCES,
     USER,
-    Described,
     Fact,
     Field,
     Keys,
@@ -38,6 +37,7 @@ from connmgr.contract.message import (
     OneOf,
     Pattern,
     Range,
+    SchemaMembers,
     Wrong,
     fields_of,
     unwrapped,
@@ -406,7 +406,7 @@ def _bounded(facts: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
             case Pattern(expression, error, published):
                 validators.append(validate.Regexp(expression, error=error))
                 described |= {"pattern": published} if published else {}
-            case Described(members):
+            case SchemaMembers(members):
                 described |= members
     if validators:
         options = {**options, "validate": validators[0] if len(validators) == 1 else validators}

@@ -23,7 +23,7 @@ from connmgr.contract.shell import (
     ExecResponse,
     ListedShell,
     ListRequest,
-    RunningCommand,
+    RunningCommandInfo,
     ShellInfo,
     ShellListResponse,
     StartRequest,
@@ -34,7 +34,7 @@ from connmgr.fs.bodies import ArrivingBody, ArrivingInput
 from connmgr.rights.action import Action, always
 from connmgr.rights.limits import stops_others
 from connmgr.shell.commands import CommandStart, begin_command
-from connmgr.shell.shells import ShellRef, ShellStatus
+from connmgr.shell.shells import ShellActivity, ShellRef
 
 group = Group(
     "shell",
@@ -249,14 +249,14 @@ def _begun(request: ExecRequest, command: Command) -> AbstractContextManager[Com
     )
 
 
-def visible_shells(connection: str | None = None) -> list[ShellStatus]:
+def visible_shells(connection: str | None = None) -> list[ShellActivity]:
     """Return the states of all shells that the caller may see, or of those of one connection."""
     shells = services().shells.status(connection)
     visible = set(services().authorisation.visible(caller(), {shell.connection for shell in shells}))
     return [shell for shell in shells if shell.connection in visible]
 
 
-def _listed(shell: ShellStatus, *, locked: bool) -> ListedShell:
+def _listed(shell: ShellActivity, *, locked: bool) -> ListedShell:
     return ListedShell(
         connection=shell.connection,
         session=shell.session,
@@ -272,7 +272,7 @@ def _listed(shell: ShellStatus, *, locked: bool) -> ListedShell:
     )
 
 
-def _visible_command(command: Command | None) -> RunningCommand | None:
+def _visible_command(command: Command | None) -> RunningCommandInfo | None:
     """Return what the caller may see of a running command."""
     if command is None or command.requester is None:
         return None
@@ -281,4 +281,4 @@ def _visible_command(command: Command | None) -> RunningCommand | None:
         return None
     words = command.text or shlex.join(word.decode(errors="replace") for word in command.argv).encode()
     text = words.decode(errors="replace")[:SHOWN_CHARACTERS]
-    return RunningCommand(command=text, client=requester.client, token=requester.token_name)
+    return RunningCommandInfo(command=text, client=requester.client, token=requester.token_name)

@@ -54,7 +54,7 @@ def entry_of(
     about: Mapping[str, Any],
     details: Mapping[str, Any],
     mac: Callable[[bytes], bytes],
-    text: Text,
+    text: CommandText,
 ) -> dict[str, Any]:
     """Return the members of an entry about a request, without those of the chain and the names."""
     entry: dict[str, Any] = {"time": moment()}
@@ -68,7 +68,7 @@ def entry_of(
 
 
 @dataclass(frozen=True)
-class Text:
+class CommandText:
     """Decides what is recorded of a command's text: by default that of tokens' requests, without known secrets.
 
     A secret that the daemon does not know, because somebody typed it, is recorded like any other word.

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from connmgr.audit.entry import Text, entry_of, moment
+from connmgr.audit.entry import CommandText, entry_of, moment
 from connmgr.errors import AuditUnavailable, ConnmgrError, IntegrityError, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor, Anchors
 from connmgr.vault.backends import sync_directory
@@ -92,7 +92,7 @@ class ChainLink:
     log: str | None
 
 
-class Chain:
+class HashChain:
     """The hashes of a log, under ``key`` (32 bytes): each entry contains the hash of the line before it."""
 
     def __init__(self, key: bytes) -> None:
@@ -108,10 +108,10 @@ class Chain:
         return self.hash(b"beginning of " + log.encode())
 
 
-def open_chain(principals: Principals, database: Database) -> tuple[Chain, Anchors]:
+def open_chain(principals: Principals, database: Database) -> tuple[HashChain, Anchors]:
     """Return the chain and the anchors of a vault's logs, under keys that rotations of its key do not change."""
     chain, anchors = (principals.lasting_key(purpose) for purpose in (b"connmgr.chain", b"connmgr.anchors"))
-    return Chain(chain), Anchors(database, anchors)
+    return HashChain(chain), Anchors(database, anchors)
 
 
 def link_of(line: bytes) -> ChainLink | None:
@@ -142,11 +142,11 @@ class AuditLog:
     def __init__(
         self,
         path: Path,
-        chain: Chain,
+        chain: HashChain,
         anchors: AnchorStore,
         mac: Callable[[bytes], bytes],
         *,
-        text: Text | None = None,
+        text: CommandText | None = None,
         names: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda _: {},
         max_bytes: int = MAX_BYTES,
         ship: Callable[..., object] = lambda **_: None,
@@ -157,14 +157,14 @@ class AuditLog:
         """
         self.path, self.chain, self.anchors = path, chain, anchors
         self._mac, self._names, self._ship = mac, names, ship
-        self._text = text or Text()
+        self._text = text or CommandText()
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._syncing, self._anchoring = threading.Lock(), threading.Lock()
         self._synced = 0
         self._failing = self._adrift = self._forked = False
         self._closing, self._news = threading.Event(), threading.Event()
-        self._here = Whereabouts.of(path)
+        self._here = LogLocation.of(path)
         self._writer = secrets.token_hex(8)
         self._first = 0
         self.lost = 0
@@ -380,7 +380,7 @@ class AuditLog:
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class LogLocation:
     """Where a log is: on a machine, and in a directory of it."""
 
     place: str
@@ -390,7 +390,7 @@ class Whereabouts:
     """As in :attr:`Anchor.machine`."""
 
     @classmethod
-    def of(cls, path: Path) -> Whereabouts:
+    def of(cls, path: Path) -> LogLocation:
         """Return the whereabouts of the log with the current file ``path``."""
         return cls(f"{os.uname().nodename}:{path.parent.resolve()}", machine_id())
 
@@ -430,7 +430,7 @@ class ResumePoint:
 
 
 def resume_point(
-    path: Path, here: Whereabouts, chain: Chain, known: Mapping[str, Anchor], *, is_shared: bool
+    path: Path, here: LogLocation, chain: HashChain, known: Mapping[str, Anchor], *, is_shared: bool
 ) -> ResumePoint:
     """Return where the log ``path`` continues, or begins; ``known`` are the vault's anchors by logs.
 
@@ -460,7 +460,7 @@ def resume_point(
     return ResumePoint(log, anchor.first, max(anchor.seq, end.seq), reached, remarks)
 
 
-def _others(others: list[Anchor], here: Whereabouts, is_shared: bool) -> dict[str, Any]:
+def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[str, Any]:
     """Return the remarks of a log that begins in a vault that knows ``others``."""
     gone = [one for one in others if is_missed(one, here, is_shared=is_shared)]
     kept = [one for one in others if one not in gone]
@@ -472,7 +472,7 @@ def _others(others: list[Anchor], here: Whereabouts, is_shared: bool) -> dict[st
     return told
 
 
-def is_missed(anchor: Anchor, here: Whereabouts, *, is_shared: bool) -> bool:
+def is_missed(anchor: Anchor, here: LogLocation, *, is_shared: bool) -> bool:
     """Whether the files of a log should be on this machine, and are not where its anchor says.
 
     Only a vault that several machines share has logs that are rightly somewhere else. A directory that this user may
@@ -615,7 +615,7 @@ def find_end(path: Path) -> End:
     return end or End(unchained)
 
 
-def reaches(path: Path, chain: Chain, hash: str) -> bool:
+def reaches(path: Path, chain: HashChain, hash: str) -> bool:
     """Whether the chain leads from the end of the log ``path`` back to the line with ``hash``, each line intact."""
     expected = None
     with opened(path) as files:

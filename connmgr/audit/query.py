@@ -31,7 +31,7 @@ Sees = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EntryFilter:
     """The conditions of a search, all of which an entry must meet. Times are aware."""
 
     since: datetime | None = None
@@ -68,7 +68,7 @@ class Wanted:
 
 
 def search(
-    path: Path, wanted: Wanted, sees: Sees, limit: int, before: int | None = None
+    path: Path, wanted: EntryFilter, sees: Sees, limit: int, before: int | None = None
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Return at most ``limit`` entries with numbers below ``before``, and the ``before`` to continue with.
 

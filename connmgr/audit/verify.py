@@ -21,9 +21,9 @@ from connmgr.audit.log import (
     LAG_SECONDS,
     RESUMED,
     AnchorStore,
-    Chain,
     ChainLink,
-    Whereabouts,
+    HashChain,
+    LogLocation,
     is_missed,
     lag,
     link_of,
@@ -72,7 +72,7 @@ SENTENCES = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class LogFault:
     """A fault in the entries ``seq`` to ``last``, in a ``line`` that is not an entry, or in the whole log."""
 
     kind: str
@@ -131,7 +131,7 @@ class Verdict:
     anchored: int | None = None
     """The number of the last entry that the vault has anchored."""
 
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[LogFault] = field(default_factory=list)
     number: int = 0
     """The number of faults; ``faults`` has the first of them."""
 
@@ -151,7 +151,7 @@ class Verdict:
         del shown["log"]
         return shown
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: LogFault) -> None:
         """Add a fault, or extend the last one if it continues."""
         before = self.faults[-1] if self.faults else None
         goes_on = before and before.last and fault == replace(before, seq=before.last + 1, last=fault.last)
@@ -163,7 +163,7 @@ class Verdict:
             self.faults.append(fault)
 
 
-def verify(path: Path, chain: Chain, anchors: AnchorStore, also: Iterable[Path] = ()) -> Verdict:
+def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Path] = ()) -> Verdict:
     """Verify all files of the log ``path``, also while a daemon writes it, and every other log that the vault knows.
 
     ``also`` are further directories with logs, such as those of other machines.
@@ -175,7 +175,7 @@ def verify(path: Path, chain: Chain, anchors: AnchorStore, also: Iterable[Path] 
     for directory in asked:
         if not list(directory.glob(f"{FILE_NAME}*")):
             raise FileNotFoundError(errno.ENOENT, "no audit log", str(directory))
-    verdict, here = Verdict(), Whereabouts.of(path)
+    verdict, here = Verdict(), LogLocation.of(path)
     # The end as of before reading, the beginning as of after it, because both only move forward.
     before = _known(anchors, verdict)
     in_place = [one for one in before.values() if one.place == here.place]
@@ -205,7 +205,7 @@ def verify(path: Path, chain: Chain, anchors: AnchorStore, also: Iterable[Path] 
     return verdict
 
 
-def _other_files(walk: Walk, asked: Iterable[Path], known: Mapping[str, Anchor], here: Whereabouts) -> list[Path]:
+def _other_files(walk: Walk, asked: Iterable[Path], known: Mapping[str, Anchor], here: LogLocation) -> list[Path]:
     """Return the current files of logs in the directories ``asked`` for, and in other directories of this machine.
 
     Those are where the vault knows a log, and where the log of ``walk`` was before: the original of a copy.
@@ -225,7 +225,7 @@ def _known(anchors: AnchorStore, verdict: Verdict) -> dict[str, Anchor]:
     try:
         return dict(anchors.all())
     except IntegrityError:
-        verdict.add(Fault(UNANCHORED, more=", or its anchor there was changed"))
+        verdict.add(LogFault(UNANCHORED, more=", or its anchor there was changed"))
         return {}
 
 
@@ -234,17 +234,17 @@ def _check_ends(walk: Walk, after: Mapping[str, Anchor]) -> None:
     verdict, now, anchor = walk.verdict, after.get(walk.verdict.log or ""), walk.anchor
     if now is None:
         if verdict.entries:
-            verdict.add(Fault(UNANCHORED, walk.shown(None)))
+            verdict.add(LogFault(UNANCHORED, walk.shown(None)))
         return
     if verdict.first is not None and verdict.first > now.first:
-        verdict.add(Fault(MISSING, walk.shown(None), now.first, verdict.first - 1))
+        verdict.add(LogFault(MISSING, walk.shown(None), now.first, verdict.first - 1))
     if anchor is None:
         return
     verdict.anchored = anchor.seq
     if walk.seq < anchor.seq:
-        verdict.add(Fault(CUT_OFF, walk.name, walk.seq + 1, anchor.seq))
+        verdict.add(LogFault(CUT_OFF, walk.name, walk.seq + 1, anchor.seq))
     elif walk.anchored not in (anchor.hash, None) and not _told(verdict, anchor.seq):
-        verdict.add(Fault(CHANGED, walk.name, anchor.seq, anchor.seq))
+        verdict.add(LogFault(CHANGED, walk.name, anchor.seq, anchor.seq))
     if walk.seq > anchor.seq:
         after_it, cause = walk.seq - anchor.seq, "as after a crash"
         if lag(anchor, walk.line) > LAG_SECONDS:
@@ -256,13 +256,13 @@ def _told(verdict: Verdict, seq: int) -> bool:
     return any(one.kind == CHANGED and one.seq and one.last and one.seq <= seq <= one.last for one in verdict.faults)
 
 
-def _compared(walk: Walk, other: Walk, chain: Chain) -> str:
+def _compared(walk: Walk, other: Walk, chain: HashChain) -> str:
     """Return whether ``other``, a log with the id of ``walk``, is a :data:`COPY` of it or a :data:`FORK`; say so."""
     short, long = sorted((walk, other), key=lambda one: one.seq)
     if short.seq < (long.verdict.first or 0) or reaches(long.path, chain, short.hash):
         walk.verdict.remarks.append(f"{other.path.parent} has a copy of this log, up to entry {other.seq}.")
         return COPY
-    walk.verdict.add(Fault(FORK, more=f": {other.path.parent} has one, up to entry {other.seq}"))
+    walk.verdict.add(LogFault(FORK, more=f": {other.path.parent} has one, up to entry {other.seq}"))
     return FORK
 
 
@@ -271,7 +271,7 @@ def _list(
     walks: list[Walk],
     copies: Mapping[Path, str],
     known: Mapping[str, Anchor],
-    here: Whereabouts,
+    here: LogLocation,
     *,
     is_shared: bool,
 ) -> None:
@@ -294,7 +294,7 @@ def _list(
         log = KnownLog(anchor.log, anchor.host, anchor.directory, anchor.seq, anchor.time, state)
         verdict.logs.append(log)
         if state == GONE:
-            verdict.add(Fault(GONE, more=f": {log.where}"))
+            verdict.add(LogFault(GONE, more=f": {log.where}"))
 
 
 def _check_mentioned(verdict: Verdict, walks: list[Walk], known: Mapping[str, Anchor]) -> None:
@@ -311,7 +311,7 @@ def _check_mentioned(verdict: Verdict, walks: list[Walk], known: Mapping[str, An
             verdict.remarks.append(f"The vault was told to forget a missing log: {log.where}.")
         else:
             verdict.logs.append(log)
-            verdict.add(Fault(GONE, more=f", and the vault no longer knows it: {log.where}"))
+            verdict.add(LogFault(GONE, more=f", and the vault no longer knows it: {log.where}"))
 
 
 class Walk:
@@ -324,7 +324,7 @@ class Walk:
     def __init__(
         self,
         path: Path,
-        chain: Chain,
+        chain: HashChain,
         verdict: Verdict,
         known: Mapping[str, Anchor],
         log: str | None,
@@ -374,7 +374,7 @@ class Walk:
     def through(
         cls,
         path: Path,
-        chain: Chain,
+        chain: HashChain,
         verdict: Verdict,
         known: Mapping[str, Anchor],
         log: str | None,
@@ -412,7 +412,7 @@ class Walk:
             elif self._waiting is None and line.startswith(b'{"seq":') and line.endswith(b"}\n"):
                 self._unchained += 1
             elif line.endswith(b"\n"):
-                self.verdict.add(Fault(NO_ENTRY, name, line=number))
+                self.verdict.add(LogFault(NO_ENTRY, name, line=number))
             else:
                 self.verdict.remarks.append(f"{name} ends in half a line, as after a crash.")
 
@@ -424,10 +424,10 @@ class Walk:
         for first, last, name in self._missing:
             for late in sorted(seq for seq in self._late if first <= seq <= last):
                 if late > first:
-                    self.verdict.add(Fault(MISSING, name, first, late - 1))
+                    self.verdict.add(LogFault(MISSING, name, first, late - 1))
                 first = late + 1
             if first <= last:
-                self.verdict.add(Fault(MISSING, name, first, last))
+                self.verdict.add(LogFault(MISSING, name, first, last))
         if self._unchained:
             self.verdict.remarks.append(f"{self._unchained:,} entries are of a time before the log was a chain.")
 
@@ -444,7 +444,7 @@ class Walk:
         elif link.previous == self.hash:
             seq = self._following(name, seq, sure=sure)
         elif seq in (self.seq + 1, self._claimed + 1):
-            self.verdict.add(Fault(CHANGED, self.name, self.seq, self.seq))
+            self.verdict.add(LogFault(CHANGED, self.name, self.seq, self.seq))
         elif seq > self.seq + 1:
             self._missing.append((self.seq + 1, seq - 1, name))
         else:
@@ -467,12 +467,12 @@ class Walk:
         if event == FORKED:
             by = entry.get("by", {})
             more = f": another daemon had anchored one by entry {seq}, at {by.get('place')}"
-            self.verdict.add(Fault(FORK, name, more=more))
+            self.verdict.add(LogFault(FORK, name, more=more))
         if event not in (BEGAN, RESUMED):
             return
         self.mentioned += [*entry.get("gone", ()), *entry.get("others", ())]
         if "unanchored" in entry:
-            self.verdict.add(Fault(UNANCHORED, name))
+            self.verdict.add(LogFault(UNANCHORED, name))
         if "dropped" in entry:
             self.verdict.remarks.append(f"A daemon dropped half a line before entry {seq} ({name}), as after a crash.")
         if "moved" in entry:
@@ -488,7 +488,7 @@ class Walk:
         # Entries that the vault has anchored were written, so they were not lost.
         known = self.anchor is not None and self.seq < self.anchor.seq < seq
         if seq > self.seq + 1 and sure and not known:
-            self.verdict.add(Fault(LOST, name, self.seq + 1, seq - 1))
+            self.verdict.add(LogFault(LOST, name, self.seq + 1, seq - 1))
             return seq
         return self.seq + 1
 
@@ -496,4 +496,4 @@ class Walk:
         late = any(first <= seq <= last for first, last, _ in self._missing)
         if late:
             self._late.append(seq)
-        self.verdict.add(Fault(REORDERED if late else PUT_IN, name, seq, seq))
+        self.verdict.add(LogFault(REORDERED if late else PUT_IN, name, seq, seq))

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from connmgr.contract.category import CategoryInfo as Category
 from connmgr.contract.connection import ConnectionInfo as Connection
 from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
-from connmgr.contract.connection import ForgottenKey
+from connmgr.contract.connection import ForgottenHostKey as ForgottenKey
 from connmgr.contract.connection import TypeInfo as ConnectionType
 from connmgr.contract.daemon import VersionResponse as Version
 from connmgr.contract.message import time_from_json as to_time
-from connmgr.contract.shell import RunningCommand, ShellInfo
+from connmgr.contract.shell import RunningCommandInfo as RunningCommand
+from connmgr.contract.shell import ShellInfo
 from connmgr.contract.shell import ShellStatus as RunningShell
 
 __all__ = [

@@ -19,8 +19,8 @@ from connmgr.streams.websocket import (
     TEXT,
     UNSUPPORTED_DATA,
     Codec,
-    Message,
     ProtocolError,
+    WebSocketMessage,
     is_accepted,
     read_closing,
     upgrade_request,
@@ -97,7 +97,7 @@ class WebSocket:
         if read == b"" and self.closed is None:
             raise _broken("it was closed")
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: WebSocketMessage) -> None:
         if message.opcode == PING:
             self._send(PONG, message.payload)
         elif message.opcode == CLOSE:

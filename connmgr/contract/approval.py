@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from connmgr.contract.message import ID, Described, Json, Message, OneOf, Range, Wrong
+from connmgr.contract.message import ID, Json, Message, OneOf, Range, SchemaMembers, Wrong
 
 PENDING: Final = "pending"
 ONCE: Final = "once"
@@ -20,7 +20,7 @@ DECISION_MINUTES = 10
 
 MAX_GRANT_SECONDS = 86400
 
-Uuid = Described({"format": "uuid"})
+Uuid = SchemaMembers({"format": "uuid"})
 
 
 class ApprovalQueryRequest(Message):
@@ -36,7 +36,7 @@ class ApprovalInfo(Message):
     id: Annotated[str, Json("approval"), Uuid, "The approval."]
     state: Annotated[
         str,
-        Described({"enum": STATES}),
+        SchemaMembers({"enum": STATES}),
         "`pending`; `once`: approved for one request; `granted`: approved repeatedly; `denied`; `used`: the one "
         "request was sent.",
     ]

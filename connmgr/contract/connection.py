@@ -16,12 +16,12 @@ from connmgr.contract.message import (
     SECRET,
     USER,
     Absent,
-    Described,
     Json,
     Keys,
     Length,
     Message,
     Range,
+    SchemaMembers,
     Wrong,
 )
 
@@ -238,7 +238,7 @@ class ConnectionElevateRequest(Message):
     password: Annotated[
         str | None,
         SECRET,
-        Described({"format": "password"}),
+        SchemaMembers({"format": "password"}),
         "What sudo asks for; kept in memory while the elevated connection has a link, and for a minute more. Without "
         "it: the one stored for the connection or a category above it.",
     ] = None
@@ -371,12 +371,12 @@ class ApplyRequest(Message):
             raise Wrong("Two entries have the same label.", "add")
 
 
-class Outcome(ConnectionAddResponse):
+class AddOutcome(ConnectionAddResponse):
     """The outcome of one entry of ``add``."""
 
 
 class ApplyResponse(Message):
-    added: Annotated[list[Outcome], "One for each entry of `add`, in their order."]
+    added: Annotated[list[AddOutcome], "One for each entry of `add`, in their order."]
     removed: Annotated[list[ONE_ID], "All removed connections, including those over others."]
 
 
@@ -395,7 +395,7 @@ class HostKeyForgetRequest(Message):
     ] = None
 
 
-class ForgottenKey(Message):
+class ForgottenHostKey(Message):
     """A key that was removed, or could not be."""
 
     key: Annotated[str, "Its type and fingerprint."]
@@ -404,4 +404,4 @@ class ForgottenKey(Message):
 
 
 class HostKeyForgetResponse(Message):
-    keys: list[ForgottenKey]
+    keys: list[ForgottenHostKey]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from connmgr.contract.common import AwaitsApproval, Elevate, ShellNamed
-from connmgr.contract.message import ID, MODE, PATH, Described, Fact, Message, Pattern, Wrong
+from connmgr.contract.message import ID, MODE, PATH, Fact, Message, Pattern, SchemaMembers, Wrong
 
 QUERY_PATH = Fact("QUERY_PATH")
 """A path in a query, where any byte can be written as ``%FF``."""
@@ -85,7 +85,7 @@ class ExtractResponse(Message):
 
 
 class BlobResponse(Message):
-    blob: Annotated[str, Described({"format": "uuid"}), "The blob's uuid."]
+    blob: Annotated[str, SchemaMembers({"format": "uuid"}), "The blob's uuid."]
 
 
 class ScriptRequest(ShellNamed):

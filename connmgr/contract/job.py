@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from connmgr.contract.common import AwaitsApproval, CommandOptions, Encoding, ShellNamed, check_base64
-from connmgr.contract.message import FILTER, ID, NUL, Described, Fact, Json, Length, Message, OneOf, Range
+from connmgr.contract.message import FILTER, ID, NUL, Fact, Json, Length, Message, OneOf, Range, SchemaMembers
 
 DAY = 86400
 MAX_WAIT = 25
@@ -99,7 +99,7 @@ class StreamResponse(Message):
 
 State = Annotated[
     str,
-    Described({"enum": [*UNDER_WAY, *ENDED]}),
+    SchemaMembers({"enum": [*UNDER_WAY, *ENDED]}),
     "`starting`, `running`; at its end `exited`, `killed` (by `/job/kill`), `timed_out`, or `lost`: its far side was "
     "restarted, or its files there have disappeared.",
 ]
@@ -162,15 +162,15 @@ class JobInfo(Message):
     ``ended`` is None before the end, ``exit_code`` if it is unknown; ``keep`` is in seconds.
     """
 
-    id: Annotated[str, Json("job"), Described({"format": "uuid"}), "The job."]
-    connection: Annotated[str, Described({"format": "uuid"}), "Where it runs."]
+    id: Annotated[str, Json("job"), SchemaMembers({"format": "uuid"}), "The job."]
+    connection: Annotated[str, SchemaMembers({"format": "uuid"}), "Where it runs."]
     session: Annotated[str | None, "The named shell that it was started for, or null."]
     name: Annotated[str | None, "As it was given."]
     key: Annotated[str | None, "As it was given."]
     command: Annotated[
         str | tuple[str, ...] | None,
         WORDS,
-        Described({"type": "string"}),
+        SchemaMembers({"type": "string"}),
         "The text of the `command`, the `argv` as a list, or null.",
     ]
     locked: Annotated[
@@ -210,8 +210,8 @@ class JobOrphansRequest(Message):
 class JobOrphan(Message):
     """A job that the vault does not know; ``age`` in seconds."""
 
-    job: Annotated[str, Described({"format": "uuid"}), "The job."]
-    state: Annotated[str, Described({"enum": [RUNNING, *ENDED]}), "As in `/job/info`, seen from this machine."]
+    job: Annotated[str, SchemaMembers({"format": "uuid"}), "The job."]
+    state: Annotated[str, SchemaMembers({"enum": [RUNNING, *ENDED]}), "As in `/job/info`, seen from this machine."]
     age: Annotated[int | None, "Seconds since it began; null where the machine can only tell that it is old enough."]
     removed: Annotated[bool, "Whether it was removed now."]
 

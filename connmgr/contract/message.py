@@ -85,7 +85,7 @@ class Pattern(NamedTuple):
     published: str = ""
 
 
-class Described:
+class SchemaMembers:
     """Further members of a field's published description, as JSON Schema."""
 
     __match_args__ = ("members",)

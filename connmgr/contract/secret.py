@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from connmgr.contract.message import ABSENT, ID, NUL, SECRET, Absent, Described, Fact, Length, Message, Wrong
+from connmgr.contract.message import ABSENT, ID, NUL, SECRET, Absent, Fact, Length, Message, SchemaMembers, Wrong
 
 MOST_PRINCIPALS = 64
 LONGEST_NAME = 64
@@ -13,7 +13,7 @@ LONGEST_NAME = 64
 ENCRYPTED = Fact("ENCRYPTED")
 """The encrypted form of a secret; opaque to clients."""
 
-PASSWORD = Described({"format": "password"})
+PASSWORD = SchemaMembers({"format": "password"})
 
 
 class EncryptRequest(Message):

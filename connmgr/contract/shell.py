@@ -17,7 +17,19 @@ from connmgr.contract.common import (
     ShellNamed,
     WhatRuns,
 )
-from connmgr.contract.message import DISTINCT, FILTER, ID, PATH, Described, Json, Length, Message, OneOf, Pattern, Range
+from connmgr.contract.message import (
+    DISTINCT,
+    FILTER,
+    ID,
+    PATH,
+    Json,
+    Length,
+    Message,
+    OneOf,
+    Pattern,
+    Range,
+    SchemaMembers,
+)
 from connmgr.contract.message import Wrong as Wrong
 
 SHOWN_CHARACTERS = 1000
@@ -119,7 +131,7 @@ class ExecResponse(Message):
     )
     job: Annotated[
         str | None,
-        Described({"format": "uuid"}),
+        SchemaMembers({"format": "uuid"}),
         "Present if the command ran longer than `detachAfter`: the job as which it runs on.",
     ] = None
     stdout: Annotated[str, "The command's standard output."]
@@ -168,7 +180,7 @@ class ShellStatus(Message):
     waiting: Annotated[int, "Commands that queue for it."]
 
 
-class RunningCommand(Message):
+class RunningCommandInfo(Message):
     """The command that a shell runs, and who asked for it."""
 
     command: Annotated[str, f"Its text, or the words of its argv, up to {SHOWN_CHARACTERS} characters."]
@@ -184,7 +196,7 @@ class ListedShell(ShellStatus):
     since: Annotated[datetime, "When it was started."]
     running_since: Annotated[datetime | None, "When the running command began. Absent: none runs."] = None
     running: Annotated[
-        RunningCommand | None,
+        RunningCommandInfo | None,
         "The running command. A token sees those of its own clients, and of tokens that it created.",
     ] = None
 
@@ -241,7 +253,7 @@ class BroadcastLine(Message):
     connection: Annotated[str | None, ID, "The connection's uuid. Not in the last line."] = None
     name: Annotated[
         list[str] | None,
-        Described({"type": ["array", "null"]}),
+        SchemaMembers({"type": ["array", "null"]}),
         "The connection's path, as in `/connection/info`; null if there is no such connection.",
     ] = None
     exit_code: Annotated[int | None, "The command's exit code, as in `/shell/exec`."] = None

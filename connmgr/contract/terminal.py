@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, check_base64
 from connmgr.contract.job import OFFSET, WAIT, WORDS
-from connmgr.contract.message import FILTER, ID, INTERNAL, NUL, Described, Length, Message, Range, Wrong
+from connmgr.contract.message import FILTER, ID, INTERNAL, NUL, Length, Message, Range, SchemaMembers, Wrong
 from connmgr.contract.shell import MAX_PROCESS_COMMAND, MAX_SIDE, PtyFields
 
 MAX_CELLS = 1 << 18
@@ -28,7 +28,7 @@ STATES = (RUNNING, EXITED, LOST, CLOSED)
 
 WIDTH, HEIGHT = "Its width in characters.", "Its height in lines."
 
-TerminalState = Annotated[str, Described({"enum": list(STATES)})]
+TerminalState = Annotated[str, SchemaMembers({"enum": list(STATES)})]
 AS_IN_QUERY = "As in `/terminal/query`."
 
 
@@ -68,7 +68,7 @@ class TerminalInfo(TerminalRequest):
     command: Annotated[
         str | tuple[str, ...] | None,
         WORDS,
-        Described({"type": "string"}),
+        SchemaMembers({"type": "string"}),
         "What runs on it: the text of the `command`, or the `argv` as a list; null: an interactive shell.",
     ]
     locked: Annotated[
@@ -91,7 +91,7 @@ class TerminalInfo(TerminalRequest):
     ended: Annotated[datetime | None, "When it ended, or null."]
     recording: Annotated[
         str | None,
-        Described({"enum": ["active", "complete", "cut", "failed", None]}),
+        SchemaMembers({"enum": ["active", "complete", "cut", "failed", None]}),
         "null: not recorded; `active`; `complete`, after the terminal's end; `cut`: the recording ended at "
         "`max-recording`; `failed`: it could not be written.",
     ]

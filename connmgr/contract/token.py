@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.message import ABSENT, ID, SECRET, Absent, Described, Fact, Length, Message, Range, Wrong
+from connmgr.contract.message import ABSENT, ID, SECRET, Absent, Fact, Length, Message, Range, SchemaMembers, Wrong
 
 SCOPES: Mapping[str, str] = {
     "connection.read": "List connections and categories, and show them without their secrets.",
@@ -71,7 +71,7 @@ class TokenMembers(Message):
     categories: Annotated[Sequence[str], Length(max=MAX_FILTERS), "The same for the connection's category."] = ("*",)
     rules: Annotated[
         Rules,
-        Described({"default": []}),
+        SchemaMembers({"default": []}),
         "Rules that allow or deny requests, or ask for an approval: see the guide on giving access.",
     ] = ()
     quota_per_day: Annotated[int | None, Range(1, 10**9), "Most requests in a day of UTC."] = None
@@ -102,7 +102,7 @@ class TokenInfo(TokenMembers):
     parent: Annotated[str | Absent | None, ID, "The token that it was created with; null: the owner."] = ABSENT
     state: Annotated[
         str,
-        Described({"enum": ["valid", "expired", "revoked"]}),
+        SchemaMembers({"enum": ["valid", "expired", "revoked"]}),
         "`valid`, `expired` or `revoked`. It ends with the token that it was created with.",
     ]
     used_today: Annotated[int, "Requests of this day in UTC, as of the last count."]
@@ -155,14 +155,14 @@ class TokenCheckRequest(Message):
 class TokenCheckResponse(Message):
     effect: Annotated[
         str,
-        Described({"enum": ["allow", "ask", "deny", "unknown"]}),
+        SchemaMembers({"enum": ["allow", "ask", "deny", "unknown"]}),
         "The outcome that the request would have. `unknown`: it depends on what the paths hold.",
     ]
     code: Annotated[str | None, "The code of the error, if it would be refused for another reason."] = None
     message: Annotated[str | None, "The message of that error."] = None
     rule: Annotated[
         int | str | Absent | None,
-        Described({"type": ["integer", "string"]}),
+        SchemaMembers({"type": ["integer", "string"]}),
         "The rule that decides: its name, or its number among the token's rules, from 0; null: none.",
     ] = ABSENT
     argv: Annotated[list[str] | None, "The argv that would run in place of the requested command."] = None
@@ -176,7 +176,7 @@ class TokenOwnResponse(Message):
     actions: Annotated[list[str], "The actions that the scopes allow, by their names in the audit log."]
     commands: Annotated[
         str | None,
-        Described({"enum": ["text", "argv", None]}),
+        SchemaMembers({"enum": ["text", "argv", None]}),
         "The form of commands that it may run: any `text`, only an `argv`, or none.",
     ]
     connections: Annotated[Sequence[str], "Filters for the paths of connections that it sees."]

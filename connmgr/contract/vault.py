@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from connmgr.contract.message import SECRET, Described, Fact, Length, Message
+from connmgr.contract.message import SECRET, Fact, Length, Message, SchemaMembers
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
@@ -14,7 +14,7 @@ MIN_CHARACTERS, MAX_CHARACTERS = 8, 1024
 NEW_PASSPHRASE = Fact("NEW_PASSPHRASE")
 """A passphrase that fits a user: long enough."""
 
-_PASSWORD = Described({"format": "password"})
+_PASSWORD = SchemaMembers({"format": "password"})
 User = Annotated[str, Length(1, LONGEST_NAME), "The user's name."]
 Passphrase = Annotated[str, SECRET, Length(max=LONGEST_PASSPHRASE), _PASSWORD]
 NewPassphrase = Annotated[
@@ -25,7 +25,7 @@ NewPassphrase = Annotated[
     _PASSWORD,
     f"{MIN_CHARACTERS} to {MAX_CHARACTERS} characters.",
 ]
-Uuid = Annotated[str, Described({"format": "uuid"})]
+Uuid = Annotated[str, SchemaMembers({"format": "uuid"})]
 
 
 class StatusResponse(Message):

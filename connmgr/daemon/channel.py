@@ -16,7 +16,7 @@ from connmgr.api.parking import Parked
 from connmgr.daemon import parser, receiving
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parked_channels import ParkedChannels
-from connmgr.daemon.parser import Parser
+from connmgr.daemon.parser import RequestParser
 from connmgr.daemon.rejection import RejectTask
 from connmgr.daemon.resumable import ResumableTask
 from connmgr.errors import Busy
@@ -26,28 +26,28 @@ IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
 
 
-class Server(receiving.Server, Protocol):
+class ChannelServer(receiving.ReceivingServer, Protocol):
     """The parts of the server that a channel uses."""
 
     parked_channels: ParkedChannels
     departures: Departures
     sender_of: Callable[[str], Caller | None]
 
-    def join(self, channel: Channel, holder: str) -> bool: ...
-    def leave(self, channel: Channel) -> None: ...
+    def join(self, channel: ClientChannel, holder: str) -> bool: ...
+    def leave(self, channel: ClientChannel) -> None: ...
 
     def crowded(self, holder: str | None) -> bool: ...
     def pull_trigger(self) -> None: ...
 
 
-class Channel(receiving.ReceivingChannel):
+class ClientChannel(receiving.ReceivingChannel):
     """Closes a client that is silent for too long, unless it waits for its answer.
 
     A thread owns the channel while it answers, and :data:`KEEP_ALIVE_SECONDS` longer. At all other times the main
     thread owns it, and polls all clients.
     """
 
-    server: Server
+    server: ChannelServer
     rejected = False
     parked: Parked | None = None
     """The event for which the oldest request waits without a thread."""
@@ -198,7 +198,7 @@ class Channel(receiving.ReceivingChannel):
         parked.end()
         self.server.add_task(self)
 
-    def _answer(self, request: Parser) -> bool:
+    def _answer(self, request: RequestParser) -> bool:
         """Answer ``request``; return False if it waits without a thread instead, or the socket was handed over."""
         kind: Any = RejectTask if request.error else ResumableTask
         task: Task = kind(self, request)
@@ -217,7 +217,7 @@ class Channel(receiving.ReceivingChannel):
         self._finish(request, closes=task.close_on_finish)
         return True
 
-    def _carry_out(self, task: Task, request: Parser) -> None:
+    def _carry_out(self, task: Task, request: RequestParser) -> None:
         try:
             task.service()
             self.parked = getattr(task, "parked", None)
@@ -231,7 +231,7 @@ class Channel(receiving.ReceivingChannel):
             self.logger.exception("The response to %s %s broke off", request.command, request.path)
             task.close_on_finish = True
 
-    def _finish(self, request: Parser, *, closes: bool) -> None:
+    def _finish(self, request: RequestParser, *, closes: bool) -> None:
         """Release ``request``, which was answered, and if that ``closes`` the connection, those behind it."""
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()
@@ -244,7 +244,7 @@ class Channel(receiving.ReceivingChannel):
             elif not self.requests and self.request is not None and self._awaits_leave(self.request):
                 self.send_continue()
 
-    def _awaits_leave(self, request: Parser) -> bool:
+    def _awaits_leave(self, request: RequestParser) -> bool:
         """Whether the client waits for ``100 Continue``, held back by answers to earlier requests."""
         return request.expect_continue and request.headers_finished and not self.sent_continue
 

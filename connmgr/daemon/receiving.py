@@ -14,7 +14,7 @@ from waitress.adjustments import Adjustments
 
 from connmgr.api.auth import Caller
 from connmgr.daemon.memory import LARGE_BLOCK_BYTES
-from connmgr.daemon.parser import Bodies, Parser
+from connmgr.daemon.parser import Bodies, RequestParser
 from connmgr.daemon.rejection import error_of
 from connmgr.daemon.sending import SendingChannel
 from connmgr.errors import TransferFailed
@@ -30,7 +30,7 @@ INFLOW_BYTES_PER_SECOND = 8 * 1024
 each of these bytes. A slot and a thread belong to it meanwhile."""
 
 KEEP_ALIVE_SECONDS = 0.02
-"""The answering thread waits this long for the next request, which saves handing it to another thread."""
+"""The answering thread waits this long for the next request: handing that to another thread costs more than Flask."""
 
 RECEIVING_REST = 4.0
 SHORTEST_REST_SECONDS = 0.001
@@ -40,7 +40,7 @@ UPLOAD_BYTES = LARGE_BLOCK_BYTES - 4096
 """Bytes of an upload received at once, just below the size that the C library returns to the system."""
 
 
-class Server(Protocol):
+class ReceivingServer(Protocol):
     """The parts of the server that receiving uses."""
 
     bodies: Bodies
@@ -54,9 +54,9 @@ class Server(Protocol):
 class ReceivingChannel(SendingChannel):
     """waitress's channel, whose requests are also received by the thread that answers them."""
 
-    server: Server  # type: ignore[assignment] # waitress declares a smaller one
-    request: Parser | None
-    requests: list[Parser]
+    server: ReceivingServer  # type: ignore[assignment] # waitress declares a smaller one
+    request: RequestParser | None
+    requests: list[RequestParser]
     keeps_alive = False
     """Whether an answering thread owns the channel and receives its requests."""
 
@@ -74,8 +74,8 @@ class ReceivingChannel(SendingChannel):
         self._receiving = threading.Lock()
         super().__init__(*arguments, **options)
 
-    def parser_class(self, adjustments: Adjustments) -> Parser:  # type: ignore[override]
-        return Parser(adjustments, self._sender_of, self.server.bodies)
+    def parser_class(self, adjustments: Adjustments) -> RequestParser:  # type: ignore[override]
+        return RequestParser(adjustments, self._sender_of, self.server.bodies)
 
     @property
     def holder(self) -> str | None:
@@ -128,7 +128,7 @@ class ReceivingChannel(SendingChannel):
             self._begin_inflow(self.request, self.request.inflow)
         return took
 
-    def _begin_inflow(self, request: Parser, inflow: ArrivingBody) -> None:
+    def _begin_inflow(self, request: RequestParser, inflow: ArrivingBody) -> None:
         """Let a request be answered whose body is used as it arrives, unless earlier requests wait for answers."""
         with self.requests_lock:  # type: ignore[attr-defined]
             if self.requests:
@@ -139,7 +139,7 @@ class ReceivingChannel(SendingChannel):
             self.sent_continue = False
         self.server.add_task(self)
 
-    def _receive_body(self, request: Parser) -> bool:
+    def _receive_body(self, request: RequestParser) -> bool:
         """Receive more of the body of ``request``, which this thread answers; return False if it is whole.
 
         :raises ConnmgrError: the body is malformed, the client left, or it sends too slowly.

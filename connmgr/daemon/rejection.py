@@ -9,14 +9,14 @@ from waitress.task import WSGITask
 
 from connmgr import errors
 from connmgr.api.body import REFUSAL, Refusal
-from connmgr.daemon.parser import Parser
+from connmgr.daemon.parser import RequestParser
 
 
 class RejectTask(WSGITask):
     """Lets the application answer a request that the HTTP parser refused, and closes the connection."""
 
     channel: Any
-    request: Parser  # type: ignore[assignment]
+    request: RequestParser  # type: ignore[assignment]
 
     def execute(self) -> None:
         self.set_close_on_finish()
@@ -32,7 +32,7 @@ class RejectTask(WSGITask):
         return environ
 
 
-def error_of(request: Parser) -> errors.ConnmgrError:
+def error_of(request: RequestParser) -> errors.ConnmgrError:
     """Return the error for a request that the parser has refused."""
     if request.refusal is not None:
         return request.refusal

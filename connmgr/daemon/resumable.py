@@ -10,13 +10,13 @@ from connmgr.api.account import CANCELLATION, PEER_UID
 from connmgr.api.parking import TURNS, Parked
 from connmgr.api.stream_endpoint import HAND_OVER
 from connmgr.api.streaming import ROOM
-from connmgr.daemon.parser import Parser
+from connmgr.daemon.parser import RequestParser
 
 
 class ResumableTask(WSGITask):
     """One turn of a request; a turn that ends ``parked`` has sent nothing."""
 
-    request: Parser  # type: ignore[assignment]
+    request: RequestParser  # type: ignore[assignment]
 
     @property
     def parked(self) -> Parked | None:

@@ -40,6 +40,8 @@ class SendingChannel(HTTPChannel):
                 if not self.connected or self.socket is None:
                     return False
                 if self.total_outbufs_len:
+                    # Private to waitress, whose public way is its main thread: this one sends a large response itself,
+                    # at the pace of its reader.
                     self._flush_exception(self._flush_some, do_close=False)  # type: ignore[attr-defined]
                 if not self.total_outbufs_len:
                     return True

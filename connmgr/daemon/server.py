@@ -16,7 +16,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from connmgr.api.auth import Caller
-from connmgr.daemon.channel import Channel
+from connmgr.daemon.channel import ClientChannel
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Bodies
@@ -102,8 +102,8 @@ class Server(TcpWSGIServer):
     compute now.
     """
 
-    channel_class = Channel
-    active_channels: dict[int, Channel]  # type: ignore[assignment]
+    channel_class = ClientChannel
+    active_channels: dict[int, ClientChannel]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Server(TcpWSGIServer):
             if not self._shut_down:
                 super().pull_trigger()
 
-    def add_task(self, channel: Channel) -> None:  # type: ignore[override]
+    def add_task(self, channel: ClientChannel) -> None:  # type: ignore[override]
         """Queue the request for a thread, unless the thread that received it answers it itself."""
         if not channel.keeps_alive:
             self.task_dispatcher.add_task(channel)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ class Server(TcpWSGIServer):
             if len(self.active_channels) == before:
                 return
 
-    def join(self, channel: Channel, holder: str) -> bool:
+    def join(self, channel: ClientChannel, holder: str) -> bool:
         """Count a connection for the token ``holder``; return False if it may have no more, and none can be closed."""
         with self._joining:
             if not self._shares.take(holder):
@@ -220,12 +220,12 @@ class Server(TcpWSGIServer):
             channel.counts_for = holder
         return True
 
-    def leave(self, channel: Channel) -> None:
+    def leave(self, channel: ClientChannel) -> None:
         """Count a connection for no token any more; calling it again does nothing."""
         with self._joining:
             self._leave(channel)
 
-    def _leave(self, channel: Channel) -> None:
+    def _leave(self, channel: ClientChannel) -> None:
         if channel.counts_for is not None:
             self._shares.give_back(channel.counts_for)
             channel.counts_for = None
@@ -270,6 +270,7 @@ def _adjustments(bound: socket.socket, slots: int, max_body: int, *, listening: 
     """Return waitress's settings for a server with ``listening`` sockets that accept clients."""
     return Adjustments(
         sockets=[bound],
+        # More than there are slots, so that a handshake or a stop never waits for a command.
         threads=slots + QUICK_THREADS + KEEP_ALIVE_THREADS,
         # waitress counts the listening sockets and the trigger too; the others are clients that replace other ones.
         connection_limit=MAX_CONNECTIONS + ACCEPTS + 1 + listening,

@@ -14,7 +14,7 @@ from typing import Any
 from waitress import wasyncore
 from waitress.server import TcpWSGIServer
 
-from connmgr.daemon.channel import Channel
+from connmgr.daemon.channel import ClientChannel
 from connmgr.paths import socket_of
 from connmgr.processes import is_trusted, peer_uid
 
@@ -106,6 +106,6 @@ class UnixListener(wasyncore.dispatcher):
             connected.close()
             return
         if is_trusted(uid):
-            Channel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
+            ClientChannel(self._server, connected, ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
         else:
             connected.close()

@@ -13,7 +13,7 @@ from connmgr.api.counts import Counts
 from connmgr.api.services import Services
 from connmgr.api.slots import RequestSlots
 from connmgr.api.tickets import Tickets
-from connmgr.audit.entry import SubjectNames, Text
+from connmgr.audit.entry import CommandText, SubjectNames
 from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
 from connmgr.daemon import apikey, metrics_token
 from connmgr.daemon.authfile import AuthFile
@@ -163,7 +163,7 @@ def _open_audit(
         settings.data_dir / FILE_NAME,
         *open_chain(vault.principals, vault.database),
         vault.audit_mac,
-        text=Text(
+        text=CommandText(
             tokens=settings.audit_token_commands == TOKEN_TEXT,
             everyone=settings.audit_commands,
             secrets=ConnectionSecrets(vault, registry).of,

@@ -66,7 +66,7 @@ _OS_TYPES = {
 
 
 @dataclass(frozen=True)
-class ShellInfo:
+class SessionInfo:
     """The description of a session by ``/shell/start``.
 
     ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
@@ -93,7 +93,7 @@ class Supervisor:
     argv: tuple[str, ...]
     dialect: Dialect
     interpreter: Interpreter | None
-    info: ShellInfo
+    info: SessionInfo
     pid: int
     word: str
     directory: bytes
@@ -306,7 +306,7 @@ def _described(
         argv=argv,
         dialect=own,
         interpreter=Interpreter(shell.path, dialect.interpreter) if dialect.interpreter else None,
-        info=ShellInfo(
+        info=SessionInfo(
             dialect.number,
             _OS_TYPES.get(kernel, "unix"),
             in_one_line(system or kernel)[:NAME_CHARACTERS],

@@ -259,6 +259,7 @@ class Admission:
         :raises Outdated: a connection changed; end the shell.
         :raises ScopeDenied: the link forwards an ssh-agent, and ``access`` may not use it.
         """
+        # sshd offers a forwarded agent to all sessions of its connection, so the whole link is refused.
         if self._forwards_agent and not access.asker.may_forward:
             raise ScopeDenied(NO_AGENT)
         who = self._who(access)

@@ -40,7 +40,7 @@ class TooManyAgentsError(Exception):
     """No agent is accepted until one has left."""
 
 
-class Agent:
+class ConnectedAgent:
     """One agent: the server of its requests, and when it was last heard of. For one event loop."""
 
     def __init__(self, owner: bytes, bridge: Bridge, server: MCPServer, *, shared: bool) -> None:
@@ -119,7 +119,7 @@ class Agents:
         self._client = client
         self._build = build
         self._tasks = tasks
-        self._agents: set[Agent] = set()
+        self._agents: set[ConnectedAgent] = set()
         self._unknown = anyio.CapacityLimiter(MAX_UNKNOWN)
 
     def under_way(self, token: str) -> int:
@@ -127,20 +127,20 @@ class Agents:
         owner = _owner(token)
         return sum(agent.under_way for agent in self._agents if agent.owner == owner)
 
-    async def of_session(self, token: str, session: str) -> Agent | None:
+    async def of_session(self, token: str, session: str) -> ConnectedAgent | None:
         """Return the agent with the id ``session`` if it has shown ``token``, else None.
-        :raises ClientError: as :meth:`Agent.accepted`.
+        :raises ClientError: as :meth:`ConnectedAgent.accepted`.
         """
         owner = _owner(token)
         found = next((one for one in self._agents if one.session == session and one.owner == owner), None)
         return None if found is None else await self._checked(found)
 
-    async def of_token(self, token: str) -> Agent:
+    async def of_token(self, token: str) -> ConnectedAgent:
         """Return the agent of all requests that show ``token`` without a session; raises as :meth:`begin`."""
         found = self._shared(_owner(token))
         return await self.begin(token, shared=True) if found is None else await self._checked(found)
 
-    async def begin(self, token: str, *, shared: bool = False) -> Agent:
+    async def begin(self, token: str, *, shared: bool = False) -> ConnectedAgent:
         """Return a new agent, or an existing one if a ``shared`` agent of ``token`` has appeared meanwhile.
 
         :raises ClientError: the daemon rejects the token, or cannot be reached.
@@ -158,7 +158,7 @@ class Agents:
         if found is not None:
             await anyio.to_thread.run_sync(bridge.close)
             return found
-        agent = Agent(owner, bridge, server, shared=shared)
+        agent = ConnectedAgent(owner, bridge, server, shared=shared)
         self._agents.add(agent)
         await self._tasks.start(self._keep, agent)
         return agent
@@ -171,7 +171,7 @@ class Agents:
             bridge.close()
             raise
 
-    def end(self, agent: Agent) -> None:
+    def end(self, agent: ConnectedAgent) -> None:
         """Cancel an agent's requests, and end its session; its jobs on machines run on."""
         self._agents.discard(agent)
         agent.end()
@@ -181,13 +181,13 @@ class Agents:
         for agent in list(self._agents):
             self.end(agent)
 
-    async def _keep(self, agent: Agent, *, task_status: TaskStatus[None]) -> None:
+    async def _keep(self, agent: ConnectedAgent, *, task_status: TaskStatus[None]) -> None:
         async with agent.running():
             task_status.started()
             await agent.over()
             self._agents.discard(agent)
 
-    async def _checked(self, agent: Agent) -> Agent:
+    async def _checked(self, agent: ConnectedAgent) -> ConnectedAgent:
         now = anyio.current_time()
         if now >= agent.checked + CHECK_SECONDS:
             agent.checked = now
@@ -201,7 +201,7 @@ class Agents:
                 return agent
         return agent
 
-    def _shared(self, owner: bytes) -> Agent | None:
+    def _shared(self, owner: bytes) -> ConnectedAgent | None:
         return next((one for one in self._agents if one.shared and one.owner == owner), None)
 
     def _make_room(self, owner: bytes) -> None:

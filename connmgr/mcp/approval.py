@@ -182,6 +182,8 @@ class _Waiter:
         if approval not in self._steps:
             find = partial(_question, self._call, self._questions.approver, required)
             question = await anyio.to_thread.run_sync(find)
+            # Earlier clients ask the person during the call. Later ones get the question as the call's answer, and call
+            # again with the person's answer and a state that is sealed for this tool and these arguments.
             if is_version_at_least(self._call.context.protocol_version or "", ANSWERS_WITH_THE_RETRY):
                 return _as_answer(question)
             self._steps[approval] = await self._questions.ask(self._call, question, self._left())

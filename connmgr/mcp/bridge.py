@@ -31,7 +31,7 @@ MAX_UNSETTLED = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class AgentShell:
     """Where commands run: a connection's uuid, and the name of a shell on it."""
 
     connection: str
@@ -64,9 +64,9 @@ class Bridge:
         self._idle: list[Client] = []
         self._lent: set[Client] = set()
         self._closed = False
-        self._directories: dict[Place, str] = {}
+        self._directories: dict[AgentShell, str] = {}
         self._keys: dict[str, _Start] = {}
-        self._homes: dict[Place, str] = {}
+        self._homes: dict[AgentShell, str] = {}
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
@@ -86,17 +86,17 @@ class Bridge:
             if not keep:
                 lent.close()
 
-    def place(self, client: Client, system: str, session: str | None) -> Place:
+    def place(self, client: Client, system: str, session: str | None) -> AgentShell:
         """Return the place of ``system`` and ``session``, by default the agent's own; raise ``unknown_connection``."""
         found = find(client.connection, system, accepts=_runs_commands, noun="system", listing="")
-        return Place(found, session or self.session)
+        return AgentShell(found, session or self.session)
 
-    def directory(self, place: Place) -> str | None:
+    def directory(self, place: AgentShell) -> str | None:
         """Return the directory in which the last command in ``place`` ended, None for that of its shell."""
         with self._lock:
             return self._directories.get(place)
 
-    def ended_in(self, place: Place, directory: str | None) -> None:
+    def ended_in(self, place: AgentShell, directory: str | None) -> None:
         """Let the next command in ``place`` begin in ``directory``."""
         with self._lock:
             if directory is not None and directory == self._homes.get(place):
@@ -105,7 +105,7 @@ class Bridge:
             elif directory is not None:
                 self._directories[place] = directory
 
-    def forget_directory(self, place: Place) -> None:
+    def forget_directory(self, place: AgentShell) -> None:
         """Let the next command in ``place`` begin in the directory of its shell."""
         with self._lock:
             self._directories.pop(place, None)
@@ -131,7 +131,7 @@ class Bridge:
         with self._lock:
             self._keys.pop(key, None)
 
-    def start_shell(self, client: Client, place: Place) -> ShellInfo:
+    def start_shell(self, client: Client, place: AgentShell) -> ShellInfo:
         """Start the shell of ``place``, unless it runs, and describe it.
 
         A shell of the agent's own session is stopped with the agent.

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
 from connmgr.client import Client
-from connmgr.mcp.bridge import Bridge, Place
+from connmgr.mcp.bridge import AgentShell, Bridge
 
 ANSWER_SECONDS = 49.0
 """A call is answered after so many seconds in any case, because clients may give up after 60."""
@@ -53,7 +53,7 @@ class Call:
             client.answer_by(self.began + WORK_SECONDS)
             yield client
 
-    def place(self, system: str, session: str | None = None) -> Place:
+    def place(self, system: str, session: str | None = None) -> AgentShell:
         """Return the place of ``system`` and ``session``; raises as :meth:`Bridge.place`."""
         with self.client() as client:
             return self.bridge.place(client, system, session)

@@ -14,10 +14,10 @@ HEADER_SECONDS = 10.0
 """Time to send the head of the next request; after at most twice this time the connection is closed."""
 
 CALLER = "connmgr.caller"
-"""The key in a request's scope for its :class:`Caller`."""
+"""The key in a request's scope for its :class:`AgentConnection`."""
 
 
-class Caller(H11Protocol):
+class AgentConnection(H11Protocol):
     """One connection, closed if no request begins on it in time."""
 
     is_known = False
@@ -46,7 +46,7 @@ class Caller(H11Protocol):
         others = [
             one
             for one in self.connections
-            if isinstance(one, Caller) and not one.transport.is_closing() and (one._waits or not one.is_known)
+            if isinstance(one, AgentConnection) and not one.transport.is_closing() and (one._waits or not one.is_known)
         ]
         # This one came last, and is not known yet. A client that reads nothing must not delay the end.
         min(others, key=lambda one: (one.is_known, one is self, one._made)).transport.abort()

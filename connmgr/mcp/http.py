@@ -21,8 +21,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
-from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agent, Agents, Build, TooManyAgentsError
-from connmgr.mcp.callers import CALLER, MAX_CONNECTIONS, Caller
+from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agents, Build, ConnectedAgent, TooManyAgentsError
+from connmgr.mcp.callers import CALLER, MAX_CONNECTIONS, AgentConnection
 from connmgr.mcp.server import build
 
 HOST = "127.0.0.1"
@@ -39,7 +39,7 @@ RETRY = {"Retry-After": "5"}
 class _Reply:
     """The answer to a client, and how much of it was sent."""
 
-    def __init__(self, send: Send, opening: Agent | None) -> None:
+    def __init__(self, send: Send, opening: ConnectedAgent | None) -> None:
         self._send = send
         self._opening = opening
         self.status: int | None = None
@@ -97,7 +97,7 @@ class App:
         begins = sessions and session is None and request.method == "POST"
         try:
             if begins:
-                agent: Agent | None = await self._agents.begin(token)
+                agent: ConnectedAgent | None = await self._agents.begin(token)
             elif session is None:
                 agent = await self._agents.of_token(token)
             else:
@@ -113,7 +113,7 @@ class App:
         request.scope[CALLER].is_known = True
         return await self._by(agent, request, send, begins=begins)
 
-    async def _by(self, agent: Agent, request: Request, send: Send, *, begins: bool) -> Response | None:
+    async def _by(self, agent: ConnectedAgent, request: Request, send: Send, *, begins: bool) -> Response | None:
         reply = _Reply(send, agent if begins else None)
         try:
             await agent.answer(request.scope, request.receive, reply.send)
@@ -185,7 +185,7 @@ async def serve(
             uvicorn.Config(
                 App(agents, listening.getsockname()[1], only),
                 lifespan="off",
-                http=Caller,
+                http=AgentConnection,
                 ws="none",
                 log_config=None,
                 access_log=False,

@@ -17,7 +17,7 @@ def answered(result: BaseModel) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
 
 
-class Refused(BaseModel):
+class FailedCall(BaseModel):
     """The error of a failed call."""
 
     code: str
@@ -33,7 +33,7 @@ def refused(error: ClientError) -> CallToolResult:
     Many clients validate structured content by the tool's output schema, which an error does not match.
     """
     details = {name: error.details[name] for name in ("approval", "expires") if name in error.details}
-    told = Refused(code=error.code, message=visible(error.message, lines=True), next=advice(error), **details)
+    told = FailedCall(code=error.code, message=visible(error.message, lines=True), next=advice(error), **details)
     text = told.model_dump_json(exclude_none=True)
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 

@@ -25,7 +25,7 @@ MAX_CHARACTERS = 1000
 _DECISIONS: Mapping[str, Decision] = {"once": "once", "for an hour": "grant", "deny": "deny"}
 
 
-class Verdict(BaseModel):
+class DecisionForm(BaseModel):
     """The form that a person fills in."""
 
     decision: Literal["once", "for an hour", "deny"] = Field(
@@ -45,7 +45,7 @@ class Question:
     @property
     def schema(self) -> dict[str, Any]:
         """The form as JSON Schema, with only the members that the protocol allows."""
-        whole = Verdict.model_json_schema() if self.decides else {"type": "object", "properties": {}}
+        whole = DecisionForm.model_json_schema() if self.decides else {"type": "object", "properties": {}}
         return {name: whole[name] for name in ("type", "properties", "required") if name in whole}
 
 
@@ -54,7 +54,7 @@ def decision_of(answer: ElicitResult) -> Decision | None:
     if answer.action != "accept":
         return "deny" if answer.action == "decline" else None
     try:
-        return _DECISIONS[Verdict.model_validate(answer.content).decision]
+        return _DECISIONS[DecisionForm.model_validate(answer.content).decision]
     except ValidationError:
         return None
 

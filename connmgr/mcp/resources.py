@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from connmgr.client import Client, ClientError
 from connmgr.client.results import Connection, ShellInfo
 from connmgr.mcp.advice import advice
-from connmgr.mcp.bridge import Bridge, Place
+from connmgr.mcp.bridge import AgentShell, Bridge
 from connmgr.mcp.shown import text_of
 from connmgr.printable import visible
 
@@ -107,7 +107,9 @@ class Resources:
         if found.usage != "shell" or "shell.start" not in self._bridge.rights.actions:
             return facts
         try:
-            return facts.model_copy(update=_told(self._bridge.start_shell(client, Place(id, self._bridge.session))))
+            return facts.model_copy(
+                update=_told(self._bridge.start_shell(client, AgentShell(id, self._bridge.session)))
+            )
         except ClientError as error:
             return facts.model_copy(update={"error": f"{error.code}: {visible(error.message, lines=True)}"})
 

@@ -34,7 +34,7 @@ These tools run commands and move files on systems: machines, and users and cont
 ONLY_WORDS = "- Your token runs programs by argv only, no text for a shell.\n"
 
 
-class Server(MCPServer):
+class BridgeServer(MCPServer):
     """A server whose resources are the systems at the time of listing."""
 
     def __init__(self, bridge: Bridge, approver: Approver | None) -> None:
@@ -68,4 +68,4 @@ class Server(MCPServer):
 def build(bridge: Bridge, approver: Approver | None = None) -> MCPServer:
     """Return the server of a bridge; ``approver`` carries out the decisions of a person in front of the agent."""
     # Server() asks the daemon for the saved commands.
-    return Server(bridge, approver)
+    return BridgeServer(bridge, approver)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.jobs import Job
 from connmgr.client.retry import RETRY_SECONDS, has_done_nothing, may_pass
-from connmgr.mcp.bridge import Bridge, Place
+from connmgr.mcp.bridge import AgentShell, Bridge
 from connmgr.mcp.call import Call
 
 NO_SHELL = frozenset({"no_shell", "shell_lost"})
@@ -23,7 +23,7 @@ SPARE_SECONDS = 2.0
 Answer = TypeVar("Answer")
 
 
-def path_in(bridge: Bridge, place: Place, path: str) -> str:
+def path_in(bridge: Bridge, place: AgentShell, path: str) -> str:
     """Return ``path`` from the directory in which the last command in ``place`` ended."""
     directory = bridge.directory(place)
     if directory is None or path.startswith(("/", "~")):
@@ -31,7 +31,7 @@ def path_in(bridge: Bridge, place: Place, path: str) -> str:
     return posixpath.join(directory, path) if path else directory
 
 
-def in_shell(call: Call, client: Client, place: Place, request: Callable[[], Answer]) -> Answer:
+def in_shell(call: Call, client: Client, place: AgentShell, request: Callable[[], Answer]) -> Answer:
     """Return the result of ``request``, with the shell of ``place`` running.
 
     A request that the daemon has not carried out is repeated while there is time.
@@ -70,7 +70,7 @@ def bear(call: Call, error: ClientError) -> None:
         raise error
 
 
-def start(call: Call, client: Client, place: Place, options: Mapping[str, Any]) -> Job:
+def start(call: Call, client: Client, place: AgentShell, options: Mapping[str, Any]) -> Job:
     """Start a job once: if an earlier call lost the answer to its start, the same call finds that job.
 
     ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.

@@ -31,8 +31,8 @@ from connmgr.streams.websocket import (
     TOO_LARGE,
     UNSUPPORTED_DATA,
     Codec,
-    Message,
     ProtocolError,
+    WebSocketMessage,
     acceptance,
     read_closing,
     require_upgrade,
@@ -299,7 +299,7 @@ class WebSocket:
         finally:
             self._watch()
 
-    def _handle(self, message: Message) -> None:
+    def _handle(self, message: WebSocketMessage) -> None:
         if message.opcode == CLOSE:
             self._take_goodbye(*read_closing(message.payload))
         elif self._closing:

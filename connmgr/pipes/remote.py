@@ -35,7 +35,7 @@ BOTH_BLOCKED_SECONDS = 0.02
 """Interval at which a TCP stream is checked while neither side accepts more."""
 
 
-class Process:
+class RemoteProcess:
     """The process behind ``channel``. All methods and callbacks belong to the thread of ``loop``.
 
     ``output`` gets stdout and stderr as they come; ``taken`` the number of bytes of input that the far side or a queue
@@ -312,7 +312,7 @@ class ProcessEndpoint(Endpoint):
         self.status: int | None = None
         """The exit status of the process, None until it has ended or if it is unknown."""
 
-        self._process = Process(
+        self._process = RemoteProcess(
             loop, channel, output=self._output, taken=self._taken, ended=self._ended, released=released
         )
 

@@ -29,7 +29,7 @@ GRACE_SECONDS = 2.0
 """Time for a process to end after HUP, before its streams are closed."""
 
 
-class Stream(Protocol):
+class OpenStream(Protocol):
     """An open stream, with a client or a process."""
 
     def stop(self, why: ConnmgrError) -> None:
@@ -53,7 +53,7 @@ class Streams:
         self.loop = Loop()
         self.rests = Rests(FRAMES_REST)
         self._lock = threading.Lock()
-        self._open: dict[Stream, _Held] = {}
+        self._open: dict[OpenStream, _Held] = {}
         self._stopping = False
         self._all_ended = threading.Event()
 
@@ -79,7 +79,7 @@ class Streams:
 
     def add(
         self,
-        stream: Stream,
+        stream: OpenStream,
         connection: str | None = None,
         *,
         token: str | None = None,
@@ -101,7 +101,7 @@ class Streams:
         elif has_ended():
             self.loop.call(lambda: stream.stop(TokenRevoked("The token is not valid any more.")))
 
-    def discard(self, stream: Stream) -> None:
+    def discard(self, stream: OpenStream) -> None:
         """Release ``stream``."""
         with self._lock:
             self._open.pop(stream, None)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connmgr.rights.grant import Grant
-from connmgr.rights.sight import Sight
+from connmgr.rights.visibility import Visibility
 
-Limit = Callable[[Sight, Grant, Mapping[str, Any]], None]
+Limit = Callable[[Visibility, Grant, Mapping[str, Any]], None]
 """Raises :class:`connmgr.errors.ScopeDenied` or PolicyDenied if a token may not have a loaded request carried out.
 
 Called when the token has the scopes of the action, and sees everything that the request names.

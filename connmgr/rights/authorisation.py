@@ -16,8 +16,8 @@ from connmgr.rights.ground import Ground
 from connmgr.rights.path_rules import PathRules, foretold_of_paths
 from connmgr.rights.rules import Decision
 from connmgr.rights.scopes import TERMINAL
-from connmgr.rights.sight import Sight
 from connmgr.rights.subjects import NAMES, SubjectsOf, Work
+from connmgr.rights.visibility import Visibility
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import sealed_secrets
 from connmgr.vault.names import elevation_of
@@ -25,7 +25,7 @@ from connmgr.vault.names import elevation_of
 _UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
 
 
-class Caller(PluginCaller, Protocol):
+class GrantedCaller(PluginCaller, Protocol):
     """The sender of a request; ``grant`` is None for the owner."""
 
     @property
@@ -39,17 +39,17 @@ class Authorisation:
         self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals, ground_of: GroundOf
     ) -> None:
         self.subjects = subjects
-        self.sight = Sight(vault, registry)
+        self.visibility = Visibility(vault, registry)
         self._approvals = approvals
         self._ground_of = ground_of
         self._hook = registry.plugins.hook.connmgr_authorise
         self._has_plugins = bool(self._hook.get_hookimpls())
 
-    def concerns(self, caller: Caller) -> bool:
+    def concerns(self, caller: GrantedCaller) -> bool:
         """Whether anything decides about ``caller``; if not, the subjects of a request need not be found."""
         return self._has_plugins or caller.grant is not None
 
-    def check(self, caller: Caller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
+    def check(self, caller: GrantedCaller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
         """Return how ``caller`` may carry out the loaded ``request``, whose fields ``names`` name its subjects.
 
         :raises ScopeDenied: its token lacks a scope.
@@ -66,7 +66,7 @@ class Authorisation:
         return permitted
 
     def path_rules(
-        self, caller: Caller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
+        self, caller: GrantedCaller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
     ) -> PathRules | None:
         """Return the rules over paths of the caller's token for one request, or None if there are none.
 
@@ -75,7 +75,7 @@ class Authorisation:
         grant = caller.grant
         if grant is None or not grant.has_rules_over_paths:
             return None
-        [seen] = self.sight.require(grant, [connection])
+        [seen] = self.visibility.require(grant, [connection])
 
         def ground() -> Ground:
             found = self._ground_of(connection, None, None, False)
@@ -84,34 +84,38 @@ class Authorisation:
 
         return PathRules(grant, seen, self._approvals, asked, wait, ground)
 
-    def visible(self, caller: Caller, connections: Iterable[str]) -> list[str]:
+    def visible(self, caller: GrantedCaller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
         grant, found = caller.grant, list(connections)
         # A token that sees everything does not see the elevated connections of others.
         if grant is None or (grant.sees_all and not any(map(elevation_of, found))):
             return found
-        return self.sight.visible(grant, found)
+        return self.visibility.visible(grant, found)
 
-    def knows(self, caller: Caller, connections: Collection[str]) -> bool:
+    def knows(self, caller: GrantedCaller, connections: Collection[str]) -> bool:
         """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
         grant, wanted = caller.grant, set(connections)
         if grant is None or grant.sees_all:
             return True
-        found = self.sight.of(wanted)
+        found = self.visibility.of(wanted)
         return found.keys() == wanted and all(map(grant.sees, found.values()))
 
-    def visible_categories(self, caller: Caller, categories: Iterable[str]) -> list[str]:
+    def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
         """Return those of ``categories`` that ``caller`` may see, in their order."""
         grant = caller.grant
-        return list(categories) if grant is None or grant.sees_all else self.sight.visible_categories(grant, categories)
+        return (
+            list(categories)
+            if grant is None or grant.sees_all
+            else self.visibility.visible_categories(grant, categories)
+        )
 
-    def visible_work(self, caller: Caller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
+    def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
         """Yield the first members of pairs whose job or terminal ``caller`` may see."""
         pairs = list(work)
         seen = set(self.visible(caller, {of.connection for _, of in pairs}))
         yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
 
-    def sees(self, caller: Caller, entry: Mapping[str, Any]) -> bool:
+    def sees(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
         """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""
         grant = caller.grant
         if grant is None or entry.get("token") == grant.id:
@@ -156,18 +160,18 @@ class Authorisation:
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
         seen = self._seen(grant, about)
         for limit in action.limits:
-            limit(self.sight, grant, request)
+            limit(self.visibility, grant, request)
         return seen
 
     def _seen(self, grant: Grant, about: Mapping[str, Any]) -> list[Seen]:
         """Return the connections of a request, those of jobs and terminals last; all must be in sight."""
-        seen = self.sight.require(grant, self.subjects.connections(about))
-        self.sight.require_categories(grant, self.subjects.categories(about))
+        seen = self.visibility.require(grant, self.subjects.connections(about))
+        self.visibility.require_categories(grant, self.subjects.categories(about))
         for name, work in self.subjects.works(about):
             if work is None or not _is_open(grant, work) or not self.sight.visible(grant, [work.connection]):
                 # The same answer for one on a hidden connection, whose id the token must not learn.
                 raise _UNKNOWN[name](about[name])
-            seen += self.sight.require(grant, [work.connection])
+            seen += self.visibility.require(grant, [work.connection])
         return seen
 
 

@@ -15,7 +15,7 @@ from connmgr.rights.argv import as_argv
 from connmgr.rights.grant import Grant, Seen
 from connmgr.rights.ground import Ground, Reads
 from connmgr.rights.programs import LOCALE
-from connmgr.rights.rules import Decision, Wanted, combined, not_too_free, rule_of
+from connmgr.rights.rules import Decision, RequestedCommand, combined, not_too_free, rule_of
 from connmgr.rights.scopes import ARGV, TEXT
 
 GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
@@ -127,9 +127,9 @@ def _sent(request: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in (request.get("sendEnv") or {}).items() if name not in LOCALE}
 
 
-def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> Wanted:
+def _wanted(request: Mapping[str, Any], on: Seen, action: Action) -> RequestedCommand:
     saved: Saved | None = request.get("saved")
-    return Wanted(
+    return RequestedCommand(
         names=on.names,
         user=on.user,
         argv=tuple(request["argv"]) if "argv" in request else None,

@@ -1,4 +1,4 @@
-"""The rights of one token: its scopes, sight, rules and limits, within those of the token that created it."""
+"""The rights of one token: its scopes, visibility, rules and limits, within those of the token that created it."""
 
 from __future__ import annotations
 
@@ -146,6 +146,9 @@ class Grant:
         """Raise :class:`ScopeDenied` unless the token has one of ``scopes``."""
         if scopes.isdisjoint(self.scopes):
             raise _lacks(scopes)
+
+    # A token may do only what the tokens above it may. Each is asked in turn, here and for rules: whether one filter or
+    # rule allows less than another cannot be decided in general, so none is compared with another.
 
     def sees(self, one: Seen) -> bool:
         """Whether a connection is in its sight."""

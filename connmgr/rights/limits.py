@@ -13,7 +13,7 @@ from connmgr.contract.message import ABSENT
 from connmgr.errors import PolicyDenied, ScopeDenied
 from connmgr.rights.grant import Grant, joined
 from connmgr.rights.scopes import TEXT
-from connmgr.rights.sight import Sight, is_loopback
+from connmgr.rights.visibility import Visibility, is_loopback
 from connmgr.vault.names import DEFAULT, LOCAL, segment
 
 Request = Mapping[str, Any]
@@ -24,102 +24,102 @@ _RUNS = ("shell", "commands")
 """Members of a connection's data that name programs to run when it is opened."""
 
 
-def stops_others(_sight: Sight, grant: Grant, request: Request) -> None:
+def stops_others(_visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to stop everything on a connection unless the token may run anything there: it may be others' work."""
     if request.get("all") and not grant.is_unbound:
         raise ScopeDenied("The token may not stop what others use: it may not run anything it likes.")
 
 
-def puts_programs(_sight: Sight, grant: Grant, _request: Request) -> None:
+def puts_programs(_visibility: Visibility, grant: Grant, _request: Request) -> None:
     """Refuse to put a program on the machine if the token has rules over paths, which would not bind the program."""
     if grant.has_rules_over_paths:
         raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
 
 
-def toggles(sight: Sight, grant: Grant, request: Request) -> None:
+def toggles(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to toggle a tunnel or a system without the scope for it."""
-    data = sight.data_of(request["connection"])
-    is_tunnel = sight.is_tunnel(data)
+    data = visibility.data_of(request["connection"])
+    is_tunnel = visibility.is_tunnel(data)
     grant.require_one(_TUNNEL if is_tunnel else TEXT)
     if not is_tunnel and not grant.is_unbound:
         raise ScopeDenied("The token may not run anything it likes, and neither start nor stop what machines run.")
-    if is_tunnel and not sight.ways_of(data)[1] and not sight.visible(grant, [LOCAL]):
+    if is_tunnel and not visibility.ways_of(data)[1] and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The token does not see the daemon's machine, and may open no tunnel that leads there.")
 
 
-def lends_agent(_sight: Sight, grant: Grant, request: Request) -> None:
+def lends_agent(_visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to name an ssh-agent without the scope for it: the daemon's user could have one with more rights."""
     if request.get("agent") is not None:
         grant.require_one(_AGENT)
 
 
-def escapes_rules(_sight: Sight, grant: Grant, _request: Request) -> None:
+def escapes_rules(_visibility: Visibility, grant: Grant, _request: Request) -> None:
     """Refuse to create or change connections if rules apply only to some, because a new name could evade them."""
     if any(one.rules.go_by_connections for one in grant.lineage):
         raise ScopeDenied("The token has rules for certain connections, and may neither make nor change any.")
 
 
-def chooses_data(sight: Sight, grant: Grant, request: Request) -> None:
+def chooses_data(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse data by which a token could reach or run more than it may."""
     if not isinstance(data := request.get("data"), Mapping):
         return
     if "connection" in request:
-        data = {"type": sight.data_of(request["connection"])["type"], **data}
-    if sight.is_tunnel(data):
-        _makes_tunnel(sight, grant, data)
+        data = {"type": visibility.data_of(request["connection"])["type"], **data}
+    if visibility.is_tunnel(data):
+        _makes_tunnel(visibility, grant, data)
     if data.get("forwardAgent"):
         grant.require_one(_AGENT)
-    wraps, dials = sight.ways_of(data)
+    wraps, dials = visibility.ways_of(data)
     if not grant.is_unbound and (wraps or any(data.get(name) for name in _RUNS)):
         raise ScopeDenied("The token may not run anything it likes, and not choose what a connection runs.")
-    if not wraps and not dials and not sight.visible(grant, [LOCAL]):
+    if not wraps and not dials and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The token does not see the daemon's machine, and may have no connection there.")
 
 
-def _makes_tunnel(sight: Sight, grant: Grant, data: Mapping[str, Any]) -> None:
+def _makes_tunnel(visibility: Visibility, grant: Grant, data: Mapping[str, Any]) -> None:
     """Refuse a tunnel that would open without the token, or let other machines into the daemon's machine."""
     if _TUNNEL.isdisjoint(grant.scopes):
         raise ScopeDenied("The token lacks the scope tunnel, and may not make a tunnel that others would open.")
-    forward = sight.forward(data)
+    forward = visibility.forward(data)
     if forward is None:
         return
     if forward.auto_start:
         raise ScopeDenied("What a token opens ends with it: the token may make no tunnel with autoStart.")
-    if not is_loopback(forward.host) and not sight.visible(grant, [LOCAL]):
+    if not is_loopback(forward.host) and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The token does not see the daemon's machine, and may listen on its loopback alone.")
 
 
-def changes_what_others_need(sight: Sight, grant: Grant, request: Request) -> None:
+def changes_what_others_need(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to remove or change connections over which connections out of sight run."""
     named = [request["connection"]] if "connection" in request else request["connections"]
-    if not grant.sees_all and not sight.sees_dependents(grant, named):
+    if not grant.sees_all and not visibility.sees_dependents(grant, named):
         raise ScopeDenied("The token may neither remove nor change what other connections run over.")
 
 
-def puts_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
+def puts_out_of_sight(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to add a connection where the token would not see it."""
     if not grant.sees_all:
-        path, category = sight.position(request["name"], request["data"], request.get("positions", {}))
-        sight.require_place(grant, path, request.get("category", category))
+        path, category = visibility.position(request["name"], request["data"], request.get("positions", {}))
+        visibility.require_place(grant, path, request.get("category", category))
 
 
-def moves_out_of_sight(sight: Sight, grant: Grant, request: Request) -> None:
+def moves_out_of_sight(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse a name, data or a category by which a connection, or one below it, would leave the token's sight."""
     if grant.sees_all:
         return
-    stored = sight.stored(request["connection"])
+    stored = visibility.stored(request["connection"])
     name = request.get("name", stored.name)
     if "data" in request:
-        path = sight.position(name, {"type": stored.type, **request["data"]}, request.get("positions", {})).path
+        path = visibility.position(name, {"type": stored.type, **request["data"]}, request.get("positions", {})).path
     else:
         path = joined((*stored.path[:-1], segment(name)))
-    sight.require_place(grant, path, request.get("category", stored.category))
+    visibility.require_place(grant, path, request.get("category", stored.category))
     if "category" in request:
-        for below in sight.below(stored):
-            sight.require_place(grant, joined((path, *below.path[len(stored.path) :])), request["category"])
+        for below in visibility.below(stored):
+            visibility.require_place(grant, joined((path, *below.path[len(stored.path) :])), request["category"])
 
 
-def draws_secrets(sight: Sight, grant: Grant, request: Request) -> None:
+def draws_secrets(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to lead a secret that the token may not open to a host that it has chosen.
 
     That is a secret of a connection above the changed one, or a password for sudo: the next request that uses the
@@ -129,23 +129,23 @@ def draws_secrets(sight: Sight, grant: Grant, request: Request) -> None:
         return
     connection = request.get("connection")
     if connection is None:
-        category = sight.position(request["name"], request["data"], request.get("positions", {})).category
-        if sight.has_sudo_password(None, request.get("category", category)):
+        category = visibility.position(request["name"], request["data"], request.get("positions", {})).category
+        if visibility.has_sudo_password(None, request.get("category", category)):
             raise _draws("a password for sudo is stored for this place")
         return
-    if "category" in request and sight.has_sudo_password(None, request["category"]):
+    if "category" in request and visibility.has_sudo_password(None, request["category"]):
         raise _draws("a password for sudo is stored for this place")
-    if "data" in request and (path := sight.with_secret_over(connection)) is not None:
+    if "data" in request and (path := visibility.with_secret_over(connection)) is not None:
         raise _draws(f"a secret of {path} goes over this connection")
 
 
-def draws_default_sudo_password(sight: Sight, grant: Grant, request: Request) -> None:
+def draws_default_sudo_password(visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to move the content of removed categories to the default one, if sudo has a password there.
 
     The token may have added it, with hosts of its own.
     """
     moves = not request["removeContents"]
-    if moves and "secret.decrypt" not in grant.scopes and sight.has_sudo_password(None, DEFAULT):
+    if moves and "secret.decrypt" not in grant.scopes and visibility.has_sudo_password(None, DEFAULT):
         raise _draws("a password for sudo is stored for the default category, to which the content would move")
 
 
@@ -153,7 +153,7 @@ def _draws(why: str) -> ScopeDenied:
     return ScopeDenied(f"The token lacks the scope secret.decrypt: {why}.")
 
 
-def sets_passwords_of_categories(_sight: Sight, grant: Grant, request: Request) -> None:
+def sets_passwords_of_categories(_visibility: Visibility, grant: Grant, request: Request) -> None:
     """Refuse to store or remove the password for sudo of a category: it serves connections that the token may not see.
 
     A changed password also ends the elevated shells of all of them.
@@ -163,7 +163,7 @@ def sets_passwords_of_categories(_sight: Sight, grant: Grant, request: Request) 
         raise ScopeDenied("The token sees certain connections alone, and may change no password of a category.")
 
 
-def changes_categories(_sight: Sight, grant: Grant, _request: Request) -> None:
+def changes_categories(_visibility: Visibility, grant: Grant, _request: Request) -> None:
     """Refuse to change categories: filters cannot tell what is below one, or how a new one is called."""
     if not grant.sees_all:
         raise ScopeDenied("The token sees certain connections alone, and may not change categories.")

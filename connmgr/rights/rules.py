@@ -37,7 +37,7 @@ def not_too_free(_effect: str, _limits: Mapping[str, Element]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RequestedCommand:
     """A command that a request wants to run."""
 
     names: tuple[str, ...]
@@ -125,7 +125,7 @@ class Rules:
         """Whether a rule applies to the paths of ``fs.read`` or ``fs.write``."""
         return any(action in rule.actions for rule in self._paths)
 
-    def decide_command(self, wanted: Wanted) -> Decision:
+    def decide_command(self, wanted: RequestedCommand) -> Decision:
         """Return the decision about a command, and how to run it."""
         if wanted.argv is None and wanted.text is not None and self._run:
             wanted = replace(wanted, argv=as_argv(wanted.text))
@@ -166,7 +166,7 @@ class Rules:
         above = [below[:at] for at, character in enumerate(below) if character == "/"]
         return any(self._among(self._heads.which(ancestor), action, names, user) for ancestor in above)
 
-    def _guard(self, wanted: Wanted, applying: Collection[int]) -> Rule | None:
+    def _guard(self, wanted: RequestedCommand, applying: Collection[int]) -> Rule | None:
         """Return the matching rule over texts, preferably one that denies."""
         if not self._texts:
             return None
@@ -178,7 +178,7 @@ class Rules:
         ]
         return min(found, key=lambda rule: rule.effect != "deny", default=None)
 
-    def _by_words(self, wanted: Wanted, applying: Collection[int]) -> Decision:
+    def _by_words(self, wanted: RequestedCommand, applying: Collection[int]) -> Decision:
         """Return the decision of the rules over argvs and saved commands."""
         concerned = [rule for rule in self._concerned(wanted) if rule.index in applying]
         for rule in concerned:
@@ -193,7 +193,7 @@ class Rules:
                 return decision
         return Decision("deny") if self._commands_closed else Decision("allow", argv=wanted.argv)
 
-    def _concerned(self, wanted: Wanted) -> Iterator[RunRule]:
+    def _concerned(self, wanted: RequestedCommand) -> Iterator[RunRule]:
         """Yield the rules that may mean a command, including all that allow."""
         if wanted.saved is not None:
             yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
@@ -257,7 +257,7 @@ def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
     return Rules(rules)
 
 
-def _permitted(rule: RunRule, wanted: Wanted) -> Decision | None:
+def _permitted(rule: RunRule, wanted: RequestedCommand) -> Decision | None:
     """Return the decision of a rule that allows or asks, or None if it does not mean the whole command."""
     argv = wanted.argv
     if not argv or (rule.users is not None and wanted.user not in rule.users):

@@ -22,7 +22,7 @@ from connmgr.cancellation import Cancellation
 from connmgr.engine.envelope import Command
 from connmgr.engine.rpc import Helpers
 from connmgr.engine.session import Session
-from connmgr.engine.start import ShellInfo, Supervisor, start_supervisor
+from connmgr.engine.start import SessionInfo, Supervisor, start_supervisor
 from connmgr.errors import (
     AuthFailed,
     ChannelRefused,
@@ -183,7 +183,7 @@ class ShellOpener:
         finally:
             self._orphans.forget(shell.session.pid)
 
-    def probe(self, target: Target, access: Access) -> ShellInfo:
+    def probe(self, target: Target, access: Access) -> SessionInfo:
         """Open a shell on ``target`` over a new link, describe it, and close it again.
 
         :raises connmgr.errors.OperationError: it could not be opened.
@@ -194,12 +194,12 @@ class ShellOpener:
 
         return self._described(opened)
 
-    def probe_over(self, lease: Lease, access: Access) -> ShellInfo:
+    def probe_over(self, lease: Lease, access: Access) -> SessionInfo:
         """Describe a shell over the link of ``lease``, as :meth:`probe` does."""
         lease.link.admission.check(access)
         return self._described(lambda _timeout, _without: lease.link.lease(opener=True))
 
-    def _described(self, leasing: Leasing) -> ShellInfo:
+    def _described(self, leasing: Leasing) -> SessionInfo:
         shell = self._open(leasing)
         shell.stop(STOP_SECONDS)
         return shell.session.info

@@ -22,7 +22,7 @@ from connmgr import processes
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.engine.envelope import Command
 from connmgr.engine.session import FairLock, Session
-from connmgr.engine.start import ShellInfo
+from connmgr.engine.start import SessionInfo
 from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.links.chain import Target
@@ -193,7 +193,7 @@ class ShellEntries:
 class ShellStart(NamedTuple):
     """A running shell; ``restarted`` says that the last one was lost, with its directory and variables."""
 
-    info: ShellInfo
+    info: SessionInfo
     restarted: bool
 
 
@@ -329,7 +329,7 @@ class ShellTable:
         for end in ends:
             end.result()
 
-    def status(self, connection: str | None = None) -> list[ShellStatus]:
+    def status(self, connection: str | None = None) -> list[ShellActivity]:
         """Describe the running shells, of one connection or all, without asking them; notice ended ones.
 
         Those of elevated connections over it belong to a connection.
@@ -346,7 +346,7 @@ class ShellTable:
                 if connection in (None, name.connection, base_of(name.connection))
             ]
 
-    def probe(self, target: Target, access: Access) -> ShellInfo:
+    def probe(self, target: Target, access: Access) -> SessionInfo:
         """Test whether a shell can be opened on ``target``; see :meth:`ShellOpener.probe`."""
         return self._opener.probe(target, access)
 
@@ -500,7 +500,7 @@ class ShellTable:
             raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
         return shell
 
-    def _seen(self, record: Connection, access: Access) -> ShellInfo:
+    def _seen(self, record: Connection, access: Access) -> SessionInfo:
         """Describe the shell of a connection: the running one, or one opened for this."""
         with contextlib.suppress(NoShell):
             session = self._admitted(ShellRef(record.id), access).session
@@ -532,7 +532,7 @@ class ShellTable:
 
 
 @dataclass(frozen=True)
-class ShellStatus:
+class ShellActivity:
     """The state of a running shell, ``idle``, ``busy`` or ``lost``, with times in seconds and queued commands.
 
     ``directory`` is that after its last command; ``since`` is when the shell was started, ``running_since`` when its
@@ -552,7 +552,7 @@ class ShellStatus:
     running: Command | None = None
 
 
-def status_of(name: ShellRef, shell: Shell) -> ShellStatus:
+def status_of(name: ShellRef, shell: Shell) -> ShellActivity:
     """Describe a shell, as far as known without asking it."""
     session = shell.session
     try:
@@ -561,7 +561,7 @@ def status_of(name: ShellRef, shell: Shell) -> ShellStatus:
         # A plugin may raise any exception, and must not prevent the description of other shells.
         logger.exception("The shell of connection %s cannot be described.", name.connection)
     idle, running, command = session.idle_seconds, session.running_since, session.running_command
-    return ShellStatus(
+    return ShellActivity(
         *name,
         state="lost" if not session.alive else "idle" if idle else "busy",
         pid=session.pid,
@@ -575,7 +575,7 @@ def status_of(name: ShellRef, shell: Shell) -> ShellStatus:
     )
 
 
-def state_of(info: ShellInfo) -> dict[str, Any]:
+def state_of(info: SessionInfo) -> dict[str, Any]:
     """Return the ``state`` of a connection whose shell has started."""
     return {
         "shellDialect": info.shell_dialect,

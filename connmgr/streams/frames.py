@@ -92,6 +92,9 @@ def status_in(payload: bytes) -> int:
 class Windows:
     """Both windows of a stream, as one side counts them; an ``eager`` side acknowledges whenever nothing is untaken."""
 
+    # The socket itself is always read. If it were left unread until there is room for data, acknowledgements would be
+    # left unread with them, and `cat` at the other end would wait for ever, both for input and for output.
+
     def __init__(self, *, eager: bool) -> None:
         self.room = WINDOW_BYTES
         """Bytes of data that may be sent."""

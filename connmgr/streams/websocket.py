@@ -46,7 +46,7 @@ class ProtocolError(Exception):
         self.code = code
 
 
-class Message(NamedTuple):
+class WebSocketMessage(NamedTuple):
     """A whole message, or a control frame; ``opcode`` is TEXT, BINARY, CLOSE, PING or PONG."""
 
     opcode: int
@@ -74,7 +74,7 @@ class Codec:
         if not self.has_ended:
             self._received += data
 
-    def next(self) -> Message | None:
+    def next(self) -> WebSocketMessage | None:
         """Return the next message or control frame that has come whole, or None.
 
         :raises ProtocolError: the other side broke the protocol.
@@ -159,13 +159,13 @@ class Codec:
                 raise ProtocolError(f"A frame has at most {self.max_bytes} bytes.", TOO_LARGE)
         return start, length
 
-    def _join(self, opcode: int, is_final: bool, payload: bytes) -> Message | None:
+    def _join(self, opcode: int, is_final: bool, payload: bytes) -> WebSocketMessage | None:
         """Return the message that a frame completes, or None if further frames continue it."""
         if opcode >= CLOSE:
             if opcode == CLOSE:
                 read_closing(payload)
                 self._end()
-            return Message(opcode, payload)
+            return WebSocketMessage(opcode, payload)
         kind = opcode or self._kind
         assert kind is not None, "a continuation without a message was refused"  # noqa: S101
         if not is_final:
@@ -178,7 +178,7 @@ class Codec:
         self._kind = None
         if kind == TEXT:
             _read_text(payload)
-        return Message(kind, payload)
+        return WebSocketMessage(kind, payload)
 
     def _end(self) -> None:
         self.has_ended = True

@@ -13,7 +13,7 @@ from functools import partial
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
 from connmgr.links.link import Lease
 from connmgr.pipes.clients import Opening
-from connmgr.pipes.remote import Process
+from connmgr.pipes.remote import RemoteProcess
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Timer
@@ -103,7 +103,7 @@ class Terminal:
         streams.loop.call(lambda: self._begin(channel, early))
 
     def _begin(self, channel: Channel, early: bytes) -> None:
-        self._process = Process(
+        self._process = RemoteProcess(
             self._streams.loop,
             channel,
             output=self._printed,

@@ -31,7 +31,7 @@ from connmgr.secrets.principals import Access
 from connmgr.streams.listener import Accepted, PortListener
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.routes import Route, open_route
-from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, Status, Tunnel
+from connmgr.tunnels.tunnel import FAILED, FINAL, STOPPED, LiveTunnel, TunnelStatus
 from connmgr.vault import Connection, Vault
 from connmgr.vault.names import LOCAL
 
@@ -56,15 +56,15 @@ class _Entry:
     token: str | None
     via: str
     """The connection that it goes through."""
-    tunnel: Tunnel | None = None
+    tunnel: LiveTunnel | None = None
     failure: ConnmgrError | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> TunnelStatus:
         if self.tunnel is not None:
             return self.tunnel.status
         told = None if self.failure is None else (self.failure.code, self.failure.message)
-        return Status(FAILED, last_error=told)
+        return TunnelStatus(FAILED, last_error=told)
 
 
 class Tunnels:
@@ -75,6 +75,7 @@ class Tunnels:
 
     def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
         self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
+        # Not that of the streams, so that no terminal waits behind a download.
         self._loop = Loop("tunnels")
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
@@ -118,11 +119,11 @@ class Tunnels:
         self._note(record, wanted=False, token=None)
         self._end([id])
 
-    def status(self, id: str) -> Status:
+    def status(self, id: str) -> TunnelStatus:
         """Return the state of the tunnel ``id``."""
         with self._lock:
             entry = self._entries.get(id)
-        return Status(STOPPED) if entry is None else entry.status
+        return TunnelStatus(STOPPED) if entry is None else entry.status
 
     def probe(self, via: str, access: Access) -> None:
         """Open the route of a tunnel through the connection ``via`` as a test; raise ConnmgrError if that fails."""
@@ -198,14 +199,14 @@ class Tunnels:
         self._look_on()
         return entry, True
 
-    def _made(self, kind: TunnelType, record: Connection, entry: _Entry) -> Tunnel:
+    def _made(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
         forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
         via = str(record.data[kind.via or ""])
         if kind.listens_far:
-            return Tunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
+            return LiveTunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
         if via == LOCAL and (here := _already_here(forward)) is not None:
-            return Tunnel(self._loop, lambda: Route(None, address=here), None, None)
-        return Tunnel(
+            return LiveTunnel(self._loop, lambda: Route(None, address=here), None, None)
+        return LiveTunnel(
             self._loop,
             partial(self._open, kind, record, via, forward, entry),
             partial(self._listen, forward),

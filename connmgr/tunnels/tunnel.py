@@ -49,7 +49,7 @@ HOLD_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Status:
+class TunnelStatus:
     """The state of a tunnel; ``address`` is where it listens, times are aware and in UTC."""
 
     state: str
@@ -67,7 +67,7 @@ class Status:
     bytes_out: int = 0
 
 
-class Tunnel:
+class LiveTunnel:
     """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; each may be called once, in any thread.
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
@@ -90,7 +90,7 @@ class Tunnel:
         self._route: Route | None = None
         self._retry: Timer | None = None
         self._attempting = self._stopped = False
-        self._status = Status(CONNECTING, since=_now())
+        self._status = TunnelStatus(CONNECTING, since=_now())
         self.settled = threading.Event()
         """Set when the first attempt to open the route has ended, successful or not."""
         self.failure: ConnmgrError | None = None
@@ -98,7 +98,7 @@ class Tunnel:
         self._listener = None if listen is None else listen(self._enter)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> TunnelStatus:
         """Its current state."""
         address = (self._listener.host, self._listener.port) if self._listener is not None else self._status.address
         return replace(
@@ -175,7 +175,7 @@ class Tunnel:
             self._loop.work(route.close)
             return
         self._route, self.failure = route, None
-        self._status = Status(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
+        self._status = TunnelStatus(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
         if route.listener is not None:
             RemotePort(self._loop, route.listener, self._to or ("", 0), partial(self._take_here, route))
         self._serve()
@@ -190,11 +190,11 @@ class Tunnel:
             if self._listener is not None:
                 self._listener.close()
             self._close_streams()
-            self._status = Status(FAILED, since=_now(), retries=self._status.retries, last_error=told)
+            self._status = TunnelStatus(FAILED, since=_now(), retries=self._status.retries, last_error=told)
         else:
             retries = self._status.retries + 1
             since = self._status.since if self._status.state == RETRYING else _now()
-            self._status = Status(RETRYING, None, since, retries, last_error=told)
+            self._status = TunnelStatus(RETRYING, None, since, retries, last_error=told)
             most = min(MOST_DELAY_SECONDS, LEAST_DELAY_SECONDS * 2 ** min(retries, 10))
             self._retry_after(LEAST_DELAY_SECONDS if self._waiting else random.uniform(LEAST_DELAY_SECONDS, most))  # noqa: S311
         self.settled.set()
@@ -208,7 +208,7 @@ class Tunnel:
         self._loop.work(route.close)
         for stream in list(self._streams):
             stream.close(reset=True)
-        self._status = Status(RETRYING, since=_now(), last_error=(error.code, error.message))
+        self._status = TunnelStatus(RETRYING, since=_now(), last_error=(error.code, error.message))
         # Randomly delayed, because other tunnels may have lost the same link.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
 

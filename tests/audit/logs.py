@@ -7,10 +7,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from connmgr.audit.log import FILE_NAME, AuditLog, Chain
+from connmgr.audit.log import FILE_NAME, AuditLog, HashChain
 from connmgr.vault.anchors import Anchor
 
-CHAIN = Chain(b"k" * 32)
+CHAIN = HashChain(b"k" * 32)
 
 
 class KeptAnchors:

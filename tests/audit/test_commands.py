@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.audit.entry import CUT_OUT, MAX_TEXT, Text
+from connmgr.audit.entry import CUT_OUT, MAX_TEXT, CommandText
 from tests.api.wire import LOCAL
 from tests.cli.program import CommandLine
 from tests.conftest import Recorded, StartDaemon
@@ -138,7 +138,7 @@ def test_settings_say_whose_commands_are_recorded(
 
 def test_secrets_are_asked_for_only_where_a_text_is_recorded() -> None:
     asked: list[object] = []
-    text = Text(secrets=lambda connections: asked.append(connections) or [PASSWORD])
+    text = CommandText(secrets=lambda connections: asked.append(connections) or [PASSWORD])
     assert text.of({"command": "x"}, {"connection": "a"}) == {}
     assert asked == []
     found = text.of({"command": f"x {PASSWORD}"}, {"connection": "a", "connections": ["b"], "token": "t"})

@@ -15,7 +15,7 @@ import pytest
 
 from connmgr.audit import log as audit_log
 from connmgr.audit.log import FILE_NAME, KEPT_FILES
-from connmgr.audit.query import Wanted, search
+from connmgr.audit.query import EntryFilter, search
 from connmgr.audit.verify import Verdict, verify
 from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor
@@ -419,7 +419,7 @@ def test_a_log_can_be_verified_while_it_is_written_and_rotated(log: Log) -> None
 
 
 def _seqs(log: Log, limit: int = 100, before: int | None = None, **wanted: Any) -> tuple[list[int], int | None]:
-    found, following = search(log.path, Wanted(**wanted), lambda _: True, limit, before)
+    found, following = search(log.path, EntryFilter(**wanted), lambda _: True, limit, before)
     return [entry["seq"] for entry in found], following
 
 
@@ -457,7 +457,7 @@ def test_entries_are_found_by_their_fields(log: Log) -> None:
     assert _seqs(log, action="fs.read")[0] == [1]
     assert _seqs(log, code="no_shell", token="t1")[0] == [2]
     assert _seqs(log, code="no_shell", caller="a")[0] == []
-    found, _ = search(log.path, Wanted(), lambda entry: entry.get("token") == "t1", 100)
+    found, _ = search(log.path, EntryFilter(), lambda entry: entry.get("token") == "t1", 100)
     assert [entry["seq"] for entry in found] == [2], "entries are shown that may not be seen"
 
 

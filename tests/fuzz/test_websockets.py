@@ -19,7 +19,7 @@ from connmgr.errors import BadFrame
 from connmgr.pipes.clients import FIRST_MESSAGE_BYTES, RECEIVE_BYTES, Opening
 from connmgr.streams import frames
 from connmgr.streams.frames import MAX_FRAME_BYTES
-from connmgr.streams.websocket import BINARY, PING, Codec, Message, ProtocolError, read_closing
+from connmgr.streams.websocket import BINARY, PING, Codec, ProtocolError, WebSocketMessage, read_closing
 from tests.fuzz.rounds import fuzz
 
 KEY = b"\x01\x80\xfe\x10"
@@ -100,10 +100,10 @@ def pieces_of(content: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
             yield content[start:end]
 
 
-def read_by_the_daemon(content: bytes, cuts: Sequence[int]) -> tuple[list[Message], int | None]:
+def read_by_the_daemon(content: bytes, cuts: Sequence[int]) -> tuple[list[WebSocketMessage], int | None]:
     """Return what the daemon's end reads of ``content`` cut at ``cuts``, and the code of its refusal, if any."""
     codec = Codec(is_client=False, max_bytes=MAX_FRAME_BYTES)
-    messages: list[Message] = []
+    messages: list[WebSocketMessage] = []
     for piece in pieces_of(content, cuts):
         codec.feed(piece)
         try:

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
 from connmgr.mcp import callers
-from connmgr.mcp.callers import Caller
+from connmgr.mcp.callers import AgentConnection
 from tests.deadlines import DEADLINE_SECONDS
 
 BEGUN = b"GET / HTTP/1.1\r\nHost: here\r\nX: "
@@ -50,4 +50,4 @@ async def _kept() -> None:
 async def _server() -> asyncio.Server:
     config = uvicorn.Config(PlainTextResponse("served"), lifespan="off", log_config=None)
     state = ServerState()
-    return await asyncio.get_running_loop().create_server(lambda: Caller(config, state, {}), "127.0.0.1", 0)
+    return await asyncio.get_running_loop().create_server(lambda: AgentConnection(config, state, {}), "127.0.0.1", 0)

@@ -15,7 +15,7 @@ import pytest
 
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.mcp import agents
-from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agent, Agents
+from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agents, ConnectedAgent
 from connmgr.mcp.callers import MAX_CONNECTIONS
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
@@ -218,7 +218,7 @@ async def table(daemon: Daemon) -> AsyncIterator[Agents]:
         tasks.cancel_scope.cancel()
 
 
-async def begun(there: Agents, holder: Holder) -> Agent:
+async def begun(there: Agents, holder: Holder) -> ConnectedAgent:
     agent = await there.begin(holder.secret)
     agent.session = "1"
     assert await there.of_session(holder.secret, "1") is agent

@@ -331,7 +331,7 @@ def test_the_main_thread_does_not_read_a_client_that_another_thread_reads(tmp_pa
     served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
     here, there = socket.socketpair()
     with here, closing(served):
-        client = channel.Channel(served, there, ("", 0), served.adj, {})
+        client = channel.ClientChannel(served, there, ("", 0), served.adj, {})
         client.keeps_alive = True
         here.sendall(REQUEST)
         client.handle_read()
@@ -428,7 +428,7 @@ def test_waking_a_server_after_its_shutdown_writes_to_no_reused_descriptor(tmp_p
 
 def test_a_stale_poll_does_not_read_what_a_stream_was_sent() -> None:
     near, far = socket.socketpair()
-    polled = object.__new__(channel.Channel)
+    polled = object.__new__(channel.ClientChannel)
     polled._receiving = threading.Lock()
     polled.socket = near
     with far, near, polled.hand_over() as handed:
@@ -446,7 +446,7 @@ def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() ->
             self.close()
             return number
 
-    looked_at = object.__new__(channel.Channel)
+    looked_at = object.__new__(channel.ClientChannel)
     looked_at.socket = Closed(fileno=near.detach())
     with far:
         assert looked_at.check_client_disconnected()

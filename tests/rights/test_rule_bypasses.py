@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connmgr.rights.rules import Rules, Wanted, load_rules
+from connmgr.rights.rules import RequestedCommand, Rules, load_rules
 
 HERE = ("web/web1", "default/web/web1")
 
@@ -47,7 +47,7 @@ TRICKED = load_rules(RULES)
 
 def _decide(rules: Rules = TRICKED, *argv: str, **wanted: Any) -> tuple[str, tuple[str, ...] | None, str | None]:
     wanted.setdefault("names", HERE)
-    decision = rules.decide_command(Wanted(argv=argv or None, **wanted))
+    decision = rules.decide_command(RequestedCommand(argv=argv or None, **wanted))
     return decision.effect, decision.argv, decision.path
 
 
@@ -74,7 +74,7 @@ def _decide(rules: Rules = TRICKED, *argv: str, **wanted: Any) -> tuple[str, tup
     ],
 )
 def test_the_intended_commands_are_allowed(wanted: dict[str, Any], runs: tuple[str, ...]) -> None:
-    decision = TRICKED.decide_command(Wanted(**{"names": HERE, **wanted}))
+    decision = TRICKED.decide_command(RequestedCommand(**{"names": HERE, **wanted}))
     assert (decision.effect, decision.argv) == ("allow", runs)
 
 

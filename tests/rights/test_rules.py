@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connmgr.errors import InvalidRequest
-from connmgr.rights.rules import Decision, Rules, Wanted, combined, load_rules
+from connmgr.rights.rules import Decision, RequestedCommand, Rules, combined, load_rules
 
 HERE = ("web/web1", "default/web/web1")
 
@@ -19,7 +19,7 @@ def load(*rules: dict[str, Any]) -> Rules:
 
 
 def decide(rules: Rules, *argv: str, **wanted: Any) -> Decision:
-    return rules.decide_command(Wanted(**{"names": HERE, "argv": argv or None, **wanted}))
+    return rules.decide_command(RequestedCommand(**{"names": HERE, "argv": argv or None, **wanted}))
 
 
 ALLOW = {"effect": "allow"}
@@ -162,7 +162,7 @@ def test_a_program_that_nobody_has_classed_takes_no_free_words(program: str) -> 
             load(rule)
         load({**rule, "mayRunOthers": True})
         stored = load_rules([rule], are_stored=True)
-        assert stored.decide_command(Wanted(names=("x",), argv=(program, "1"))).effect == "deny"
+        assert stored.decide_command(RequestedCommand(names=("x",), argv=(program, "1"))).effect == "deny"
     load({**ALLOW, "argv": [program, "x", {"in": ["x", "y"]}, {"integer": {"min": 0, "max": 9}}]})
     load({"effect": "ask", "argv": [program, {"rest": {"re": ".*"}}]})
 
@@ -170,7 +170,7 @@ def test_a_program_that_nobody_has_classed_takes_no_free_words(program: str) -> 
 def test_a_rule_allows_a_terminal_only_if_it_says_so() -> None:
     for rule in ({"argv": ["ls"]}, {"argv": ["systemctl", "status"], "stdin": True}):
         argv = tuple(rule["argv"])
-        with_pty = Wanted(names=("x",), argv=argv, has_pty=True)
+        with_pty = RequestedCommand(names=("x",), argv=argv, has_pty=True)
         assert load({**ALLOW, **rule}).decide_command(with_pty).effect == "deny"
         assert load({**ALLOW, **rule, "pty": False}).decide_command(with_pty).effect == "deny"
         assert load({**ALLOW, **rule, "pty": True}).decide_command(with_pty).effect == "allow"
@@ -265,16 +265,16 @@ def test_a_text_of_literal_words_runs_as_an_argv_under_command_rules() -> None:
 def test_a_saved_command_is_allowed_by_its_name_or_by_what_it_runs() -> None:
     saved = {"argv": ("systemctl", "restart", "nginx"), "saved": ("restart", {"service": "nginx"})}
     by_name = load({**ALLOW, "command": "restart"})
-    assert by_name.decide_command(Wanted(names=HERE, **saved)) == Decision(
+    assert by_name.decide_command(RequestedCommand(names=HERE, **saved)) == Decision(
         "allow", 0, None, saved["argv"], FIXED, exact=True
     )
     by_words = load({**ALLOW, "argv": ["systemctl", "restart", {"in": ["nginx"]}]})
-    assert by_words.decide_command(Wanted(names=HERE, **saved)).effect == "allow"
+    assert by_words.decide_command(RequestedCommand(names=HERE, **saved)).effect == "allow"
     assert decide(by_name, "systemctl", "restart", "nginx") == Decision("deny")
     denied = load({**ALLOW, "command": "restart"}, {"effect": "deny", "argv": ["systemctl"]})
-    assert denied.decide_command(Wanted(names=HERE, **saved)) == Decision("deny", 1)
+    assert denied.decide_command(RequestedCommand(names=HERE, **saved)) == Decision("deny", 1)
     other = load({"effect": "deny", "command": "restart", "arguments": {"service": {"re": "ng.*"}}})
-    assert other.decide_command(Wanted(names=HERE, **saved)) == Decision("deny", 0)
+    assert other.decide_command(RequestedCommand(names=HERE, **saved)) == Decision("deny", 0)
 
 
 def test_a_program_that_runs_others_takes_input_only_if_the_rule_says_so() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from connmgr.pipes.remote import Process
+from connmgr.pipes.remote import RemoteProcess
 from connmgr.plugin import Channel
 from connmgr.streams.loop import Loop
 
@@ -73,7 +73,7 @@ def _served(loop: Loop, channel: Channel) -> tuple[bytes, int | None]:
     released = threading.Event()
 
     def serve() -> None:
-        Process(
+        RemoteProcess(
             loop,
             channel,
             output=lambda stdout, _: printed.append(stdout),

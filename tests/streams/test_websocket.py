@@ -24,8 +24,8 @@ from connmgr.streams.websocket import (
     TEXT,
     TOO_LARGE,
     Codec,
-    Message,
     ProtocolError,
+    WebSocketMessage,
     acceptance,
     is_accepted,
     masked,
@@ -233,7 +233,7 @@ def test_data_of_up_to_the_limit_is_one_message_however_it_is_cut(is_client: boo
 def test_nothing_is_read_after_a_closing_frame() -> None:
     codec = Codec(is_client=True, max_bytes=LIMIT)
     codec.feed(_frame(CLOSE, b"\x03\xe8bye", masks=False) + _frame(BINARY, b"more", masks=False))
-    assert codec.next() == Message(CLOSE, b"\x03\xe8bye")
+    assert codec.next() == WebSocketMessage(CLOSE, b"\x03\xe8bye")
     codec.feed(b"\xff" * 100)
     assert (codec.next(), codec.has_ended) == (None, True)
 

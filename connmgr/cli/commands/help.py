@@ -91,7 +91,7 @@ class Bash(BashComplete):
 
     @staticmethod
     def _check_version() -> None:
-        """Skip click's check, which starts a process."""
+        """Skip click's check, which starts a process for each completion; the method is private to click."""
 
     def format_completion(self, item: CompletionItem) -> str:
         quoted = re.sub(r"([^A-Za-z0-9_@%+=:,./~-])", r"\\\1", item.value)

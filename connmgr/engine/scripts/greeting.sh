@@ -10,7 +10,8 @@ case "$PWD" in /*) @builtin@ [ -x . ]&&@builtin@ [ . -ef "$PWD" ];; *) ! :;; esa
 # Signals that a command sends to $$ run an empty trap. If they were ignored, every command would ignore them too.
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
 _cm_gone(){ @builtin@ echo ":$2$1" >&8;}
-# ksh93 and mksh know their directory only while it exists. ksh93 reports 256 + N if signal N ended a command; `exit`
+# The directory is compared by device and inode where there is /proc, else by name: redirecting a symbolic link moves
+# no session. ksh93 and mksh know their directory only while it exists. ksh93 reports 256 + N if signal N ended a command; `exit`
 # would reduce that to N.
 _cm_dump(){ @plainly@||:;@builtin@ set +x;@untrap@;@raw@;{ @builtin@ unset CONNMGR_COMMAND
 @builtin@ echo ":$2@directory@";@builtin@ pwd||@builtin@ echo "$PWD"

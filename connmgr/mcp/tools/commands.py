@@ -9,7 +9,7 @@ from pydantic import Field
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import OPEN, Job
-from connmgr.mcp.bridge import Place
+from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.following import ENDED, MIN_BYTES, Following, Ran
 from connmgr.mcp.starting import path_in, start
 from connmgr.mcp.tool import Call, Session, System, tool
@@ -80,7 +80,7 @@ def run_command(
 def run(
     call: Call,
     client: Client,
-    place: Place,
+    place: AgentShell,
     options: Mapping[str, Any],
     stdin: str,
     *,

@@ -15,7 +15,7 @@ from connmgr.client.jobs import Job
 from connmgr.client.names import escape
 from connmgr.client.retry import may_pass
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.following import LOOK_SECONDS, MIN_BYTES, Following, Ran, Streams
+from connmgr.mcp.following import LOOK_SECONDS, MIN_BYTES, Following, Ran, StreamBytes
 from connmgr.mcp.shown import text_of, whole_end
 from connmgr.mcp.starting import persist
 from connmgr.mcp.tool import Call, tool
@@ -68,8 +68,8 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
             break
         call.news = f"The command is {found.state}."
     pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
-    after = Streams(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
-    left = Streams(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
+    after = StreamBytes(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
+    left = StreamBytes(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
     return Ran(
         state=found.state,
         exitCode=found.exit_code,
@@ -84,7 +84,7 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     )
 
 
-class Written(BaseModel):
+class InputWritten(BaseModel):
     bytes: int = Field(description="Bytes that were written.")
 
 
@@ -94,11 +94,11 @@ def write_stdin(
     job: JobId,
     text: Annotated[str, Field(max_length=MAX_TEXT, description="The input; a line ends with a newline.")] = "",
     eof: Annotated[bool, Field(description="True ends the input after that.")] = False,
-) -> Written:
+) -> InputWritten:
     """Send input to a job that run_command has started with openStdin."""
     with call.client() as client:
         client.jobs.get(job).input(text, eof=eof)
-    return Written(bytes=len(text.encode()))
+    return InputWritten(bytes=len(text.encode()))
 
 
 class Ended(BaseModel):
@@ -129,7 +129,7 @@ def stop_job(
     return Ended(job=job, state=info.state, exitCode=info.exit_code)
 
 
-class Listed(BaseModel):
+class JobSummary(BaseModel):
     """A job."""
 
     job: str = Field(description="What read_job, write_stdin and stop_job take.")
@@ -141,8 +141,8 @@ class Listed(BaseModel):
     yours: bool = Field(description="Whether you have started it since you were connected.")
 
 
-class Jobs(BaseModel):
-    jobs: list[Listed] = Field(description="The newest first.")
+class JobList(BaseModel):
+    jobs: list[JobSummary] = Field(description="The newest first.")
     omitted: int = Field(description="How many more there are.")
 
 
@@ -151,7 +151,7 @@ def list_jobs(
     call: Call,
     system: Annotated[str, Field(description="Only those of systems with this in their path.")] = "",
     ended: Annotated[bool, Field(description="True also lists ended jobs.")] = False,
-) -> Jobs:
+) -> JobList:
     """List the jobs that you may see, including those of others."""
     states = None if ended else ("starting", "running")
     with call.client() as client:
@@ -160,11 +160,11 @@ def list_jobs(
         paths = {one.id: one.path for one in client.connection.names()} if found else {}
     found.reverse()
     shown = [_listed(one, paths, call.bridge) for one in found[:MAX_LISTED]]
-    return Jobs(jobs=shown, omitted=max(0, len(found) - MAX_LISTED))
+    return JobList(jobs=shown, omitted=max(0, len(found) - MAX_LISTED))
 
 
-def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> Listed:
-    return Listed(
+def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> JobSummary:
+    return JobSummary(
         job=job.id,
         system=paths.get(job.connection, job.connection),
         command=visible(job.text[:COMMAND_CHARACTERS], lines=True),

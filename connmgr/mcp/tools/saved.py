@@ -29,7 +29,7 @@ Arguments = Annotated[
 ]
 
 
-class Saved(BaseModel):
+class SavedCommandSummary(BaseModel):
     """A saved command."""
 
     name: str
@@ -38,18 +38,18 @@ class Saved(BaseModel):
     parameters: dict[str, Any] = Field(description="What `arguments` of run_saved_command takes, as JSON Schema.")
 
 
-class SavedCommands(BaseModel):
-    commands: list[Saved]
+class SavedCommandList(BaseModel):
+    commands: list[SavedCommandSummary]
 
 
 @tool("command.query", reads=True)
-def list_commands(call: Call) -> SavedCommands:
+def list_commands(call: Call) -> SavedCommandList:
     """List the saved commands: programs with parameters that somebody has prepared."""
     with call.client() as client:
         found = client.command.query()
-    return SavedCommands(
+    return SavedCommandList(
         commands=[
-            Saved(
+            SavedCommandSummary(
                 name=one["name"],
                 description=visible(one["description"], lines=True),
                 argv=one["argv"],

@@ -84,7 +84,7 @@ def _states(call: Call, client: Client, systems: list[str]) -> dict[str, dict[st
         return {}
 
 
-class Toggled(BaseModel):
+class ToggledSystem(BaseModel):
     """A system that was started or stopped."""
 
     id: str = Field(description="Its uuid.")
@@ -98,7 +98,7 @@ class Toggled(BaseModel):
 @tool("connection.toggle", "connection.query", destroys=True, repeats=True)
 def toggle_state(
     call: Call, system: Named, state: Annotated[bool, Field(description="True starts or opens it, false stops it.")]
-) -> Toggled:
+) -> ToggledSystem:
     """Open or close a tunnel, or start or stop a system such as a container."""
     with call.client() as client:
         types = client.connection.types() if "connection.types" in call.bridge.rights.actions else []
@@ -115,11 +115,13 @@ def toggle_state(
         can_ask = "tunnel.query" in call.bridge.rights.actions
         found = [one for one in client.tunnel.query() if one["connection"] == id] if can_ask else []
     if not found:
-        return Toggled(id=id, state="started" if state else "stopped", address=None, error=None)
+        return ToggledSystem(id=id, state="started" if state else "stopped", address=None, error=None)
     told = found[0]
     error = told["lastError"]
     shown = error.get("message") if isinstance(error, dict) else error
-    return Toggled(id=id, state=told["state"], address=told["address"], error=visible(str(shown)) if shown else None)
+    return ToggledSystem(
+        id=id, state=told["state"], address=told["address"], error=visible(str(shown)) if shown else None
+    )
 
 
 def _open_tunnels(call: Call, client: Client, tunnels: list[str]) -> dict[str, bool]:

@@ -23,7 +23,7 @@ Wait = Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to w
 Contains = Annotated[str, Field(max_length=200, description="Wait until a line of the screen contains this text.")]
 
 
-class Screen(BaseModel):
+class TerminalScreen(BaseModel):
     """The screen of a terminal."""
 
     terminal: str = Field(description="What read_screen, send_keys and close_terminal take.")
@@ -55,7 +55,7 @@ def open_terminal(
     rows: Annotated[int, Field(ge=5, le=200, description="Its height in lines.")] = 40,
     contains: Contains = "",
     wait: Wait = 3,
-) -> Screen:
+) -> TerminalScreen:
     """Open a terminal, and show its screen: for editors, pagers, installers that ask, and `top`.
 
     It begins in the home directory, and goes on until its program ends or close_terminal closes it. Use run_command for
@@ -72,7 +72,7 @@ def open_terminal(
 
 
 @tool("terminal.screen", reads=True)
-def read_screen(call: Call, terminal: TerminalId, contains: Contains = "", wait: Wait = 0) -> Screen:
+def read_screen(call: Call, terminal: TerminalId, contains: Contains = "", wait: Wait = 0) -> TerminalScreen:
     """Show what is on the screen of a terminal; with `contains` wait for that."""
     with call.client() as client:
         return _screen(call, client, terminal, {"contains": contains or None, "wait": wait})
@@ -89,7 +89,7 @@ def send_keys(
     ] = (),
     contains: Contains = "",
     wait: Wait = 2,
-) -> Screen:
+) -> TerminalScreen:
     """Type into a terminal, and show its screen afterwards. Type no password: ask the person to store it."""
     data = text.encode(errors="replace") + b"".join(map(sent, keys))
     with call.client() as client:
@@ -111,14 +111,14 @@ def close_terminal(call: Call, terminal: TerminalId) -> Closed:
     return Closed(terminal=terminal)
 
 
-def _screen(call: Call, client: Client, terminal: str, options: dict[str, Any]) -> Screen:
+def _screen(call: Call, client: Client, terminal: str, options: dict[str, Any]) -> TerminalScreen:
     seconds = min(options["wait"], call.left())
     wanted = {**options, "wait": seconds}
     found = persist(call, lambda: client.terminal.screen(terminal, **wanted), may_pass)
     lines = [visible(line) for line in found["lines"]]
     while lines and not lines[-1]:
         lines.pop()
-    return Screen(
+    return TerminalScreen(
         terminal=terminal,
         lines=lines,
         row=found["cursor"]["row"],

@@ -2,6 +2,9 @@
 
 :class:`Parser` splits the output, :class:`Screen` acts on its parts, and :class:`SkippedOutput` saves the settings of
 output that nobody has the time to draw.
+
+The library pyte (0.8) was tried: 0.4 MB/s instead of 1.1 for lines of one letter, no alternate screen, control strings
+printed as text, and saved cursors and strings that grow without end. Tests compare this screen with tmux's.
 """
 
 from __future__ import annotations

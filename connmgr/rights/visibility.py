@@ -31,7 +31,7 @@ class Position(NamedTuple):
     category: str
 
 
-class Sight:
+class Visibility:
     """Applies the filters of tokens to connections and categories. Safe to use from several threads."""
 
     def __init__(self, vault: Vault, registry: Registry) -> None:

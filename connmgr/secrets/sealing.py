@@ -31,7 +31,7 @@ _CHANGED = "The secret was changed outside of connmgr, or belongs to another vau
 
 
 @dataclass(frozen=True)
-class Envelope:
+class SealedSecret:
     """A sealed secret whose authenticity was verified."""
 
     recipients: Mapping[str, tuple[bytes, bytes]]
@@ -72,7 +72,7 @@ def seal(value: str, recipients: Iterable[Principal], sealing_key: bytes) -> dic
     }
 
 
-def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> Envelope:
+def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> SealedSecret:
     """Verify every byte of a sealed secret and return its parts.
 
     :raises IntegrityError: it was not made by :func:`seal` with this ``sealing_key``.
@@ -89,7 +89,7 @@ def verify(encrypted: Mapping[str, Any], sealing_key: bytes) -> Envelope:
     header, tag = token[:-_TAG_BYTES], token[-_TAG_BYTES:]
     if kind != "locked" or not hmac.compare_digest(tag, _tag(header, box, sealing_key)):
         raise IntegrityError(_CHANGED)
-    return Envelope(_recipients(header), box)
+    return SealedSecret(_recipients(header), box)
 
 
 def _recipients(header: bytes) -> dict[str, tuple[bytes, bytes]]:

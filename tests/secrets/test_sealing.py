@@ -15,8 +15,8 @@ from nacl.bindings import crypto_box_seal, crypto_box_seal_open, sodium_pad
 from nacl.secret import SecretBox
 
 from connmgr.errors import IntegrityError
-from connmgr.secrets.envelope import seal, verify
 from connmgr.secrets.principals import Access, Principal, new_principal
+from connmgr.secrets.sealing import seal, verify
 
 SEALING_KEY = bytes(range(32))
 WRAPPING = bytes(32)
