@@ -168,7 +168,7 @@ class Authorisation:
         seen = self.visibility.require(grant, self.subjects.connections(about))
         self.visibility.require_categories(grant, self.subjects.categories(about))
         for name, work in self.subjects.works(about):
-            if work is None or not _is_open(grant, work) or not self.sight.visible(grant, [work.connection]):
+            if work is None or not _is_open(grant, work) or not self.visibility.visible(grant, [work.connection]):
                 # The same answer for one on a hidden connection, whose id the token must not learn.
                 raise _UNKNOWN[name](about[name])
             seen += self.visibility.require(grant, [work.connection])
