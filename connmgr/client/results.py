@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from connmgr.contract.category import CategoryInfo as Category
 from connmgr.contract.connection import ConnectionInfo as Connection
-from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
 from connmgr.contract.connection import ForgottenHostKey as ForgottenKey
 from connmgr.contract.connection import TypeInfo as ConnectionType
 from connmgr.contract.daemon import VersionResponse as Version
@@ -64,6 +63,21 @@ class Name(NamedTuple):
     @classmethod
     def read(cls, id: str, name: Mapping[str, Any]) -> Name:
         return cls(id, tuple(name["category"]), tuple(name["name"]), name["type"], name["usageCategory"])
+
+
+class Refreshed(NamedTuple):
+    """The result of a refresh: ids of connections added, and ids of those whose system is gone.
+
+    ``skipped`` has a sentence for each system that cannot be stored.
+    """
+
+    added: list[str]
+    gone: list[str]
+    skipped: list[str]
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Refreshed:
+        return cls(answer["added"], answer["gone"], answer["skipped"])
 
 
 class Applied(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -274,10 +274,6 @@ class ConnectionRefreshResponse(Message):
     ]
     gone: Annotated[list[ONE_ID], "The connections whose container or system was found inside before, but not now."]
     skipped: Annotated[list[str], "Sentences: what was found inside of it and cannot be stored, and why."]
-
-    def __iter__(self) -> Iterator[list[str]]:
-        """Yield the three lists: ``added, gone, skipped = client.connection.refresh(id)``."""
-        return iter((self.added, self.gone, self.skipped))
 
 
 class ConnectionToggleRequest(Message):
