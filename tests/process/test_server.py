@@ -475,14 +475,14 @@ def test_a_token_s_clients_rest_between_readings_and_others_do_not(
 
 
 def test_nothing_is_read_from_a_client_that_rests(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[channel.Channel] = []
-    begin = channel.Channel.__init__
+    made: list[channel.ClientChannel] = []
+    begin = channel.ClientChannel.__init__
 
-    def note(self: channel.Channel, *arguments: Any, **options: Any) -> None:
+    def note(self: channel.ClientChannel, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options)
         made.append(self)
 
-    monkeypatch.setattr(channel.Channel, "__init__", note)
+    monkeypatch.setattr(channel.ClientChannel, "__init__", note)
     with connect(serve()) as connection:
         eventually(lambda: bool(made), "the client is not accepted")
         assert made[0].readable()
