@@ -61,6 +61,9 @@ class RemoteProcess:
         self._ends_input = False
         self._writing = self._broken = False
         self._paused = self._over = False
+        self.status: int | None = None
+        """The exit status, None until the process has ended or if it is unknown."""
+
         self._received = self._looks = 0
         self._quiet_timer: Timer | None = None
         self._size: tuple[int, int] | None = None
@@ -198,6 +201,8 @@ class RemoteProcess:
             if self._paused or self._received != received:
                 self._await_quiet(status)
             elif not self._over:
+                # Before the channel is released in another thread, whose owner then asks for it.
+                self.status = status
                 self.close()
                 self._ended(status)
 
@@ -222,6 +227,7 @@ class RemoteProcess:
         except (EOFError, OSError):
             # The link is lost, and the status unknown.
             status = None
+        self.status = status
         self.close()
         self._ended(status)
 
@@ -309,9 +315,6 @@ class ProcessEndpoint(Endpoint):
     ) -> None:
         self._hang_up, self._without_stderr = hang_up, without_stderr
         self._untaken = 0
-        self.status: int | None = None
-        """The exit status of the process, None until it has ended or if it is unknown."""
-
         self._process = RemoteProcess(
             loop, channel, output=self._output, taken=self._taken, ended=self._ended, released=released
         )
@@ -319,6 +322,11 @@ class ProcessEndpoint(Endpoint):
     @property
     def unwritten(self) -> int:
         return self._untaken
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the process, None until it has ended or if it is unknown."""
+        return self._process.status
 
     def begin(self, receiver: Receiver) -> None:
         # The process is read from the loop's next round on.
@@ -355,7 +363,6 @@ class ProcessEndpoint(Endpoint):
         self.receiver.taken(size)
 
     def _ended(self, status: int | None) -> None:
-        self.status = status
         lost = ShellLost("The link broke; it is unknown how the process ended.")
         self.receiver.over(lost if status is None else status)
 
