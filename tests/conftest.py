@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pkgutil
+import signal
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+# A shell starts what is in the background with SIGINT ignored, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from tests.cleaning import CleanDaemon
