@@ -35,13 +35,16 @@ def main() -> None:
 
 def _start(connmgr: CommandLine) -> None:
     def run(*argv: str) -> Callable[[], object]:
-        return lambda: subprocess.run(argv, env=connmgr.environment, stdout=subprocess.DEVNULL, check=True)
+        return lambda: subprocess.run(
+            argv, env=connmgr.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True
+        )
 
     subjects = {
         "python -c pass": run(sys.executable, "-c", "pass"),
         "connmgr --version": run(CONNMGR, "--version"),
         "connmgr exec --help": run(CONNMGR, "exec", "--help"),
         "connmgr ls": run(CONNMGR, "ls"),
+        "connmgr exec local -- true": run(CONNMGR, "exec", "local", "--", "true"),
     }
     taken = interleaved(subjects, calls=3, rounds=7)
     title = f"Whole processes; a start takes at most {START_GOAL:g} ms on a quiet machine"
@@ -50,7 +53,7 @@ def _start(connmgr: CommandLine) -> None:
 
 
 def _imports(connmgr: CommandLine) -> None:
-    """Print the time of each import of ``connmgr exec``, alone and with its own imports."""
+    """Print the time of each import of ``connmgr exec`` with an option, alone and with its own imports."""
     argv = [sys.executable, "-X", "importtime", CONNMGR, "exec", "--help"]
     done = subprocess.run(argv, env=connmgr.environment, capture_output=True, text=True, check=True)
     rows = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \|\s+(\S+)$", done.stderr, re.MULTILINE)

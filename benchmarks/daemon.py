@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,13 +15,16 @@ LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 @contextmanager
-def temporary_daemon(*options: str, program: Sequence[str] = (str(PROGRAM),)) -> Iterator[Daemon]:
+def temporary_daemon(
+    *options: str, program: Sequence[str] = (str(PROGRAM),), environment: Mapping[str, str] | None = None
+) -> Iterator[Daemon]:
     """A daemon with its own vault, which is stopped and removed afterwards.
 
-    ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not the installed one.
+    ``options`` are those of ``connmgr serve``; ``program`` is the command that has ``serve``, if not the installed one,
+    and ``environment`` is added to its variables.
     """
     with tempfile.TemporaryDirectory() as directory:
-        daemon = Daemon(Path(directory), *options, program=program)
+        daemon = Daemon(Path(directory), *options, program=program, environment=environment)
         try:
             yield daemon
         finally:

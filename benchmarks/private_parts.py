@@ -34,8 +34,8 @@ SENDING = "waitress's buffers are sent by the answering thread"
 SEALING = "AES-GCM without paramiko's packet layer"
 
 WITHOUT = {
-    KEEPING: "from connmgr.daemon import receiving; receiving.ReceivingChannel._next_arrives = lambda self: False",
-    SENDING: "from waitress.channel import HTTPChannel; from connmgr.daemon.sending import SendingChannel as Channel; "
+    KEEPING: "from connmgr.daemon.channel import ClientChannel; ClientChannel._next_arrives = lambda self: False",
+    SENDING: "from waitress.channel import HTTPChannel; from connmgr.daemon.channel import ClientChannel as Channel; "
     "Channel.write_soon, Channel._send_header = HTTPChannel.write_soon, lambda self: None",
     SEALING: "import connmgr_ssh.packets as packets; packets._aead = lambda options, iv: None",
 }

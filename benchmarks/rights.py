@@ -15,7 +15,11 @@ from connmgr.client import Client
 from tests.daemon import Daemon
 
 OTHERS = [
-    {"effect": "allow", "argv": [f"/usr/bin/program{number}", "-u", {"re": r"[\w@.-]+"}, "--no-pager"]}
+    {
+        "effect": "allow",
+        "argv": [f"/usr/bin/program{number}", "-u", {"re": r"[\w@.-]+"}, "--no-pager"],
+        "mayRunOthers": True,
+    }
     for number in range(47)
 ]
 RULES = [

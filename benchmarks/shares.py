@@ -3,8 +3,10 @@
 Run it with ``python -m benchmarks.shares``, or with words that the names of some loads contain. Each load runs in a
 process of its own, and takes turns with no load and with a *control*: other processes that burn as much processor time
 as daemon and load did. So the control shows what the machine is to blame for, and the rest is the daemon's. The table
-has the owner's 99th percentile over the port and over the Unix socket, medians of the rounds, and the daemon's highest
-resident memory beside the bound that docs/SECURITY.md states.
+has the owner's 99th percentile over the port and over the Unix socket, medians of the rounds; the longest piece in
+which one thread of the daemon kept the interpreter from all others; and the daemon's highest resident memory beside
+the bound that docs/SECURITY.md states. The piece counts processor time only, and is the shortest of the rounds' longest
+ones, so that a busy machine changes it little.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 import multiprocessing
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +34,9 @@ from connmgr.paths import socket_of
 from tests.api.wire import address, token_of
 from tests.daemon import Daemon
 from tests.mcp.bridge import INITIALIZE, HttpBridge
+from tests.pieces import WRITE_SECONDS
 from tests.rights.wire import Holder, create
+from tests.spawner import ROOT
 from tests.streams.wire import NotUpgradedError, Stream
 
 REPEAT = "python -m benchmarks.shares"
@@ -39,6 +44,9 @@ CALLS = 500
 ROUNDS = 3
 LONGEST_SECONDS = 3.0
 """A phase ends after this time, however few of the calls it has made."""
+PIECE_SECONDS = 0.02
+"""No single call on behalf of a token keeps the interpreter for longer."""
+
 BEARABLE = 3.0
 """The owner's 99th percentile beside a load may be this many times that of the idle daemon, as far as the control's."""
 
@@ -74,9 +82,21 @@ def main() -> None:
         "load",
         "x",
         "control x",
+        "piece ms",
     )
     print_table("The owner beside a token at its share", (*heads, "peak MiB", ""), rows, repeat=REPEAT)
-    print(f"  bounds: x {BEARABLE:g}, or the control's; {MEMORY_MIB} MiB (docs/SECURITY.md)")
+    print(
+        f"  bounds: x {BEARABLE:g}, or the control's; {PIECE_SECONDS * 1e3:g} ms; {MEMORY_MIB} MiB (docs/SECURITY.md)"
+    )
+
+
+@contextlib.contextmanager
+def _watched_daemon() -> Iterator[tuple[Daemon, Path]]:
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "piece"
+        program = (sys.executable, "-m", "tests.pieces", str(report))
+        with temporary_daemon(program=program, environment={"PYTHONPATH": str(ROOT)}) as daemon:
+            yield daemon, report
 
 
 def _is_wanted(name: str) -> bool:
@@ -84,29 +104,41 @@ def _is_wanted(name: str) -> bool:
 
 
 def _row(name: str, load: Load) -> tuple[str, ...]:
-    with temporary_daemon() as daemon:
+    with _watched_daemon() as (daemon, report):
         daemon.client.shell.start(LOCAL_MACHINE)
         if load in NEEDS_VAULT:
             _fill(daemon)
         with _owner(daemon, beside=False) as port, _owner(daemon, beside=True) as socket_:
-            rounds = [_round(daemon, load, (port, socket_)) for _ in range(ROUNDS)]
+            rounds = [_round(daemon, load, (port, socket_), report) for _ in range(ROUNDS)]
         peak = _peak_mib(daemon.pid)
     cells, beyond = [name], peak > MEMORY_MIB
     for door in (0, 1):
-        idle, loaded, control = (median(one[phase][door] for one in rounds) for phase in (0, 1, 2))
+        idle, loaded, control = (median(one.phases[phase][door] for one in rounds) for phase in (0, 1, 2))
         cells += [f"{idle * 1e3:.2f}", f"{loaded * 1e3:.2f}", f"{loaded / idle:.1f}", f"{control / idle:.1f}"]
         beyond = beyond or loaded > BEARABLE * max(idle, control)
-    return (*cells, f"{peak:.0f}", "beyond" if beyond else "")
+    piece = min(one.piece for one in rounds)
+    beyond = beyond or piece > PIECE_SECONDS
+    return (*cells, f"{piece * 1e3:.1f}", f"{peak:.0f}", "beyond" if beyond else "")
 
 
-def _round(daemon: Daemon, load: Load, asks: Sequence[Ask]) -> tuple[Beside, Beside, Beside]:
+class _Round(NamedTuple):
+    """Idle, beside the load, and beside its control; and the longest piece beside the load, in seconds."""
+
+    phases: tuple[Beside, Beside, Beside]
+    piece: float
+
+
+def _round(daemon: Daemon, load: Load, asks: Sequence[Ask], report: Path) -> _Round:
     idle = _measured(daemon, asks)
     with _elsewhere(daemon, load):
         time.sleep(SETTLE_SECONDS)
+        report.unlink()
         loaded = _measured(daemon, asks)
+        time.sleep(2 * WRITE_SECONDS)
+        piece = float(report.read_text() or 0)
     with _burning(loaded.cores - idle.cores):
         control = _measured(daemon, asks)
-    return idle, loaded, control
+    return _Round((idle, loaded, control), piece)
 
 
 def _measured(daemon: Daemon, asks: Sequence[Ask]) -> Beside:
@@ -436,6 +468,25 @@ def _screens(daemon: Daemon) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _drawings(daemon: Daemon) -> Iterator[None]:
+    program = r"yes $'\e[38;5;1mx\e[38;5;2my' | head -n 130000 | tr -d '\n'; sleep 600"
+    with _crowd(daemon, "terminal", "shell.any") as crowd:
+        opened = crowd.holder.ok("/terminal/open", connection=LOCAL_MACHINE, command=program, columns=4096, rows=64)
+        path = f"/terminal/attach/{opened['terminal']}"
+
+        def attach() -> None:
+            with (
+                contextlib.suppress(NotUpgradedError, AssertionError),
+                contextlib.closing(Stream(daemon.url, path, crowd.holder.secret)) as stream,
+            ):
+                stream.until(b"y")
+
+        with _doing(8, attach):
+            yield
+        crowd.holder.ok("/terminal/close", terminal=opened["terminal"])
+
+
+@contextlib.contextmanager
 def _quick(daemon: Daemon) -> Iterator[None]:
     with _crowd(daemon) as crowd, _kept_alive(crowd, crowd.request("/daemon/version", 0, b""), 8):
         yield
@@ -551,6 +602,7 @@ LOADS: dict[str, Load] = {
     "sizes of processes' terminals": _pipe_sizes,
     "sizes of shared terminals": _terminal_sizes,
     "looks at a 4096x64 screen": _screens,
+    "drawings of a 4096x64 screen": _drawings,
     "quick requests": _quick,
     "40 slow readers of 8 MB": _slow_readers,
     "128 waits for a job": _waits,

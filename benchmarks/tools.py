@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -48,9 +49,9 @@ def main() -> None:
         rows = {"ssh": (["ssh", *options], f"{server.user}@127.0.0.1"), "connmgr ssh": (connmgr, connection)}
         environment = CommandLine(daemon).environment
         subjects = [Subject(name, words, host, environment) for name, (words, host) in rows.items()]
-        _starts(subjects)
-        _echo(subjects)
-        _rsync(subjects, directory)
+        starts(subjects)
+        echo(subjects)
+        rsync(subjects, directory)
         _git(subjects, directory)
 
 
@@ -65,21 +66,25 @@ class Subject:
 
     def run(self, *argv: str) -> None:
         """Run a program that may start this ssh."""
-        subprocess.run(
-            argv,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            check=True,
-            timeout=RUN_SECONDS,
-        )
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(argv, env=self.environment, stdin=nothing, stdout=nothing)
+        # Not by a timeout of wait(): CPython 3.11 then sleeps between its looks, each time twice as long, and programs
+        # seem to take 15.5, 31.5 or 63.5 ms.
+        end = threading.Timer(RUN_SECONDS, process.kill)
+        end.start()
+        try:
+            status = process.wait()
+        finally:
+            end.cancel()
+        if status:
+            raise subprocess.CalledProcessError(status, argv)
 
     def rsync(self, *argv: str) -> None:
         """Copy by rsync over this ssh."""
         self.run("rsync", "-a", "-e", shlex.join(self.words), *argv)
 
 
-def _starts(subjects: list[Subject]) -> None:
+def starts(subjects: list[Subject]) -> None:
     calls: dict[str, Callable[[], object]] = {
         f"{one.name} … true": (lambda one=one: one.run(*one.words, one.host, "true")) for one in subjects
     }
@@ -91,7 +96,7 @@ def _starts(subjects: list[Subject]) -> None:
 
 @contextlib.contextmanager
 def _typing(words: list[str], environment: Mapping[str, str]) -> Iterator[pexpect.spawn]:
-    """Start a program on a terminal whose far side echoes keys."""
+    """Start a program on a terminal whose remote host echoes keys."""
     terminal = pexpect.spawn(words[0], words[1:], env=dict(environment), timeout=20)
     terminal.delaybeforesend = None
     try:
@@ -101,7 +106,7 @@ def _typing(words: list[str], environment: Mapping[str, str]) -> Iterator[pexpec
         terminal.close(force=True)
 
 
-def _echo(subjects: list[Subject]) -> None:
+def echo(subjects: list[Subject], repeat: str = REPEAT) -> None:
     """Print the time until a key is echoed."""
     command = "stty -icanon; echo rea''dy; exec cat >/dev/null"
     taken: dict[str, list[float]] = {}
@@ -118,10 +123,10 @@ def _echo(subjects: list[Subject]) -> None:
             taken.setdefault(name, []).append(time.perf_counter() - began)
             time.sleep(0.005)
     rows = [(name, *(f"{percentile(each, part) * 1e3:.2f}" for part in (50, 99))) for name, each in taken.items()]
-    print_table(f"The echo of {KEYS} keys", ("", "p50 ms", "p99 ms"), rows, repeat=REPEAT)
+    print_table(f"The echo of {KEYS} keys", ("", "p50 ms", "p99 ms"), rows, repeat=repeat)
 
 
-def _rsync(subjects: list[Subject], directory: Path) -> None:
+def rsync(subjects: list[Subject], directory: Path, repeat: str = REPEAT) -> None:
     if not shutil.which("rsync"):
         return
     tree, large, names = directory / "tree", directory / "large", itertools.count()
@@ -143,7 +148,7 @@ def _rsync(subjects: list[Subject], directory: Path) -> None:
         for way in ("up", "down"):
             calls = {one.name: copied(one, source, down=way == "down") for one in subjects}
             taken = interleaved(calls, calls=1, rounds=5)
-            print_timings(f"rsync of {what} {way}", taken, base="ssh", repeat=REPEAT)
+            print_timings(f"rsync of {what} {way}", taken, base="ssh", repeat=repeat)
 
 
 def _git(subjects: list[Subject], directory: Path) -> None:

@@ -129,7 +129,7 @@ def _answers(port: int) -> bool:
 def _throughput(ways: Mapping[str, int], megabytes: int) -> None:
     size = megabytes * MEGABYTE
     rows = []
-    for title, move in {"from the far side": _down, "to the far side": _up}.items():
+    for title, move in {"from the remote host": _down, "to the remote host": _up}.items():
         taken = interleaved(
             {name: lambda port=port, move=move: move(port, size) for name, port in ways.items()}, calls=1, rounds=ROUNDS
         )

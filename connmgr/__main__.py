@@ -10,9 +10,9 @@ def main() -> None:
     # Importing modules leaves no garbage, and collecting it takes a tenth of the start.
     gc.disable()
     _open_missing_streams()
-    from connmgr.cli import main as run
+    from connmgr.cli.front import run
 
-    run()
+    run(sys.argv[1:])
 
 
 def ssh() -> None:

@@ -1,4 +1,4 @@
-"""Whether work is still wanted, and how those who wait on its behalf are woken when it no longer is."""
+"""Whether work is still wanted; if not, the threads that wait on its behalf are woken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connmgr.errors import CommandCancelled
 
 
 class Cancellation:
-    """The end of somebody's interest in a piece of work. Safe to use from several threads."""
+    """Says whether a client still wants a piece of work. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -22,16 +22,21 @@ class Cancellation:
         """Whether nobody wants the work any more."""
         return self._cancelled
 
+    @property
+    def reason(self) -> str:
+        """Why nobody wants the work any more, as the beginning of a sentence."""
+        return "The client disconnected"
+
     def require(self) -> None:
         """Return if the work is still wanted; called just before a step that cannot be undone.
 
         :raises CommandCancelled: it is not.
         """
         if self.cancelled:
-            raise CommandCancelled("The client disconnected before its request was carried out; nothing was done.")
+            raise CommandCancelled(f"{self.reason} before the request was carried out; nothing was done.")
 
     def cancel(self) -> None:
-        """Note that nobody wants the work, and wake all who wait on its behalf. Calling it again does nothing."""
+        """Note that nobody wants the work, and wake the threads that wait for it. Calling it again does nothing."""
         with self._lock:
             if self._cancelled:
                 return
@@ -47,6 +52,8 @@ class Cancellation:
         It may be called by any thread, even just after the block, and must not wait.
         """
         key = object()
+        # Looked at under the lock of cancel(): either its copy of the callbacks has this one, or it has already set the
+        # flag that this reads.
         with self._lock:
             is_over = self._cancelled
             if not is_over:

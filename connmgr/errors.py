@@ -22,7 +22,7 @@ class ConnmgrError(Exception):
     status: ClassVar[int] = 500
 
     for_tokens: str | None = None
-    """What a token reads in place of the message, where that tells of files on the daemon's machine."""
+    """The message for a token, if the real one names files of the daemon's machine."""
 
     def __init_subclass__(cls, status: int | None = None) -> None:
         if cls.__module__ == __name__ and "code" not in vars(cls):
@@ -96,11 +96,11 @@ class ProtectedEntry(RequestError):
 
 
 class NotToggleable(RequestError):
-    """The connection leads to nothing that can be started and stopped."""
+    """The connection is not to a system that can be started and stopped."""
 
 
 class PortInUse(RequestError):
-    """Another program listens on the port that a tunnel is to listen on."""
+    """Another program already listens on the port of a tunnel."""
 
 
 class NoShell(RequestError):
@@ -108,23 +108,23 @@ class NoShell(RequestError):
 
 
 class NoSuchDirectory(RequestError):
-    """The far side cannot enter the requested working directory."""
+    """The remote host cannot enter the requested working directory."""
 
 
 class UnknownJob(_Unknown, what="job"):
-    """No job has this uuid, or no longer."""
+    """No job has this uuid; it may have been removed."""
 
 
 class JobRunning(RequestError):
-    """The operation requires that the job has ended, but it runs."""
+    """The operation needs a job that has ended, and this one is running."""
 
 
 class JobFinished(RequestError):
-    """The operation requires that the job runs, but it has ended."""
+    """The operation needs a running job, and this one has ended."""
 
 
 class UnknownTerminal(_Unknown, what="terminal"):
-    """No terminal has this uuid, or no longer."""
+    """No terminal has this uuid; it may have ended some time ago."""
 
 
 class TerminalEnded(RequestError):
@@ -132,11 +132,11 @@ class TerminalEnded(RequestError):
 
 
 class StdinClosed(RequestError):
-    """The job takes no input: it was started without, its input was ended, or it no longer reads."""
+    """The job takes no input: it was started without open input, its input has ended, or it no longer reads."""
 
 
 class OutputGone(RequestError):
-    """The stored output of the job was removed or replaced on the far side."""
+    """The stored output of the job was removed or replaced on the remote host."""
 
 
 class UnknownBlob(_Unknown, what="blob"):
@@ -160,7 +160,7 @@ class FileExists(RequestError):
 
 
 class FileChanged(RequestError):
-    """The file at the path is not the one to be replaced."""
+    """The file at the path has changed since the client read it."""
 
 
 class DirectoryNotEmpty(RequestError):
@@ -316,7 +316,7 @@ class HostUnreachable(OperationError):
 
 
 class ConnectTimeout(OperationError):
-    """The far side did not answer in time while a link was opened."""
+    """The remote host did not answer in time while a link was opened."""
 
 
 class HostKeyUnknown(OperationError):
@@ -328,11 +328,11 @@ class HostKeyChanged(OperationError):
 
 
 class AuthFailed(OperationError):
-    """The far side refused every credential offered."""
+    """The remote host refused every credential offered."""
 
 
 class ElevationFailed(OperationError):
-    """The elevation program did not grant the other identity, for another reason than the password."""
+    """The program for elevation (sudo, su, doas) refused for another reason than the password."""
 
 
 class TransportUnsupported(OperationError):
@@ -340,11 +340,11 @@ class TransportUnsupported(OperationError):
 
 
 class ChannelRefused(OperationError):
-    """The far side opens no further channel on this link (sshd's MaxSessions); another link may be opened."""
+    """The remote host opens no further channel on this link (sshd's MaxSessions); another link may be opened."""
 
 
 class UnsupportedShell(OperationError):
-    """The far side's shell cannot host a session (nologin, restricted or menu shells)."""
+    """The remote host's shell cannot host a session (nologin, restricted or menu shells)."""
 
 
 class ShellStartFailed(OperationError):
@@ -382,15 +382,15 @@ class CommandTimeout(OperationError):
 
 
 class CommandCancelled(OperationError):
-    """The client went away: its command was killed, or what it waited for was never begun."""
+    """The client disconnected: its command was killed, or the work that it waited for never began."""
 
 
 class PermissionDenied(OperationError):
-    """The far side denies the session's user access to the file."""
+    """The remote host denies the session's user access to the file."""
 
 
 class NoSpace(OperationError):
-    """The far side's disk or quota is full; nothing was changed."""
+    """The remote host's disk or quota is full; nothing was changed."""
 
 
 class TransferFailed(OperationError):
@@ -398,15 +398,19 @@ class TransferFailed(OperationError):
 
 
 class FileOperationFailed(OperationError):
-    """The far side could not work on the file, for a reason without a class of its own."""
+    """The remote host could not work on the file, for a reason without a class of its own."""
 
 
 class TarMissing(OperationError):
-    """The far side has no ``tar``; transfers of single files work without it."""
+    """The remote host has no ``tar``; transfers of single files work without it."""
 
 
 class RecordingFailed(OperationError):
     """The recording of a terminal cannot be written; the terminal was not opened."""
+
+
+class NoControlSocket(OperationError):
+    """A control socket cannot be opened: its directory cannot be used, or too many are open."""
 
 
 class BackupFailed(OperationError):
@@ -477,7 +481,7 @@ class VaultUnavailable(Unavailable):
 
 
 class AuditUnavailable(Unavailable):
-    """The audit log cannot be written, and nothing may be done without it."""
+    """The audit log cannot be written, and the daemon is set to do nothing without it."""
 
 
 class Stopping(Unavailable):

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from connmgr.errors import StartupError
 from connmgr.processes import is_trusted, start_of
 
 APPLICATION = "connmgr"
@@ -36,8 +35,16 @@ def value_of(environ: Mapping[str, str], variable: str) -> str | None:
     """
     value = environ.get(variable)
     if value is not None and not value.strip():
-        raise StartupError(f"The environment variable {variable} is empty: unset it, or give it a value.")
+        # Imported here, because every start of the command line would pay for the tree of errors.
+        from connmgr.errors import StartupError
+
+        raise StartupError(is_empty(variable))
     return value
+
+
+def is_empty(variable: str) -> str:
+    """Return the message about a ``variable`` that is set and empty."""
+    return f"The environment variable {variable} is empty: unset it, or give it a value."
 
 
 def data_directory() -> Path:

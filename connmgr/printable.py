@@ -1,4 +1,4 @@
-"""Makes text of far sides and strangers fit for a message, a terminal or an agent."""
+"""Makes text of remote hosts and strangers fit for a message, a terminal or an agent."""
 
 from __future__ import annotations
 

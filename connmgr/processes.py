@@ -24,7 +24,7 @@ _WHOLE_MAP = ["0", "0", str(2**32 - 1)]
 _PR_SET_DUMPABLE = 4
 
 PREFIX = "sid-"
-_NAME = re.compile(PREFIX + r"([0-9]{1,10})-([0-9]{1,20})-([0-9a-f]{8})-([0-9]{1,10})-([A-Za-z0-9_.]{1,16})")
+_NAME = PREFIX + r"([0-9]{1,10})-([0-9]{1,20})-([0-9a-f]{8})-([0-9]{1,10})-([A-Za-z0-9_.]{1,16})"
 _NO_TERMINAL = "none"
 
 # Fields of /proc/PID/stat (proc(5)) after the program's name.
@@ -122,7 +122,8 @@ class PosixSession(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its shells."""
-        terminal = re.sub(r"[^A-Za-z0-9_]", ".", self.terminal)[:16] or _NO_TERMINAL
+        shown = (one if (one.isascii() and one.isalnum()) or one == "_" else "." for one in self.terminal)
+        terminal = "".join(shown)[:16] or _NO_TERMINAL
         return f"{PREFIX}{self.pid}-{self.start}-{self.place}-{self.uid}-{terminal}"
 
     @property
@@ -163,7 +164,7 @@ def current_session() -> PosixSession:
 
 def posix_session_of(name: str | None) -> PosixSession | None:
     """Return the session that a shell's ``name`` stands for, None for any other name."""
-    parts = _NAME.fullmatch(name or "")
+    parts = re.fullmatch(_NAME, name or "")
     if parts is None:
         return None
     pid, start, place, uid, terminal = parts.groups()

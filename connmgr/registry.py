@@ -229,7 +229,7 @@ def _check_description(owner: str, kind: AnyConnectionType) -> None:
     # A type with required fields and no example can still be described.
     if kind.example:
         try:
-            described["what the schema makes of the example"] = kind.schema().load(kind.example)
+            described["the example as the schema loads it"] = kind.schema().load(kind.example)
         except ValidationError as error:
             raise ValueError(f"{owner}.example is refused by its schema: {error}") from error
     for what, value in described.items():

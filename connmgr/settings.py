@@ -95,7 +95,7 @@ class Settings:
     )
     job_output: int = _option(
         64 * MEBIBYTE,
-        "Bytes that the far side keeps of each output stream of a job; the rest is dropped.",
+        "Bytes that the remote host keeps of each output stream of a job; the rest is dropped.",
         at_least=1024,
     )
     max_jobs: int = _option(1000, "Jobs that may be under way at the same time.", at_least=1)
@@ -108,6 +108,11 @@ class Settings:
         86400.0, "Time after which a terminal that nobody uses is closed; 0: never.", at_least=0
     )
     max_recording: int = _option(64 * MEBIBYTE, "Bytes after which the recording of a terminal ends.", at_least=1024)
+    max_recordings: int = _option(
+        1024 * MEBIBYTE,
+        "Bytes of all recordings of terminals together; the oldest ended ones are then removed.",
+        at_least=1024,
+    )
     recording_days: float = _option(
         30.0, "Days after which the recording of a terminal is removed; 0: never.", at_least=0
     )

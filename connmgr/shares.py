@@ -173,7 +173,8 @@ class Computing:
     Python runs one thread at a time, and whoever gives it up, as each request does at its calls to the system, waits
     for it behind all others that compute. A thread that waits for something else says so by :func:`waiting`. One that
     does not, and takes longer than ``longest`` seconds, does not keep its token's others waiting; nor does the owner
-    who computes for longer than ``owner`` seconds. Strangers count as one token. Safe to use from several threads.
+    who computes for longer than ``owner`` seconds. Strangers count as one token. Long work of a token calls
+    :func:`give_way` between its pieces. Safe to use from several threads.
     """
 
     def __init__(self, longest: float = LONGEST_TURN_SECONDS, owner: float = OWNER_SECONDS) -> None:
@@ -181,7 +182,13 @@ class Computing:
         self._lock = threading.Lock()
         self._free = threading.Condition(self._lock)
         self._owners = self._behind = 0
+        self._busy_times = 0
         self._turns: dict[str, _Turn] = {}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody computes."""
+        return not self._owners and not self._turns
 
     def turn(self, holder: str | None) -> AbstractContextManager[None]:
         """Wait for the turn of ``holder``, and compute during the block; within another turn this does nothing."""
@@ -192,18 +199,29 @@ class Computing:
         if holder is None:
             # This and its end are a part of each request of the owner's, so they do little.
             with self._lock:
+                self._busy_times += not self._owners
                 self._owners += 1
             return True
         with self._lock:
             turn = self._turns.setdefault(holder, _Turn())
             turn.users += 1
         has_turn = turn.lock.acquire(timeout=self._longest)
-        if self._owners:
-            with self._lock:
-                self._behind += 1
-                self._free.wait_for(lambda: not self._owners, self._owner)
-                self._behind -= 1
+        self.give_way(0)
         return has_turn
+
+    def give_way(self, outwaited: int) -> int:
+        """Wait while one computes for the owner, unless that is the time for which ``outwaited`` stands.
+
+        Return what stands for a time that lasts longer than ``owner`` seconds, or 0: who has waited that long once goes
+        on beside it, since the owner may compute without an end.
+        """
+        if not self._owners or self._busy_times == outwaited:
+            return outwaited
+        with self._lock:
+            self._behind += 1
+            is_free = self._free.wait_for(lambda: not self._owners, self._owner)
+            self._behind -= 1
+            return 0 if is_free else self._busy_times
 
     def end(self, holder: str | None, *, has_turn: bool) -> None:
         """Note that a thread computes no more for ``holder``."""
@@ -224,10 +242,11 @@ class Computing:
 class _Computation:
     """The turn of one thread, which it gives up while it waits."""
 
-    __slots__ = ("_computing", "_has_turn", "_holder")
+    __slots__ = ("_computing", "_has_turn", "_holder", "_outwaited")
 
     def __init__(self, computing: Computing, holder: str | None) -> None:
         self._computing, self._holder = computing, holder
+        self._outwaited = 0
 
     def __enter__(self) -> None:
         self._has_turn = self._computing.begin(self._holder)
@@ -237,8 +256,23 @@ class _Computation:
         _thread.turn = None
         self._computing.end(self._holder, has_turn=self._has_turn)
 
+    def give_way(self) -> None:
+        if self._holder is not None:
+            self._outwaited = self._computing.give_way(self._outwaited)
+
 
 _thread = threading.local()
+
+
+def give_way() -> None:
+    """Let the owner's requests pass, if this thread computes for a token: long work calls this between its pieces.
+
+    A piece takes a millisecond at most. The owner's request takes the interpreter again after each call to the system,
+    and each time would wait for a piece of whoever computes beside it.
+    """
+    held: _Computation | None = getattr(_thread, "turn", None)
+    if held is not None:
+        held.give_way()
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import click
 
-from connmgr.cli import main
 from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import FROM_THE_COMMAND, MEANINGS
+from connmgr.cli.root import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 VERBATIM = "\b"

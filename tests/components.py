@@ -6,9 +6,12 @@ Run as a program by any Python 3, it prints the packages of the missing ones, on
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,6 +79,50 @@ def mount_words() -> tuple[str, ...]:
             if subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0:
                 return words
     return ()
+
+
+@cache
+def openssh_source() -> Path | None:
+    """Return the directory of OpenSSH's own regression tests, from Debian's source package; None without it.
+
+    It is fetched once a run, with the package sources of this system, and with lists of its own.
+    """
+    if not all(map(program, ("apt-get", "tar"))):
+        return None
+    scratch = Path(tempfile.mkdtemp(prefix="openssh-source-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    parts = scratch / "parts"
+    for directory in ("parts", "lists/partial", "cache/archives/partial"):
+        (scratch / directory).mkdir(parents=True)
+    for place in (Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")):
+        if place.is_file() and (text := _with_sources(place.read_text(), place.suffix)):
+            (parts / place.name).write_text(text)
+    where = {
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": parts,
+        "Dir::State::lists": scratch / "lists",
+        "Dir::Cache": scratch / "cache",
+        "APT::Sandbox::User": "root",
+    }
+    options = [word for name, value in where.items() for word in ("-o", f"{name}={value}")]
+    for words in (["update"], ["source", "--download-only", "openssh"]):
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                ["apt-get", "-qq", *options, *words], cwd=scratch, capture_output=True, timeout=60, check=False
+            )
+    found = next(scratch.glob("openssh_*.orig.tar.gz"), None)
+    if found is None:
+        return None
+    subprocess.run(["tar", "xf", found, "--strip-components=1", "-C", scratch], check=True, timeout=60)
+    return scratch / "regress"
+
+
+def _with_sources(text: str, suffix: str) -> str:
+    """Return a list of package sources with those of source packages in place of binary ones."""
+    if suffix == ".sources":
+        return re.sub("^Types: .*$", "Types: deb-src", text, flags=re.MULTILINE)
+    lines = [line for line in text.splitlines() if line.startswith("deb ")]
+    return "".join(f"deb-src{line[3:]}\n" for line in lines)
 
 
 @dataclass(frozen=True)
@@ -147,6 +194,12 @@ COMPONENTS = {
     "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
     "cgroups": Component(makes_cgroups, (), "control groups are made by root of the whole system alone"),
     "descriptors": Component(sees_descriptors, (), "what a daemon holds open is seen with CAP_SYS_PTRACE alone"),
+    "openssh-source": Component(
+        lambda: openssh_source() is not None,
+        (),
+        "Debian's source package of OpenSSH cannot be fetched (apt-get source openssh)",
+        True,
+    ),
     "linux": Component(lambda: Path("/proc/self/stat").exists(), (), "this is not Linux with /proc"),
 }
 

@@ -20,6 +20,7 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
+    from connmgr.vault import Vault
     from tests.cleaning import CleanDaemon
 
 # Before their import, so that failed assertions in shared modules show their values, too.
@@ -32,6 +33,7 @@ from scripts.clean import clean  # noqa: E402
 clean()
 tempfile.tempdir = None  # forgets the caller's TMPDIR
 
+from tests.clock import Clock  # noqa: E402
 from tests.components import may_be_skipped, missing  # noqa: E402
 from tests.daemon import Daemon  # noqa: E402
 from tests.derivation import REAL, lower_cost, real_cost  # noqa: E402
@@ -120,6 +122,23 @@ def start_daemon(daemon_program: tuple[str, ...]) -> Iterator[StartDaemon]:
 def own_daemon(start_daemon: StartDaemon) -> Daemon:
     """A daemon with default settings for one test alone."""
     return start_daemon()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    """An empty vault in a database of SQLite."""
+    from connmgr.secrets.vault_key import VaultKey
+    from connmgr.vault import Vault, open_database
+
+    opened = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Output of a hostile or broken far side, and the CPU time that reading it may take."""
+"""Output of a hostile or broken remote host, and the CPU time that reading it may take."""
 
 from __future__ import annotations
 

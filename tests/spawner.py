@@ -34,7 +34,7 @@ PROGRAM = Path(sys.executable).with_name("connmgr")
 SERVER = (
     *(
         "connmgr.cli.commands.serve",
-        "connmgr.daemon",
+        "connmgr.daemon.main",
         "connmgr_containers",
         "connmgr_elevated",
         "connmgr_local",
@@ -299,7 +299,7 @@ class _Children:
 
 def _commands() -> set[str]:
     """Return the modules of all commands."""
-    from connmgr.cli import COMMANDS
+    from connmgr.cli.root import COMMANDS
 
     return {f"connmgr.cli.{module}" for module in COMMANDS.values()}
 

@@ -135,7 +135,7 @@ def test_nothing_of_the_caller_s_is_left() -> None:
     assert Path("/proc/self/status").read_text().count("Umask:\t0022") == 1
 
 
-def test_what_is_kept_and_what_is_made_up() -> None:
+def test_clean_keeps_some_variables_and_sets_others() -> None:
     environment = cleaned({**SETTINGS, **PROGRAMS, **INTERPRETER, "PATH": "/bin", "PIP_INDEX_URL": "x", "CI": "true"})
     assert environment.pop("LANG") == "C.UTF-8"
     assert environment.pop("NO_PROXY") == environment.pop("no_proxy") == LOOPBACK

@@ -114,7 +114,7 @@ def _commands() -> dict[str, set[str]]:
     """Return the options of each command of the command line, by its words: ``vault backup``."""
     import click
 
-    from connmgr.cli import main
+    from connmgr.cli.root import main
 
     found: dict[str, set[str]] = {}
 
@@ -159,7 +159,7 @@ def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
     commands = _commands()
     wrong = []
     for line in _command_lines():
-        # A command for a far side follows ``--``.
+        # A command for a remote host follows ``--``.
         words = re.split(r"[|&;<>]| -- ", line.removeprefix("$ "))[0].split()[1:]
         name = ""
         while words and f"{name} {words[0]}".strip() in commands:

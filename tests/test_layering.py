@@ -19,6 +19,7 @@ ORDER = [
     "contract",
     "cancellation",
     "shares",
+    "suspension",
     "printable",
     "durations",
     "processes",
@@ -42,6 +43,7 @@ ORDER = [
     "pipes",
     "terminals",
     "tunnels",
+    "multiplex",
     "api",
     "daemon",
 ]
@@ -62,7 +64,7 @@ SIDES = {
         "streams",
         "__init__",
     },
-    "mcp": {"client", "paths", "printable", "__init__"},
+    "mcp": {"client", "contract", "paths", "printable", "__init__"},
     "testing": {"errors", "fields", "plugin", "registry", "secrets", "vault", "engine", "links", "shell"},
 }
 """Modules beside that order, and which modules they may import at the top of a file."""

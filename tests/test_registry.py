@@ -110,7 +110,7 @@ BROKEN = {
     ),
     "data that cannot be stored": (
         with_field("fields.Time()").replace("def open", "example = {'odd': '12:00'}\n\n    def open"),
-        "what the schema makes of the example is not JSON",
+        "the example as the schema loads it is not JSON",
     ),
     "a wrapper without via": (
         SOUND.replace("Sound(ConnectionType)", "Sound(Wrapper)").replace("def open", "def wrap"),

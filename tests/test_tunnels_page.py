@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartDaemon
+from tests.deadlines import eventually
 from tests.transcripts import sit_down, transcripts, typed
 
 PORT = 8017
@@ -28,22 +28,14 @@ def web_server(tmp_path: Path) -> Iterator[None]:
     argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(directory), str(PORT)]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            _wait_for(f"http://127.0.0.1:{PORT}/greeting")
+            eventually(
+                lambda: urllib.request.urlopen(f"http://127.0.0.1:{PORT}/greeting", timeout=20).close() is None,
+                "the web server does not start",
+                ignoring=urllib.error.URLError,
+            )
             yield
         finally:
             process.kill()
-
-
-def _wait_for(url: str) -> None:
-    end = time.monotonic() + 20
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=20).close()
-        except urllib.error.URLError:
-            assert time.monotonic() < end, "the web server does not start"
-            time.sleep(0.05)
-        else:
-            return
 
 
 @pytest.mark.needs("bash", "curl", "linux", "sshd")

@@ -1,18 +1,44 @@
-"""Answers in JSON."""
+"""Answers: JSON, lines of JSON, and what is written piece by piece, so that it does not multiply in memory."""
 
 from __future__ import annotations
 
+import base64
+import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from json.encoder import encode_basestring
 from typing import Any
 
 import flask
+
+from connmgr.contract.message import Message, to_json
+from connmgr.engine.running import Result
+from connmgr.fs.listing import Listing
+from connmgr.shares import give_way
 
 LINES = "application/x-ndjson"
 """The media type of one JSON value per line."""
 
 PIECE_CHARACTERS = 32 * 1024
 """Most characters of lines that are sent together."""
+
+WHOLE_ENTRIES = 2048
+"""Most entries of an answer with Content-Length; longer ones are sent in chunks, and the connection is closed."""
+
+PIECE_ENTRIES = 512
+"""Entries per chunk."""
+
+WHOLE_BYTES = 1024 * 1024
+"""Most bytes of output in an answer with Content-Length; more are sent in chunks, and the connection is closed."""
+
+# A multiple of 3, so that pieces of base64 can be joined.
+_OUTPUT_PIECE = 96 * 1024
+
+EncodePieces = Callable[[bytes | bytearray], Iterator[bytes]]
+
+LONG = 64
+"""More members of a list within a list make it be encoded by itself."""
 
 # Made once, because making an encoder takes longer than encoding.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -21,6 +47,20 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 def as_json(value: Any, status: int = 200) -> flask.Response:
     """Return the response with ``value`` as its body, and a newline for terminals."""
     return flask.Response(encoded(value) + "\n", status=status, mimetype="application/json")
+
+
+def as_pieces(pieces: Iterable[bytes], mimetype: str) -> flask.Response:
+    """Return the response that sends ``pieces`` as they come.
+
+    The first is made before, so that an error until then is answered with its status, and not by a connection that ends
+    without a word.
+    """
+    rest = iter(pieces)
+    response = flask.Response(chain([next(rest, b"")], rest), mimetype=mimetype)
+    close = getattr(rest, "close", None)
+    if close is not None:
+        response.call_on_close(close)
+    return response
 
 
 def as_lines(bursts: Iterable[Iterable[Any]]) -> flask.Response:
@@ -50,5 +90,133 @@ def _pieces(bursts: Iterable[Iterable[Any]]) -> Iterator[str]:
 
 
 def encoded(value: Any) -> str:
-    """Return ``value`` as JSON."""
-    return _ENCODER.encode(value)
+    """Return ``value`` as JSON; a large one is encoded in pieces."""
+    # One call of the encoder for all would stop all other threads for a millisecond for each 100 KB.
+    is_plain = isinstance(value, dict) and all(map(_is_plain, value.values()))
+    return _ENCODER.encode(value) if is_plain else "".join(_parts(value))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict | list | tuple):
+        return not value
+    return not isinstance(value, str) or len(value) < PIECE_CHARACTERS
+
+
+def _is_large(value: Any) -> bool:
+    """Whether ``value`` may be more than a piece, by what is in it one level deep."""
+    if isinstance(value, str):
+        return len(value) >= PIECE_CHARACTERS
+    if isinstance(value, dict):
+        return any(map(_is_long, value.values()))
+    return isinstance(value, list | tuple) and len(value) > LONG
+
+
+def _is_long(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) >= PIECE_CHARACTERS
+    return isinstance(value, dict | list | tuple) and len(value) > LONG
+
+
+def _parts(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and len(value) > PIECE_CHARACTERS:
+        yield from _string(value)
+    elif isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        lead = "{"
+        for name, member in value.items():
+            yield f"{lead}{_ENCODER.encode(name)}:"
+            yield from _parts(member)
+            lead = ","
+        yield "}" if value else "{}"
+    elif isinstance(value, list | tuple):
+        yield "["
+        yield from _items(value)
+        yield "]"
+    else:
+        yield _ENCODER.encode(value)
+
+
+def _string(text: str) -> Iterator[str]:
+    yield '"'
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        # Each character is escaped by itself.
+        yield _ENCODER.encode(text[start : start + PIECE_CHARACTERS])[1:-1]
+        give_way()
+    yield '"'
+
+
+def _items(items: Sequence[Any]) -> Iterator[str]:
+    """Yield the items of a list in pieces: so many together as make a piece by the length of those before."""
+    start, count = 0, 1
+    while start < len(items):
+        batch = items[start : start + count]
+        if any(map(_is_large, batch)):
+            batch = batch[:1]
+            yield "," if start else ""
+            yield from _parts(batch[0])
+            count = 1
+        else:
+            piece = _ENCODER.encode(batch)
+            yield ("," if start else "") + piece[1:-1]
+            count = max(1, min(2 * count, PIECE_CHARACTERS * count // len(piece)))
+        start += len(batch)
+        give_way()
+
+
+def as_listing(listing: Listing, kind: type[Message]) -> flask.Response:
+    """Return the response with the entries of ``listing``, each as a ``kind`` of message."""
+    entries = iter(listing)
+    pieces = listing_pieces(iter(lambda: [*islice(entries, PIECE_ENTRIES)], []), kind)
+    return flask.Response(b"".join(pieces) if len(listing) <= WHOLE_ENTRIES else pieces, mimetype="application/json")
+
+
+def listing_pieces(bursts: Iterable[Sequence[Any]], kind: type[Message]) -> Iterator[bytes]:
+    """Yield the JSON of the entries in ``bursts``, each as a ``kind`` of message; a blank for an empty burst."""
+    lead = '{"entries":['
+    for burst in bursts:
+        if not burst:
+            yield b" "
+            continue
+        yield (lead + ",".join(encoded(to_json(entry, kind)) for entry in burst)).encode()
+        lead = ","
+    yield b"]}\n" if lead == "," else b'{"entries":[]}\n'
+
+
+def as_result(result: Result, encoding: str, *, restarted: bool = False) -> flask.Response:
+    """Return the response with ``result``'s exit code and output, as text or in base64."""
+    pieces = _result_pieces(result, _base64_pieces if encoding == "base64" else _text_pieces, restarted=restarted)
+    whole = len(result.stdout) + len(result.stderr) <= WHOLE_BYTES
+    return flask.Response(b"".join(pieces) if whole else pieces, mimetype="application/json")
+
+
+def output_text(output: bytes | bytearray, encoding: str) -> str:
+    """Return ``output`` as in the response of :func:`as_result`."""
+    if encoding == "base64":
+        return base64.b64encode(output).decode()
+    return output.removesuffix(b"\n").decode(errors="replace")
+
+
+def _result_pieces(result: Result, encode: EncodePieces, *, restarted: bool) -> Iterator[bytes]:
+    yield b'{"exitCode":%d,"stdout":"' % result.exit_code
+    yield from encode(result.stdout)
+    yield b'","stderr":"'
+    yield from encode(result.stderr)
+    yield b'","truncated":true' if result.truncated else b'"'
+    yield b',"restarted":true}' if restarted else b"}"
+
+
+def _text_pieces(output: bytes | bytearray) -> Iterator[bytes]:
+    """Yield ``output`` as the inside of a JSON string, without its final newline; undecodable bytes become U+FFFD."""
+    end = len(output) - output.endswith(b"\n")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for start in range(0, end, _OUTPUT_PIECE):
+        stop = min(start + _OUTPUT_PIECE, end)
+        yield _escaped(decoder.decode(output[start:stop], final=stop == end))
+
+
+def _escaped(text: str) -> bytes:
+    return encode_basestring(text)[1:-1].encode()
+
+
+def _base64_pieces(output: bytes | bytearray) -> Iterator[bytes]:
+    for start in range(0, len(output), _OUTPUT_PIECE):
+        yield base64.b64encode(output[start : start + _OUTPUT_PIECE])

@@ -1,11 +1,20 @@
-"""The application factory."""
+"""The WSGI application: which requests it admits at all, and all its endpoints.
+
+Requests of foreign web pages are refused by headers that browsers send and scripts in pages cannot forge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
+import marshmallow
 
 from connmgr.api import (
     apply,
@@ -24,9 +33,9 @@ from connmgr.api import (
     hostkey,
     job,
     metrics,
+    multiplex,
     pipe,
     record,
-    second_vocabulary,
     secret,
     shell,
     terminal,
@@ -34,13 +43,13 @@ from connmgr.api import (
     tunnel,
     vault,
 )
-from connmgr.api.account import begin
 from connmgr.api.body import REFUSAL, Refusal
-from connmgr.api.endpoint import Endpoint
-from connmgr.api.origin import Addresses
+from connmgr.api.context import CALLER, open_context
+from connmgr.api.endpoint import Endpoint, Group
 from connmgr.api.services import EXTENSION, Services
 from connmgr.api.stream_endpoint import StreamEndpoint
-from connmgr.errors import Stopping
+from connmgr.contract.common import SECOND_NAMES
+from connmgr.errors import ForbiddenOrigin, InvalidRequest, MisdirectedRequest, Stopping
 
 GROUPS = (
     handshake.group,
@@ -52,6 +61,7 @@ GROUPS = (
     pipe.group,
     terminal.group,
     tunnel.group,
+    multiplex.group,
     job.group,
     job.orphans_group,
     command.group,
@@ -66,6 +76,9 @@ GROUPS = (
     daemon.group,
     metrics.group,
 )
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_HTTP_PORT = 80
 
 
 class Application(flask.Flask):
@@ -84,11 +97,12 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
     app.register_error_handler(Exception, errors.answer)
 
     def admit() -> None:
-        environ = begin().environ
+        environ = open_context().environ
         refusal: Refusal | None = environ.get(REFUSAL)
         if refusal is not None and not refusal.header_read:
             raise refusal.error
-        addresses.check(environ, browsers=not services.settings.no_auth)
+        if CALLER not in environ:
+            addresses.check(environ, browsers=not services.settings.no_auth)
         if services.stopping():
             raise Stopping("The daemon is stopping.")
 
@@ -104,8 +118,43 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
 
 def endpoints() -> Iterator[Endpoint]:
     """Yield all endpoints, those of the second vocabulary and of the pages included."""
-    for group in (*GROUPS, second_vocabulary.group_of(connection.group), docs.group_of(GROUPS)):
+    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS)):
         yield from group.endpoints
+
+
+def _second_vocabulary(connections: Group) -> Group:
+    """Return the endpoints of the group ``/connection`` as ``/store``, with ``store``, ``stores`` and ``storeFilter``.
+
+    Newer clients of the XPipe API use these names; the views are the same. The published description leaves them out,
+    because it would only say everything twice.
+    """
+    group = Group("store", connections.description)
+    for endpoint in connections.endpoints:
+        second = replace(
+            endpoint,
+            path=endpoint.path.replace(f"/{connections.name}/", "/store/", 1),
+            described=False,
+            renames=SECOND_NAMES,
+            request=_renamed(endpoint.request),
+            response=_renamed(endpoint.response),
+        )
+        group.endpoints.append(second)
+    return group
+
+
+def _renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
+    """Return ``schema`` with the second names of its fields in JSON; loaded values have the first names."""
+    if schema is None:
+        return None
+    changed: dict[str, Any] = {}
+    for name, field in schema.declared_fields.items():
+        if field.data_key in SECOND_NAMES:
+            changed[name] = copy.deepcopy(field)
+            changed[name].data_key = SECOND_NAMES[field.data_key]
+    kind: type[marshmallow.Schema] = type(
+        f"Store{type(schema).__name__.removeprefix('Connection')}", (type(schema),), changed
+    )
+    return kind()
 
 
 def _finish(response: flask.Response) -> flask.Response:
@@ -113,3 +162,75 @@ def _finish(response: flask.Response) -> flask.Response:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return record.finish(response)
+
+
+class Addresses:
+    """The names and addresses to which requests may be sent.
+
+    They are loopback's, ``bound`` (the address listened on, if any) and ``allowed``, each with ``port`` unless it names
+    another port.
+    """
+
+    def __init__(self, port: int, bound: str, allowed: Iterable[str]) -> None:
+        self._port = port
+        self._usual = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._names: set[tuple[str, int]] = {("localhost", port)}
+        if not _is_wildcard(bound):
+            self._names.add((f"[{bound}]" if ":" in bound else bound.lower(), port))
+        for entry in allowed:
+            found = _HOST.fullmatch(entry.lower())
+            if found:
+                self._names.add((found["name"], int(found["port"] or port)))
+
+    def includes(self, authority: str) -> bool:
+        """Whether ``authority``, a ``Host`` header's value, is one of them."""
+        if authority in self._usual:
+            return True
+        found = _HOST.fullmatch(authority.lower())
+        if found is None:
+            return False
+        port = int(found["port"] or _HTTP_PORT)
+        return (found["name"], port) in self._names or (port == self._port and _is_loopback(found["name"]))
+
+    def check(self, environ: Mapping[str, Any], *, browsers: bool) -> None:
+        """Refuse a request that comes neither from a program nor from one of our own pages.
+
+        ``Host`` reveals a page whose name was made to resolve to our address (DNS rebinding), ``Origin`` or
+        ``Sec-Fetch-Site`` any other page. Without ``browsers`` a POST or a WebSocket from our own pages is refused too.
+
+        :raises InvalidRequest: there is not exactly one Host header.
+        :raises MisdirectedRequest: it names another host.
+        :raises ForbiddenOrigin: another page has sent the request.
+        """
+        host = environ.get("HTTP_HOST", "")
+        if not host or "," in host:
+            raise InvalidRequest("The request must have exactly one Host header.")
+        target = environ.get("REQUEST_URI", "/")
+        absolute = "" if target.startswith("/") else urlsplit(target).netloc
+        if not self.includes(host) or (absolute and not self.includes(absolute)):
+            raise MisdirectedRequest(
+                "The Host header does not name this daemon; names beyond localhost are set with allowed-hosts."
+            )
+        origin = environ.get("HTTP_ORIGIN")
+        site = environ.get("HTTP_SEC_FETCH_SITE")
+        if origin is not None and not (origin.startswith("http://") and self.includes(origin[len("http://") :])):
+            raise ForbiddenOrigin("Requests from web pages are refused.")
+        if site is not None and site not in {"same-origin", "none"}:
+            raise ForbiddenOrigin("Requests from web pages are refused.")
+        changes = environ["REQUEST_METHOD"] == "POST" or "HTTP_UPGRADE" in environ
+        if not browsers and changes and (origin is not None or site is not None):
+            raise ForbiddenOrigin("Requests from browsers are refused while authentication is switched off.")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, part
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
 from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
-from connmgr.api.group import Group
+from connmgr.api.context import caller, detail, part
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
-from connmgr.contract.connection import AddOutcome, ApplyRequest, ApplyResponse, EntryToAdd, EntryToChange
+from connmgr.contract.category import CategoryAddRequest
+from connmgr.contract.connection import (
+    AddOutcome,
+    ApplyRequest,
+    ApplyResponse,
+    ConnectionAddRequest,
+    ConnectionRemoveRequest,
+    ConnectionUpdateRequest,
+    EntryToChange,
+)
 from connmgr.errors import InvalidRequest
-from connmgr.rights.action import Action
-from connmgr.rights.visibility import Position
+from connmgr.rights.visibility import PlannedConnection
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Applied, Batch, Change, held
 
@@ -69,8 +76,7 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     """
     found = services()
     if found.authorisation.concerns(caller()):
-        for action, about in _parts(request):
-            found.authorisation.check(caller(), action, about)
+        _authorise(request)
     stored = {one.id: one for one in found.vault.connections.infos(_distinct(request.change))}
     batch = _batch(request, stored)
     permits = partial(found.vault.principals.permit, access=caller().access)
@@ -134,11 +140,12 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
     detail(added=len(fresh), changed=len(batch.changes), removed=len(applied.removed.connections))
 
 
-def _parts(request: ApplyRequest) -> Iterator[tuple[Action, dict[str, Any]]]:
-    """Yield each part of a request as a single action, with the fields that name its subjects.
+def _authorise(request: ApplyRequest) -> None:
+    """Ask for each part of a request as for the request of its own endpoint; raise as authorisation does.
 
-    A missing category is replaced by the nearest existing one above it, a label by what its entry runs over.
+    A missing category counts as the nearest existing one above it.
     """
+    authorisation, sender = services().authorisation, caller()
     named = [*(entry.category for entry in request.add), *(entry.category for entry in request.change)]
     paths = [tuple(path) for path in (*request.categories, *named) if path is not None]
     every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
@@ -146,29 +153,23 @@ def _parts(request: ApplyRequest) -> Iterator[tuple[Action, dict[str, Any]]]:
     for path in every:
         if path not in ids:
             ids[path] = ids[path[:-1]]
-            yield ADD_CATEGORY, {"parent": ids[path]}
-    authorisation = services().authorisation
-    reached: dict[str, frozenset[str]] = {}
-    positions: dict[str, Position] = {}
-    entries: Iterator[EntryToAdd | EntryToChange] = chain(request.add, request.change)
-    for entry in entries:
-        about: dict[str, Any] = {name: entry[name] for name in ("connection", "name", "data") if name in entry}
-        about["connections"] = list({id for label in _labels(entry.data) for id in reached.get(label, ())})
-        if entry.category is not None:
-            about["category"] = ids[tuple(entry.category)]
-        action = UPDATE if isinstance(entry, EntryToChange) else ADD
-        yield action, {**about, "positions": positions}
-        if isinstance(entry, EntryToAdd) and entry.label is not None:
-            reached[entry.label] = authorisation.subjects(about).connections
-            position = authorisation.visibility.position(entry.name, entry.data, positions)
-            positions[entry.label] = position._replace(category=about.get("category", position.category))
+            authorisation.check(sender, ADD_CATEGORY, CategoryAddRequest(name=path[-1], parent=ids[path]))
+    planned: dict[str, PlannedConnection] = {}
+    for entry in request.add:
+        category = None if entry.category is None else ids[tuple(entry.category)]
+        addition = ConnectionAddRequest(name=entry.name, data=entry.data, category=category)
+        authorisation.check(sender, ADD, addition, planned)
+        if entry.label is not None:
+            visibility = authorisation.visibility.with_planned(planned)
+            position = visibility.position(entry.name, entry.data)
+            position = position._replace(category=category or position.category)
+            over = authorisation.subjects(addition, visibility).connections
+            planned[entry.label] = PlannedConnection(position, over)
+    for change in request.change:
+        category = None if change.category is None else ids[tuple(change.category)]
+        update = ConnectionUpdateRequest(
+            connection=change.connection, name=change.name, data=change.data, category=category
+        )
+        authorisation.check(sender, UPDATE, update, planned)
     if request.remove:
-        yield REMOVE, {"connections": list(request.remove)}
-
-
-def _labels(data: Any) -> Iterator[str]:
-    if isinstance(data, Mapping) and set(data) == {"label"} and isinstance(data["label"], str):
-        yield data["label"]
-    elif isinstance(data, Mapping | list):
-        for inner in data.values() if isinstance(data, Mapping) else data:
-            yield from _labels(inner)
+        authorisation.check(sender, REMOVE, ConnectionRemoveRequest(connections=list(request.remove)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from connmgr.api.account import caller, detail
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.group import Group
+from connmgr.api.context import caller, detail
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.approval import (
     DECISION_MINUTES,
@@ -15,8 +15,9 @@ from connmgr.contract.approval import (
     ApprovalQueryRequest,
     ApprovalQueryResponse,
 )
+from connmgr.contract.message import replace
 from connmgr.errors import SecretLocked, UnknownApproval
-from connmgr.rights.approval import Approval
+from connmgr.rights.approvals import Approval
 
 APPROVAL = "c8a3a5d4-3f0e-4b1a-9d53-5d1d9e0b6c11"
 
@@ -100,20 +101,10 @@ def _is_on(approval: Approval, connections: Collection[str]) -> bool:
 
 def _info(approval: Approval, *, locked: bool = False) -> ApprovalInfo:
     """Return an approval, its command hidden where the caller cannot open the connection."""
-    asked = approval.asked
-    if locked:
-        asked = {name: value for name, value in asked.items() if name in ("action", "connections", "names")}
-    return ApprovalInfo(
-        id=approval.id,
-        state=approval.state,
-        token=approval.token,
-        token_name=approval.token_name,
-        asked=asked,
-        locked=locked or None,
-        created=approval.created,
-        expires=approval.expires,
-        decided_by=approval.decided_by,
-    )
+    if not locked:
+        return approval.info
+    names = {name: value for name, value in approval.asked.items() if name in ("action", "connections", "names")}
+    return replace(approval.info, asked=names, locked=True)
 
 
 def _is_visible(approval: Approval) -> bool:

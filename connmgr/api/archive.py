@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 import flask
 
 from connmgr import errors
-from connmgr.api.account import Account, account, detail, while_valid
+from connmgr.api.answer import as_pieces, listing_pieces
 from connmgr.api.body import LISTED_VALUES
+from connmgr.api.context import RequestContext, detail, request_context, while_valid
+from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, place_of
-from connmgr.api.group import Group
-from connmgr.api.listing import written
 from connmgr.api.running import EXAMPLE
 from connmgr.contract.fs import (
     ChecksumResponse,
@@ -28,8 +28,7 @@ from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import FileAttributes, receive
-from connmgr.rights.action import Action, always
-from connmgr.rights.rule import READ, WRITE
+from connmgr.rights.actions import Action, always, reads_path, writes_path
 
 TAR = "application/x-tar"
 STREAMED_PATHS = frozenset({"/fs/extract", "/fs/upload"})
@@ -48,7 +47,8 @@ group = Group(
     MembersRequest,
     has_content=True,
     most_values=LISTED_VALUES,
-    action=Action("fs.read", paths={"path": [READ]}, whole=always),
+    action=Action("fs.read", paths=reads_path, whole=always),
+    suspends=True,
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.ArchiveRefused, errors.TarMissing],
@@ -64,10 +64,10 @@ def archive(request: MembersRequest) -> flask.Response:
     pipes are left out. A pax header `CONNMGR.failed` of `./`, at the end, lists the files that could not be read whole,
     one per line. If the machine is lost, the HTTP connection ends before the archive does.
     """
-    known = account()
-    passing = Archive(known.held.enter_context(place_of(request)), request.path, request.members)
-    known.held.callback(passing.close)
-    return flask.Response(_counted(while_valid(passing), known, lambda: vars(passing.tally)), mimetype=TAR)
+    context = request_context()
+    passing = Archive(context.held.enter_context(place_of(request)), request.path, request.members)
+    context.held.callback(passing.close)
+    return as_pieces(_counted(while_valid(passing), context, lambda: vars(passing.tally)), TAR)
 
 
 @group.endpoint(
@@ -76,7 +76,8 @@ def archive(request: MembersRequest) -> flask.Response:
     ChecksumsResponse,
     has_content=True,
     most_values=LISTED_VALUES,
-    action=Action("fs.read", paths={"path": [READ]}, whole=always),
+    action=Action("fs.read", paths=reads_path, whole=always),
+    suspends=True,
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -94,28 +95,28 @@ def checksum(request: MembersRequest) -> flask.Response:
     Links are not followed; links and unreadable files have no entry. The answer comes in chunks, while the machine
     computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
-    known = account()
-    found = Checksums(known.held.enter_context(place_of(request)), request.path, request.members)
-    known.held.callback(found.close)
-    pieces = _counted(written(found, ChecksumResponse), known, lambda: {"files": found.count})
-    return flask.Response(pieces, mimetype="application/json")
+    context = request_context()
+    found = Checksums(context.held.enter_context(place_of(request)), request.path, request.members)
+    context.held.callback(found.close)
+    pieces = _counted(listing_pieces(found, ChecksumResponse), context, lambda: {"files": found.count})
+    return as_pieces(pieces, "application/json")
 
 
-def _counted(pieces: Iterable[bytes], known: Account, counts: Callable[[], dict[str, int]]) -> Iterator[bytes]:
+def _counted(pieces: Iterable[bytes], context: RequestContext, counts: Callable[[], dict[str, int]]) -> Iterator[bytes]:
     try:
         yield from pieces
     except errors.ConnmgrError as error:
-        known.code = as_error(error, known).code
+        context.code = as_error(error, context).code
         raise
     finally:
-        known.details.update(counts())
+        context.details.update(counts())
 
 
 @group.endpoint(
     "/extract",
     ExtractRequest,
     ExtractResponse,
-    action=Action("fs.write", paths={"path": [WRITE]}, whole=always),
+    action=Action("fs.write", paths=writes_path, whole=always),
     about=("connection", "session", "path"),
     raises=[
         *REACHING,
@@ -156,7 +157,7 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
     "/upload",
     UploadRequest,
     UploadResponse,
-    action=Action("fs.write", paths={"path": [WRITE]}),
+    action=Action("fs.write", paths=writes_path),
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,

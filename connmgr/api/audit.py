@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
-from connmgr.api.group import Group
+from connmgr.api.context import caller, detail
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.audit.entry import TEXTS
 from connmgr.audit.query import EntryFilter, search
@@ -69,7 +69,8 @@ def query(request: AuditQueryRequest) -> AuditQueryResponse:
         request.code,
     )
     try:
-        entries, following = search(path, wanted, partial(authorisation.sees, caller()), request.limit, request.before)
+        is_visible = partial(authorisation.sees_entry, caller())
+        entries, following = search(path, wanted, is_visible, request.limit, request.before)
     except OSError as error:
         raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
     return AuditQueryResponse(entries=[_shown(entry) for entry in entries], next=following)

@@ -1,4 +1,4 @@
-"""Authentication: the credentials of the handshake, the session tokens, and the callers behind them."""
+"""Authentication: the credentials of the handshake, session tokens, tickets, and the callers behind them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any, NamedTuple
 
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
 from connmgr.plugin import Asker
-from connmgr.rights.action import Action
+from connmgr.rights.actions import Action
 from connmgr.rights.grant import Grant
-from connmgr.rights.grants import PREFIX, Grants
 from connmgr.rights.scopes import ARGV, missing
-from connmgr.rights.tokens_in_use import Live
+from connmgr.rights.tokens import PREFIX, Grants, Live
 from connmgr.secrets.loans import Borrower, Loans
 from connmgr.secrets.principals import Access
 from connmgr.vault.schema import now
@@ -32,6 +32,10 @@ MAX_SESSIONS = 64
 SWEEP_SECONDS = 30.0
 MAX_FAILURES = 60
 FAILURE_WINDOW_SECONDS = 60.0
+
+TICKET_SECONDS = 30.0
+MAX_TICKETS = 1000
+"""Most valid tickets; beyond that the oldest of whoever has the most is dropped."""
 
 
 @dataclass
@@ -67,7 +71,7 @@ class Caller:
         """Whose share of the daemon it uses (:mod:`connmgr.shares`): the first token of its lineage, or the owner."""
         return self.live.grant.lineage[-1].id if self.live else None
 
-    def may(self, action: Action) -> bool:
+    def may(self, action: Action[Any]) -> bool:
         """Whether it has the scopes without which an action is refused whatever is sent."""
         if self.live is None:
             return True
@@ -79,10 +83,17 @@ class Caller:
         """Whether its token has become invalid, so that its commands and streams end."""
         return self.live is not None and self.live.ended
 
+    @property
+    def invalid(self) -> ConnmgrError | None:
+        """Why its token has become invalid: :class:`TokenRevoked` or :class:`TokenExpired`; None while it is valid."""
+        if self.live is None or not self.live.ended:
+            return None
+        return self.live.grant.invalid(now()) or TokenRevoked("The token was revoked.")
+
     def require_valid(self) -> None:
         """Raise :class:`TokenRevoked` or :class:`TokenExpired` if its token has become invalid."""
-        if self.live is not None and self.live.ended:
-            raise self.live.grant.invalid(now()) or TokenRevoked("The token was revoked.")
+        if (why := self.invalid) is not None:
+            raise why
 
 
 class Credentials:
@@ -100,7 +111,7 @@ class Credentials:
     def check(self, kind: str, credential: str) -> None:
         """Check that ``credential`` is the right one of its ``kind``, ``local`` or ``apikey``.
 
-        :raises InvalidCredential: it is wrong, or there is none of this kind.
+        :raises InvalidCredential: it is wrong, or the daemon has no credential of this kind.
         :raises Busy: it is wrong, and so were too many before.
         """
         expected = self._read[kind]()
@@ -327,6 +338,48 @@ class Tokens:
                 for caller in (*self._callers.values(), *self._anonymous):
                     if self._idle(caller, self._unlock_ttl, now):
                         caller.access.lock()
+
+
+class _Ticket(NamedTuple):
+    subject: str
+    caller: Caller
+    expires: float
+
+
+class Tickets:
+    """The valid tickets, stored as digests. Safe to use from several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tickets: dict[bytes, _Ticket] = {}
+
+    def issue(self, subject: str, caller: Caller) -> str:
+        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``."""
+        ticket = secrets.token_urlsafe(32)
+        with self._lock:
+            now = self._clock()
+            self._tickets = {digest: one for digest, one in self._tickets.items() if one.expires > now}
+            while len(self._tickets) >= MAX_TICKETS:
+                holders = Counter(one.caller.holder for one in self._tickets.values())
+                most = max(holders.values())
+                del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS)
+        return ticket
+
+    def redeem(self, ticket: str, subject: str) -> Caller:
+        """Return the caller whom ``ticket`` authenticates. The ticket is then used up.
+
+        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
+        """
+        with self._lock:
+            found = self._tickets.pop(_digest(ticket), None)
+        if found is None or found.subject != subject or found.expires <= self._clock():
+            raise InvalidToken(
+                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal. Get a new "
+                "one."
+            )
+        return found.caller
 
 
 def _digest(token: str) -> bytes:

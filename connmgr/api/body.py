@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl
 import marshmallow
 from werkzeug.http import parse_options_header
 
-from connmgr.api.json_path import Refused, place_of, place_of_depth
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
@@ -36,6 +35,17 @@ LARGE_BYTES = 64 * 1024
 HUGE_BYTES = 1024 * 1024
 HUGE_REST = 100.0
 """The rest after bodies above :data:`HUGE_BYTES`: Python's parser lets no other thread run for a millisecond each."""
+
+WHOLE_BODY = "The request body"
+LONGEST_NAME = 100
+LONGEST_PLACE = 500
+LONGEST_TEXT, DEEPEST = 64 * 1024, 64
+"""Limits of the search, in characters and levels; an error beyond them is reported without its path."""
+
+Path = tuple[str | int, ...]
+
+_JSON_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^\s][^][{}:,"\s]*', re.DOTALL)
+_NAME = ":"
 
 _PIECE = 64 * 1024
 _BACKSLASHES = re.compile(rb"\\*")
@@ -297,3 +307,66 @@ def _lines(messages: Any, path: str) -> Iterator[str]:
             yield from _lines(inner, path)
     else:
         yield f"{path}: {messages}" if path else str(messages)
+
+
+class Refused(ValueError):
+    """The error: a ``literal`` that is not accepted, or a ``name`` that occurs twice in an object."""
+
+    def __init__(self, message: str, *, literal: str = "", name: str = "") -> None:
+        super().__init__(message)
+        self.literal = literal
+        self.name = name
+
+
+def place_of(refused: Refused, text: str) -> str:
+    """Return the path of the refused value in ``text``, such as ``data.port``."""
+    seen: set[Path] = set()
+    for piece, path in _walk(text):
+        # The decoder stops after a literal, whatever follows.
+        if refused.literal and piece.startswith(refused.literal):
+            return _joined(path)
+        if not refused.literal and piece == _NAME and path[-1] == refused.name:
+            if path in seen:
+                return _joined(path)
+            seen.add(path)
+    return _joined((refused.name,))
+
+
+def place_of_depth(text: str, levels: int) -> str:
+    """Return the path of the first array or object in ``text`` that is nested in ``levels`` others."""
+    return next((_joined(path) for piece, path in _walk(text) if piece in "{[" and len(path) == levels), WHOLE_BODY)
+
+
+def _walk(text: str) -> Iterator[tuple[str, Path]]:
+    """Yield each value's first piece with the value's path, and ``:`` with the path of each name.
+
+    Stop where the text is no longer JSON, or is too long or too deep.
+    """
+    path: list[str | int] = []
+    # Whether the next item in an object is a value.
+    named = False
+    for found in _JSON_PIECE.finditer(text, 0, LONGEST_TEXT):
+        piece = found[0]
+        if len(path) > DEEPEST or (not path and piece in "]},:"):
+            return
+        if piece in "]}":
+            path.pop()
+            named = True
+        elif piece == ",":
+            if isinstance(path[-1], int):
+                path[-1] += 1
+            named = False
+        elif piece == _NAME:
+            yield piece, tuple(path)
+        elif path and isinstance(path[-1], str) and not named:
+            path[-1] = json.loads(piece)
+            named = True
+        else:
+            yield piece, tuple(path)
+            if piece in "{[":
+                path.append("" if piece == "{" else 0)
+                named = False
+
+
+def _joined(path: Path) -> str:
+    return ".".join(str(part)[:LONGEST_NAME] for part in path)[:LONGEST_PLACE] or WHOLE_BODY

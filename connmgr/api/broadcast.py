@@ -10,19 +10,18 @@ from typing import Any
 import flask
 
 from connmgr import errors
-from connmgr.api import output
-from connmgr.api.account import Account, account, caller, cancellation
-from connmgr.api.answer import as_lines
+from connmgr.api.answer import as_lines, output_text
 from connmgr.api.body import LISTED_VALUES
+from connmgr.api.context import RequestContext, caller, cancellation, request_context
 from connmgr.api.elevate import each_elevated
+from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error, body_of
-from connmgr.api.group import Group
 from connmgr.api.running import command_of, printed_until, with_words
 from connmgr.api.services import EXTENSION, services
 from connmgr.contract.message import replace
 from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequest
 from connmgr.engine.running import Result
-from connmgr.rights.action import Action, always
+from connmgr.rights.actions import Action, always
 from connmgr.rights.ground import SEND_AGAIN
 from connmgr.shell.broadcast import Broadcast, BroadcastOutcome, Order
 from connmgr.vault import Connection
@@ -44,7 +43,7 @@ class Selection:
 
 
 def select(request: BroadcastRequest) -> BroadcastRequest:
-    """Return ``request`` with its ``connections`` resolved, each once; their rows are the account's selection."""
+    """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection."""
     vault, named = services().vault.connections, None
     if request.connections is not None:
         ids = list(dict.fromkeys(request.connections))
@@ -54,8 +53,8 @@ def select(request: BroadcastRequest) -> BroadcastRequest:
     if len(ids) > MAX_CONNECTIONS:
         raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
     bases = ids
-    if account().elevation is not None:
-        named = each_elevated(ids, account().elevation)
+    if request_context().elevation is not None:
+        named = each_elevated(ids, request_context().elevation)
         ids = list(named)
     stored = vault.each(ids)
     if request.connections is None:
@@ -63,7 +62,7 @@ def select(request: BroadcastRequest) -> BroadcastRequest:
         kinds = stored if named is None else vault.each(bases)
         with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
         ids = [id for id in ids if not isinstance(one := kinds.get(base_of(id)), Connection) or one.type in with_shells]
-    account().selection = Selection(stored, named or {})
+    request_context().selection = Selection(stored, named or {})
     return with_words(replace(request, connections=ids, elevate=None))
 
 
@@ -88,7 +87,7 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
     must be started. The request is authorised once for all its connections, and takes one slot. A client that closes
     its connection kills the commands that still run.
     """
-    ids, selection, timeout = request.connections or [], account().selection, request.timeout
+    ids, selection, timeout = request.connections or [], request_context().selection, request.timeout
     shells, access = services().shells, caller().access
     order = Order(
         command_of(request),
@@ -97,11 +96,11 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
         request.start,
         request.session,
         request.fresh,
-        account().grounds,
+        request_context().grounds,
     )
     if (grant := caller().grant) is not None:
         # Its shells are started in other threads, which know no request.
-        account().loan = services().loans.of([token.id for token in grant.lineage])
+        request_context().loan = services().loans.of([token.id for token in grant.lineage])
     sound = [row for row in selection.stored.values() if isinstance(row, Connection)]
     running = [] if order.fresh else shells.admitted(sound, access, order.session)
     ready = dict.fromkeys(connection.id for connection in running)
@@ -110,14 +109,14 @@ def broadcast(request: BroadcastRequest) -> flask.Response:
     others = [connection.id for connection in sound if connection.id not in ready]
     work = Broadcast(shells, access, order, ready, others)
     forwards = partial(shells.forward_agent, ids, order.session)
-    ask_again = partial(_asked_again, flask.current_app.app_context(), account(), account().requested)
-    lines = _Lines(account(), selection, request.encoding, forwards, ask_again)
+    ask_again = partial(_asked_again, flask.current_app.app_context(), request_context(), request_context().requested)
+    lines = _Lines(request_context(), selection, request.encoding, forwards, ask_again)
     return as_lines(lines.all(ids, work.outcomes(cancellation())))
 
 
 def _asked_again(
-    context: flask.ctx.AppContext,
-    known: Account,
+    application: flask.ctx.AppContext,
+    context: RequestContext,
     asked: BroadcastRequest,
     connection: str,
     moved: errors.ApprovalRequired,
@@ -126,13 +125,13 @@ def _asked_again(
 
     The same is asked for that connection alone, on its ground of now, so that the error names an approval.
     """
-    found = context.app.extensions[EXTENSION]
-    with context:
-        flask.g.account = known
+    found = application.app.extensions[EXTENSION]
+    with application:
+        flask.g.context = context
         try:
             # A person is asked, and not waited for: the other lines are on their way.
             again = replace(asked, connections=[connection], wait=0)
-            permitted = found.authorisation.check(caller(), BROADCAST, again, ["connections"])
+            permitted = found.authorisation.check(caller(), BROADCAST, again)
             # It was approved for this connection already, and is not begun here.
             found.approvals.give_back()
             return errors.ApprovalRequired(moved.message, **permitted.reasons)
@@ -144,11 +143,11 @@ def _asked_again(
 
 
 class _Lines:
-    """The lines of an answer; the counts are recorded in the request's account."""
+    """The lines of an answer; the counts are recorded in the request's context."""
 
     def __init__(
         self,
-        known: Account,
+        context: RequestContext,
         selection: Selection,
         encoding: str,
         forwards: Callable[[], bool],
@@ -156,7 +155,7 @@ class _Lines:
     ) -> None:
         self._forwards = forwards
         self._ask_again = ask_again
-        self._known = known
+        self._context = context
         self._stored = selection.stored
         self._encoding = encoding
         self._named = selection.named
@@ -166,23 +165,24 @@ class _Lines:
     def all(self, ids: list[str], outcomes: Iterator[list[BroadcastOutcome]]) -> Iterator[Iterable[dict[str, Any]]]:
         """Yield the lines for all connections of ``ids``, in bursts, and then the counts."""
         # This code stands unless all lines were sent.
-        self._known.code = errors.CommandCancelled.code
+        self._context.code = errors.CommandCancelled.code
         try:
             yield map(self._line, self._refused(ids))
             for ended in outcomes:
                 yield map(self._line, ended)
-            self._known.code = None
+            self._context.code = None
             yield [self._counts]
-        except errors.CommandCancelled:
-            return
+        except errors.CommandCancelled as error:
+            # If its token was revoked, or its loan is over, the client still reads: it sees an answer without counts.
+            self._context.code = as_error(error, self._context).code
         except Exception as error:  # noqa: BLE001 - the status is sent; an answer without counts is not whole
-            self._known.code = as_error(error, self._known).code
+            self._context.code = as_error(error, self._context).code
         finally:
             if self._forwards():
-                self._known.details["agentForwarded"] = True
-            # The account already has `connections`, with all ids.
-            self._known.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
-            self._known.details["exitCodes"] = [self._exit_codes.get(id) for id in ids]
+                self._context.details["agentForwarded"] = True
+            # The context already has `connections`, with all ids.
+            self._context.details.update({name: self._counts[name] for name in ("succeeded", "failed", "errors")})
+            self._context.details["exitCodes"] = [self._exit_codes.get(id) for id in ids]
 
     def _refused(self, ids: list[str]) -> Iterator[BroadcastOutcome]:
         """Yield the outcomes for connections that do not exist, or were tampered with."""
@@ -208,14 +208,14 @@ class _Lines:
 
     def _shown(self, result: Result, *, restarted: bool) -> dict[str, Any]:
         texts = {
-            "stdout": output.shown(result.stdout, self._encoding),
-            "stderr": output.shown(result.stderr, self._encoding),
+            "stdout": output_text(result.stdout, self._encoding),
+            "stderr": output_text(result.stderr, self._encoding),
         }
         found = {"truncated": result.truncated, "restarted": restarted}
         return {"exitCode": result.exit_code, **texts, **{name: True for name, is_so in found.items() if is_so}}
 
     def _error(self, exception: BaseException) -> dict[str, Any]:
-        error = as_error(exception, self._known)
+        error = as_error(exception, self._context)
         if isinstance(error, errors.CommandTimeout):
             error.details |= printed_until(error, self._encoding)
         body = body_of(error)

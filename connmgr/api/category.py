@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from connmgr import errors
-from connmgr.api.account import caller
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import see_off
-from connmgr.api.group import Group
+from connmgr.api.context import caller
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.category import (
     CategoryAddRequest,
@@ -18,8 +18,7 @@ from connmgr.contract.category import (
     CategoryQueryResponse,
     CategoryRemoveRequest,
 )
-from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_categories, draws_default_sudo_password
+from connmgr.rights.actions import Action, changes_categories, draws_default_sudo_password
 from connmgr.vault import Category
 
 ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"

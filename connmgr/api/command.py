@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connmgr.api.account import caller
-from connmgr.api.group import Group
+from connmgr.api.context import caller
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.command import (
     CommandNameRequest,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, cancellation, detail, note_forwarding
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.connection_data import (
     ADD,
@@ -21,12 +20,14 @@ from connmgr.api.connection_data import (
     end_what_runs,
     in_categories,
     log_command,
+    require_ids,
     see_off,
     usage_categories,
 )
+from connmgr.api.context import caller, cancellation, detail, note_forwarding
 from connmgr.api.elevate import Wanted, each_elevated
-from connmgr.api.group import Group
-from connmgr.api.inside import NOTHING_INSIDE, look_inside
+from connmgr.api.endpoint import Group
+from connmgr.api.refresh import NOTHING_INSIDE, look_inside
 from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.services import services
 from connmgr.contract.connection import (
@@ -62,13 +63,13 @@ from connmgr.links.channels import lease_live_link
 from connmgr.links.systems import toggle as toggle_remote
 from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
-from connmgr.rights.action import Action
-from connmgr.rights.limits import changes_what_others_need, lends_agent, toggles
+from connmgr.rights.actions import Action, changes_what_others_need, lends_agent, toggles
 from connmgr.secrets.principals import Lending
 from connmgr.vault import Connection
 from connmgr.vault.batch import held
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
+
 
 REMOVE = Action("connection.remove", limits=[changes_what_others_need])
 
@@ -287,7 +288,8 @@ def update(request: ConnectionUpdateRequest) -> None:
 def remove(request: ConnectionRemoveRequest) -> None:
     """Remove connections and all connections over them, and stop their shells. The local machine stays.
 
-    Their jobs are forgotten too. Running jobs go on. The far side's files of other jobs are removed if a link is open.
+    Their jobs are forgotten too. Running jobs go on. The files of other jobs are removed from the remote host if a link
+    is open.
     """
     see_off(services().vault.connections.remove(request.connections), request.connections)
 
@@ -350,6 +352,8 @@ def environment(request: ConnectionEnvironmentRequest) -> ConnectionEnvironmentR
     if request.connection is not None:
         one = rule(Target.stored(vault.connections.get(request.connection)))
         return ConnectionEnvironmentResponse(send=list(one.patterns), set=one.values)
+    # One that has been removed is the business of the request that follows.
+    require_ids(request.connections or ())
     names: dict[str, None] = {}
     for stored in vault.connections.each(request.connections or ()).values():
         # What is wrong with one of them, the request to it reports.

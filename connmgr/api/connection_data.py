@@ -3,6 +3,7 @@ and what their removal ends."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -10,16 +11,23 @@ from typing import Any, TypeVar
 from marshmallow import ValidationError
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, part
 from connmgr.api.body import describe
+from connmgr.api.context import caller, detail, part
 from connmgr.api.services import services
-from connmgr.contract.connection import ConnectionInfo, DialledHost, DialledHosts, LogCommand
+from connmgr.contract.connection import (
+    ConnectionAddRequest,
+    ConnectionInfo,
+    ConnectionUpdateRequest,
+    DialledHost,
+    DialledHosts,
+    LogCommand,
+)
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
 from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.plugin import AnyConnectionType, Logged
-from connmgr.rights.action import Action
-from connmgr.rights.limits import (
+from connmgr.rights.actions import (
+    Action,
     changes_what_others_need,
     chooses_data,
     draws_secrets,
@@ -31,11 +39,13 @@ from connmgr.secrets.principals import Access
 from connmgr.vault import Connection, connection_rows
 from connmgr.vault.connection_rows import placing, sealed_secrets
 from connmgr.vault.connections import Removed
-from connmgr.vault.names import elevation_of
+from connmgr.vault.names import base_of, elevation_of
 from connmgr.vault.search import Listed
 
-ADD = Action("connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets])
-UPDATE = Action(
+ADD: Action[ConnectionAddRequest] = Action(
+    "connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets]
+)
+UPDATE: Action[ConnectionUpdateRequest] = Action(
     "connection.update",
     limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
 )
@@ -43,6 +53,7 @@ UPDATE = Action(
 Placed = TypeVar("Placed", Connection, Listed)
 
 _BLANK = "secret"
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +131,13 @@ class ConnectionData:
         except (SecretLocked, IntegrityError):
             return False
         return bool(connection_rows.without_nulls(plain) == connection_rows.without_nulls(self._plain))
+
+
+def require_ids(connections: Iterable[str]) -> None:
+    """Raise :class:`connmgr.errors.UnknownConnection` for a text that no connection has as its id, stored or not."""
+    for id in connections:
+        if not _UUID.fullmatch(base_of(id)):
+            raise errors.UnknownConnection(id)
 
 
 def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
@@ -242,7 +260,7 @@ def described(connection: Connection, category: tuple[str, ...], usage: str | No
 
 
 def see_off(removed: Removed, named: Collection[str] = ()) -> None:
-    """Record all removed connections besides ``named``, remove their jobs from the far sides, and end their shells.
+    """Record all removed connections besides ``named``, remove their jobs from the remote hosts, and end their shells.
 
     :raises connmgr.errors.ShellBusy: a shell is still being started or stopped, and ends after that.
     """
@@ -255,6 +273,7 @@ def see_off(removed: Removed, named: Collection[str] = ()) -> None:
     if removed.jobs:
         # Before the shells, because the links end with them.
         detail(jobs=sum(map(len, removed.jobs.values())), jobsLeft=services().orphans.clear(removed.jobs))
+    services().sockets.forget(removed.connections)
     end_what_runs(removed.connections)
 
 

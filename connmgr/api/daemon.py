@@ -8,8 +8,8 @@ import threading
 import time
 
 from connmgr import __version__
-from connmgr.api.account import caller
-from connmgr.api.group import Group
+from connmgr.api.context import caller
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.api.shell import visible_shells
 from connmgr.contract.daemon import BlobUse, Capacity, DaemonStatusResponse, Surroundings, VersionResponse

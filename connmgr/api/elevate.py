@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from connmgr.api.account import account, caller
+from connmgr.api.context import caller, request_context
 from connmgr.api.services import services
-from connmgr.contract.message import Message, changed
+from connmgr.contract import message
+from connmgr.contract.common import ShellNamed
+from connmgr.contract.shell import BroadcastRequest
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked, UnknownConnection
 from connmgr.vault.names import OWNER, Elevation, elevation_of
 
-MEMBER = "elevate"
+Request = TypeVar("Request")
 
 
 @dataclass(frozen=True)
@@ -26,22 +28,21 @@ class Wanted:
     password: str | None = field(default=None, repr=False)
 
 
-def elevated(request: Any, holder: str | None, *, gives: bool = True) -> Any:
+def elevated(request: Request, holder: str | None, *, gives: bool = True) -> Request:
     """Return a loaded request about the elevated connection that it asks for, or the request itself if for none.
 
     That belongs to ``holder``, a token, or the owner if None. With ``gives`` a password of the request is kept for it.
     A request about several connections stays as it is, until they are found: see :func:`each_elevated`.
     :raises InvalidRequest: the connection is already an elevated one.
     """
-    if not isinstance(request, Mapping | Message) or MEMBER not in request:
+    if not isinstance(request, ShellNamed | BroadcastRequest) or request.elevate is None:
         return request
-    asked = request[MEMBER]
-    wanted = Wanted(asked.user, holder, gives, asked.password)
-    if "connection" not in request:
-        account().elevation = wanted
+    wanted = Wanted(request.elevate.user, holder, gives, request.elevate.password)
+    if isinstance(request, BroadcastRequest):
+        request_context().elevation = wanted
         return request
-    [found] = each_elevated([request["connection"]], wanted)
-    return changed(request, elevate=None, connection=found)
+    [id] = each_elevated([request.connection], wanted)
+    return message.replace(request, elevate=None, connection=id)
 
 
 def each_elevated(connections: Iterable[str], wanted: Wanted) -> dict[str, str]:

@@ -1,31 +1,30 @@
-"""One endpoint: its declaration, and the way of a request through it."""
+"""Endpoints: their declaration, the way of a request through one, and groups of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
 import marshmallow
 
-from connmgr.api.account import Account, account, caller, require_client
 from connmgr.api.answer import as_json
 from connmgr.api.auth import Caller
 from connmgr.api.body import LISTED_VALUES, MAX_VALUES, REFUSAL, read
+from connmgr.api.context import CALLER, RequestContext, caller, request_context, require_client
 from connmgr.api.elevate import elevated
-from connmgr.api.parking import Parked, Turns
 from connmgr.api.record import announce
-from connmgr.api.schema import Filter, Id
+from connmgr.api.schema import schema
 from connmgr.api.services import Services, services
 from connmgr.audit.entry import RECORDED
-from connmgr.contract.message import Message, to_json
+from connmgr.contract.message import Message, members, to_json
 from connmgr.errors import ApprovalRequired, ConnmgrError
-from connmgr.rights.action import Action
+from connmgr.multiplex.config import CHANGING
+from connmgr.rights.actions import Action
 from connmgr.rights.scopes import ARGV
-from connmgr.rights.subjects import NAMES
+from connmgr.suspension import Continuation, Suspended
 
 View = Callable[..., Any]
 
@@ -46,13 +45,13 @@ class Endpoint:
     itself if ``dumped``), a :class:`flask.Response`, or None for 200 with an empty body.
     """
 
-    action: Action
+    action: Action[Any]
     """The action of a request."""
 
     about: Sequence[str] = ()
     """The fields that name a request's subjects. None of them holds a secret, because the audit log records them."""
 
-    selects: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    selects: Callable[[Any], Message] | None = None
     """Replaces filters or the name of a saved command in a loaded request by what they mean, before authorisation."""
 
     reads: bool = False
@@ -72,6 +71,10 @@ class Endpoint:
 
     waits: bool = False
     """Whether it takes one of the slots for requests that wait for a machine."""
+
+    suspends: bool = False
+    """Whether its view may raise :class:`Suspended` and run again: it only reads, keeps in the request's continuation
+    what it has begun, or asks for an approval before it changes a file. See :mod:`connmgr.suspension`."""
 
     stops: bool = False
     """Whether it may take one of the extra slots when the others are taken, because it frees one."""
@@ -105,53 +108,55 @@ class Endpoint:
     """Other names of members of its answers."""
 
     def __call__(self) -> flask.Response:
-        found, known = services(), self._account()
+        found, context = services(), self._context()
         if not self.public:
-            self._find_caller(found, known)
+            self._find_caller(found, context)
         request = read(
-            known.environ,
+            context.environ,
             self.request,
             raw=bool(self.raw_body),
-            most=self.most_values if known.holder else max(self.most_values, LISTED_VALUES),
-            turn=lambda rest: found.pace.turn(known.holder, rest),
+            most=self.most_values if context.holder else max(self.most_values, LISTED_VALUES),
+            turn=lambda rest: found.pace.turn(context.holder, rest),
         )
-        return self._carry_out(found, known, request, self._respond)
+        return self._carry_out(found, context, request, self._respond)
 
-    def _account(self) -> Account:
-        known = account()
-        known.audited, known.action = self.audited, self.action.name
-        return known
+    def _context(self) -> RequestContext:
+        context = request_context()
+        context.audited, context.action = self.audited, self.action.name
+        return context
 
     def _carry_out(
-        self, found: Services, known: Account, request: Any, respond: Callable[[Any], flask.Response]
+        self, found: Services, context: RequestContext, request: Any, respond: Callable[[Any], flask.Response]
     ) -> flask.Response:
         """Authorise the loaded ``request``, call the view, and return the response by ``respond``."""
-        request = elevated(request, known.caller.token if known.caller else None)
+        request = elevated(request, context.caller.token if context.caller else None)
         if self.selects is not None:
             request = self.selects(request)
-        known.about = {
-            name: to_json(value) if isinstance(value := request[name], Message) else value
+        given = members(request) if isinstance(request, Message) else {}
+        context.about = {
+            name: to_json(value) if isinstance(value := given[name], Message) else value
             for name in self.about
-            if name in request
+            if name in given
         }
-        if known.recorded is not None:
-            known.about[RECORDED] = known.recorded
-        if known.audited and request:
-            for _, work in found.authorisation.subjects.works(request):
-                known.about |= {"connection": work.connection} if work else {}
-        with known.held as held:
+        if context.recorded is not None:
+            context.about[RECORDED] = context.recorded
+        if context.audited and request:
+            work = found.authorisation.work_of(request)
+            context.about |= {"connection": work.connection} if work else {}
+        with context.held as held:
             try:
-                ready = self._ready(found, known, request, held)
-                result = _awaited(known.turns, lambda: self._viewed(found, known, request, ready))
+                ready = self._ready(found, context, request, held)
+                result = _unless_suspended(context.continuation, lambda: self._viewed(found, context, request, ready))
                 # It has none while it has a slot, and its answer may be large.
-                with found.computing.turn(known.holder) if self.waits else nullcontext():
+                with found.computing.turn(context.holder) if self.waits else nullcontext():
                     response = respond(result)
-                if known.loan is not None and (why := known.loan.over) is not None:
+                if context.loan is not None and (why := context.end_of_loan) is not None:
                     # Its end came too early to find what this request has opened.
-                    found.loans.ended_since(known.loan, why)
-            except Parked as parked:
-                # The frames of its traceback would be kept while it waits.
-                known.turns.parked = parked.with_traceback(None)
+                    found.loans.ended_since(context.loan, why)
+            except Suspended as suspended:
+                # The only place that decides it: the server takes the request back, and sends nothing of this response.
+                # Without the traceback, whose frames would be kept while the request waits.
+                context.continuation.suspended = suspended.with_traceback(None)
                 return flask.Response()
             except Exception:
                 raise
@@ -160,37 +165,45 @@ class Endpoint:
                 raise RuntimeError(f"{type(error).__name__} from within a request") from error
             if response.is_streamed:
                 # Sending the answer waits for a machine too, and begins after this has returned.
-                known.held = held.pop_all()
+                context.held = held.pop_all()
         return response
 
-    def _viewed(self, found: Services, known: Account, request: Any, ready: Any) -> Any:
+    def _viewed(self, found: Services, context: RequestContext, request: Any, ready: Any) -> Any:
         """Return the result of the view for the authorised request ``ready``.
 
         If the ground of its approval has moved before it began, the ``request`` is authorised once more: it asks again.
         """
         for _ in range(MAX_MOVES):
             try:
-                return self.view(ready) if self.request else self.view()
+                result = self.view(ready) if self.request else self.view()
+            except Suspended as suspended:
+                if not self.suspends:
+                    raise RuntimeError(f"The view of {self.path} may not run twice.") from suspended
+                raise
             except ApprovalRequired as error:
                 if "approval" in error.details:
                     raise
                 moved = error
+            else:
+                if self.action.name in CHANGING:
+                    found.kept_config.look()
+                return result
             found.approvals.not_begun()
-            ready = self._permitted(found, known, request)
+            ready = self._permitted(found, context, request)
         raise moved
 
-    def _ready(self, found: Services, known: Account, request: Any, held: ExitStack) -> Any:
+    def _ready(self, found: Services, context: RequestContext, request: Any, held: ExitStack) -> Any:
         """Return the authorised request; ``held`` then holds its slot."""
-        concerned = known.caller is not None and found.authorisation.concerns(known.caller)
+        concerned = context.caller is not None and found.authorisation.concerns(context.caller)
         try:
             if concerned:
-                request = _awaited(known.turns, lambda: self._permitted(found, known, request))
+                request = _unless_suspended(context.continuation, lambda: self._permitted(found, context, request))
             if self.waits:
-                held.enter_context(found.slots.taken(known.holder, stops=self.stops))
+                held.enter_context(found.slots.taken(context.holder, stops=self.stops))
                 if not self.stops:
                     # It may have waited, behind the client's earlier request or for an approval.
                     require_client()
-            announce(found, known, reads=self.reads)
+            announce(found, context, reads=self.reads)
         except Exception:
             if concerned:
                 found.approvals.give_back()
@@ -199,42 +212,40 @@ class Endpoint:
             found.approvals.begun()
         return request
 
-    @cached_property
-    def subjects(self) -> frozenset[str]:
-        """The fields that name a request's subjects by ids, paths or data of connections."""
-        declared = self.request.fields if self.request else {}
-        return frozenset(name for name in NAMES if name in declared and _is_subject(declared[name]))
-
-    def _permitted(self, found: Services, known: Account, request: Any) -> Any:
+    def _permitted(self, found: Services, context: RequestContext, request: Any) -> Any:
         """Return the loaded request as its caller may carry it out."""
-        permitted = found.authorisation.check(caller(), self.action, request, self.subjects)
-        known.authority |= permitted.reasons
-        known.grounds, known.requested = permitted.grounds, permitted.requested
+        permitted = found.authorisation.check(caller(), self.action, request or None)
+        context.authority |= permitted.reasons
+        context.grounds, context.requested = permitted.grounds, permitted.requested
         return permitted.request
 
-    def _find_caller(self, found: Services, known: Account) -> Caller:
-        header = known.environ.get("HTTP_AUTHORIZATION")
+    def _find_caller(self, found: Services, context: RequestContext) -> Caller:
+        passed: Caller | None = context.environ.get(CALLER)
+        if passed is not None:
+            self._admit_caller(found, context, passed)
+            return passed
+        header = context.environ.get("HTTP_AUTHORIZATION")
         anonymous = header is None and found.settings.no_auth
         scraper = found.scraper.find(header) if self.scraped and header else None
         caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
-        self._admit_caller(found, known, caller)
+        self._admit_caller(found, context, caller)
         return caller
 
-    def _admit_caller(self, found: Services, known: Account, caller: Caller) -> None:
+    def _admit_caller(self, found: Services, context: RequestContext, caller: Caller) -> None:
         """Note the sender of this request, until it is recorded as answered.
 
         :raises ConnmgrError: the caller's token is invalid, exceeds a quota, or lacks a scope.
         """
-        known.caller = caller
-        grant, kept = caller.grant, known.turns.kept
+        context.caller = caller
+        grant, kept = caller.grant, context.continuation.kept
         if grant is not None:
-            known.authority |= {"token": grant.id, "tokenName": grant.name}
-        found.tokens.begin(caller, known.environ["REMOTE_ADDR"], counts="counted" not in kept)
+            context.authority |= {"token": grant.id, "tokenName": grant.name}
+        found.tokens.begin(caller, context.environ["REMOTE_ADDR"], counts="counted" not in kept)
         kept["counted"] = True
         if grant is not None:
             # Before the request's content is examined.
             grant.require_scope(self.action.name)
-            if REFUSAL in known.environ and self.action.runs:
+            if REFUSAL in context.environ and self.action.runs:
                 # Without such a scope no large body is taken.
                 grant.require_one(ARGV)
 
@@ -263,18 +274,53 @@ class Endpoint:
         return as_json(shown)
 
 
-def _is_subject(field: marshmallow.fields.Field[Any]) -> bool:
-    if isinstance(field, marshmallow.fields.List):
-        return isinstance(field.inner, Id)
-    return not isinstance(field, Filter)
+def _unless_suspended(continuation: Continuation, work: Callable[[], Any]) -> Any:
+    """Return the result of ``work``; for a request that the server does not resume, wait in its thread meanwhile.
 
-
-def _awaited(turns: Turns, work: Callable[[], Any]) -> Any:
-    """Return the result of ``work``, which no longer waits for news."""
+    :raises Suspended: the server resumes it.
+    """
     while True:
         try:
             return work()
-        except Parked as parked:
-            if turns.resumes:
+        except Suspended as suspended:
+            if continuation.resumes:
                 raise
-            parked.wait()
+            continuation.wait(suspended)
+
+
+Request = TypeVar("Request", bound=Message)
+
+
+class Group:
+    """The endpoints below one path, ``/name/…`` unless ``prefix`` is another, in the module of that name."""
+
+    def __init__(self, name: str, description: str, *, prefix: str | None = None) -> None:
+        self.name = name
+        self.description = description
+        self.endpoints: list[Endpoint] = []
+        self._prefix = f"/{name}" if prefix is None else prefix
+
+    def endpoint(
+        self,
+        path: str,
+        request: type[Request] | None = None,
+        response: type[Message] | type[marshmallow.Schema] | None = None,
+        *,
+        lines: type[Message] | type[marshmallow.Schema] | None = None,
+        action: Action[Request] | str,
+        kind: type[Endpoint] = Endpoint,
+        **declared: Any,
+    ) -> Callable[[View], View]:
+        """Declare the decorated function as the endpoint at ``path``; ``declared`` are members of its ``kind``.
+
+        An ``action`` given by its name alone runs nothing, and only its scopes and sight limit it.
+        """
+        done: Action[Any] = Action(action) if isinstance(action, str) else action
+
+        def declare(view: View) -> View:
+            # One schema instance for all requests: creating it costs more than loading with it.
+            schemas: dict[str, Any] = {"request": schema(request), "response": schema(response), "lines": schema(lines)}
+            self.endpoints.append(kind(path=self._prefix + path, view=view, action=done, **schemas, **declared))
+            return view
+
+        return declare

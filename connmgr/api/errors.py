@@ -10,8 +10,8 @@ import flask
 from werkzeug.exceptions import HTTPException
 
 from connmgr import errors
-from connmgr.api.account import Account, account
 from connmgr.api.answer import as_json
+from connmgr.api.context import RequestContext, request_context
 from connmgr.api.services import services
 from connmgr.errors import ConnmgrError, Unavailable
 from connmgr.secrets.loans import loan_over
@@ -42,19 +42,19 @@ def body_of(error: ConnmgrError, trace: list[str] | None = None) -> dict[str, An
     return {"error": shown}
 
 
-def as_error(exception: BaseException, known: Account) -> ConnmgrError:
-    """Return ``exception`` as one of our own errors, as the caller of the request ``known`` may see it.
+def as_error(exception: BaseException, context: RequestContext) -> ConnmgrError:
+    """Return ``exception`` as one of our own errors, as the caller of the request ``context`` may see it.
 
     An unexpected one is logged with the request's id, and becomes ``internal``.
     """
-    if isinstance(exception, errors.CommandCancelled) and known.loan is not None and known.loan.over is not None:
-        return loan_over(known.loan, known.loan.over)
+    if isinstance(exception, errors.CommandCancelled) and context.loan is not None and context.end_of_loan is not None:
+        return loan_over(context.loan, context.end_of_loan)
     if isinstance(exception, ConnmgrError):
-        return _for_token(exception) if known.caller is not None and known.caller.grant is not None else exception
+        return _for_token(exception) if context.caller is not None and context.caller.grant is not None else exception
     if isinstance(exception, HTTPException) and exception.code is not None and exception.code < 500:
         kind = _OF_HTTP.get(exception.code, errors.InvalidRequest)
         return kind(_message(kind, exception))
-    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, known.id, exc_info=exception)
+    logger.error("Unforeseen %s, request id=%s", type(exception).__name__, context.id, exc_info=exception)
     return errors.InternalError("An internal error occurred; the daemon's log says more.")
 
 
@@ -71,18 +71,20 @@ def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
     if kind is errors.NotFound:
         return "No such endpoint; GET / shows those that exist."
     if kind is errors.MethodNotAllowed:
-        return f"This endpoint does not answer {flask.request.method}."
+        return f"This endpoint does not accept {flask.request.method}."
     return f"The request cannot be understood: {exception.name}."
 
 
-def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[ConnmgrError, dict[str, Any]]:
+def note_error(
+    exception: BaseException, context: RequestContext, *, debug: bool
+) -> tuple[ConnmgrError, dict[str, Any]]:
     """Return ``exception`` as one of our own errors, and its body; note it as the request's outcome.
 
     With ``debug`` the body of a failed operation has its traceback.
     """
-    error = as_error(exception, known)
-    known.code = error.code
-    known.authority |= {name: error.details[name] for name in ("rule", "approval") if name in error.details}
+    error = as_error(exception, context)
+    context.code = error.code
+    context.authority |= {name: error.details[name] for name in ("rule", "approval") if name in error.details}
     trace: list[str] = []
     if debug and error is exception and error.status == errors.OperationError.status:
         trace = [line.rstrip("\n") for line in traceback.format_exception(exception)]
@@ -91,7 +93,7 @@ def told(exception: BaseException, known: Account, *, debug: bool) -> tuple[Conn
 
 def answer(exception: Exception) -> flask.Response:
     """Turn ``exception`` into the response that its class stands for."""
-    error, body = told(exception, account(), debug=services().settings.debug)
+    error, body = note_error(exception, request_context(), debug=services().settings.debug)
     response = as_json(body, error.status)
     if isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", error.retry_after))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from operator import itemgetter
 from typing import Any
 
 import flask
 
 from connmgr import errors
-from connmgr.api.account import account, caller, cancellation, detail, while_valid
-from connmgr.api.group import Group
-from connmgr.api.listing import respond
+from connmgr.api.answer import as_listing, as_pieces
+from connmgr.api.context import caller, cancellation, detail, request_context, while_valid
+from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.common import AwaitsApproval, ShellNamed
@@ -31,16 +30,14 @@ from connmgr.contract.fs import (
     StatRequest,
     WriteRequest,
 )
-from connmgr.contract.message import members
+from connmgr.contract.message import members, path_to_json
 from connmgr.engine.session import Session
 from connmgr.fs import files, listing
 from connmgr.fs.bodies import Blob, BlobSpool
 from connmgr.fs.files import NOTHING, FileReader
-from connmgr.fs.scripts import RemoteFileSystem
-from connmgr.rights.action import Action, always
+from connmgr.fs.remote import RemoteFileSystem
+from connmgr.rights.actions import Action, TouchedPaths, always, puts_programs, reads_path, writes_path
 from connmgr.rights.grant import Grant
-from connmgr.rights.limits import puts_programs
-from connmgr.rights.path_rules import told
 from connmgr.rights.rule import READ, WRITE
 from connmgr.rights.visibility import Visibility
 
@@ -70,10 +67,10 @@ REACHING = (
 """Errors that any file operation may have."""
 
 
-def _goes_back(_visibility: Visibility, grant: Grant, request: Mapping[str, Any]) -> None:
+def _goes_back(_visibility: Visibility, grant: Grant, request: GlobRequest) -> None:
     """Refuse a pattern that rules over paths cannot judge before its machine is asked."""
     if grant.has_rules_over_paths:
-        listing.split_pattern(request["pattern"])
+        listing.split_pattern(request.pattern)
 
 
 @group.endpoint(
@@ -99,7 +96,8 @@ def blob() -> BlobResponse:
 @group.endpoint(
     "/write",
     WriteRequest,
-    action=Action("fs.write", paths={"path": [WRITE]}),
+    action=Action("fs.write", paths=writes_path),
+    suspends=True,
     about=("connection", "session", "path"),
     raises=[
         *REACHING,
@@ -134,7 +132,8 @@ def write(request: WriteRequest) -> None:
 @group.endpoint(
     "/read",
     PathRequest,
-    action=Action("fs.read", paths={"path": [READ]}),
+    action=Action("fs.read", paths=reads_path),
+    suspends=True,
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -149,10 +148,10 @@ def read(request: PathRequest) -> flask.Response:
     that of one file, even if another file gets its name meanwhile. Files without a size, such as those in `/proc`, may
     have up to 16 MiB.
     """
-    held = account().held
+    held = request_context().held
     reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
-    response = flask.Response(while_valid(reading), mimetype="application/octet-stream")
+    response = as_pieces(while_valid(reading), "application/octet-stream")
     response.content_length = reading.size
     detail(bytes=reading.size)
     return response
@@ -189,7 +188,8 @@ def script(request: ScriptRequest) -> ScriptResponse:
     "/list",
     ListFilesRequest,
     ListResponse,
-    action=Action("fs.list", paths={"path": [READ]}),
+    action=Action("fs.list", paths=reads_path),
+    suspends=True,
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
@@ -205,7 +205,7 @@ def list_(request: ListFilesRequest) -> flask.Response:
     """
     with place_of(request) as place:
         entries = files.list_directory(place, request.path, recursive=request.recursive)
-    return respond(entries, EntryResponse)
+    return as_listing(entries, EntryResponse)
 
 
 @group.endpoint(
@@ -213,6 +213,7 @@ def list_(request: ListFilesRequest) -> flask.Response:
     GlobRequest,
     ListResponse,
     action=Action("fs.list", limits=[_goes_back]),
+    suspends=True,
     reads=True,
     about=("connection", "session", "pattern"),
     raises=REACHING,
@@ -228,14 +229,15 @@ def glob(request: GlobRequest) -> flask.Response:
     """
     with place_of(request) as place:
         entries = files.matching(place, request.pattern)
-    return respond(entries, EntryResponse)
+    return as_listing(entries, EntryResponse)
 
 
 @group.endpoint(
     "/stat",
     StatRequest,
     EntryResponse,
-    action=Action("fs.stat", paths={"path": [READ]}),
+    action=Action("fs.stat", paths=reads_path),
+    suspends=True,
     reads=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile],
@@ -264,7 +266,8 @@ def stat(request: StatRequest) -> EntryResponse:
 @group.endpoint(
     "/remove",
     RemovePathRequest,
-    action=Action("fs.remove", paths={"path": [WRITE]}, whole=itemgetter("recursive")),
+    action=Action("fs.remove", paths=writes_path, whole=lambda request: request.recursive),
+    suspends=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
@@ -279,7 +282,8 @@ def remove(request: RemovePathRequest) -> None:
 @group.endpoint(
     "/mkdir",
     MkdirRequest,
-    action=Action("fs.mkdir", paths={"path": [WRITE]}),
+    action=Action("fs.mkdir", paths=writes_path),
+    suspends=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
@@ -291,10 +295,16 @@ def mkdir(request: MkdirRequest) -> None:
         files.make_directory(place, request.path, request.mode, parents=request.parents, timeout=_timeout())
 
 
+def _moved_paths(request: MoveRequest) -> TouchedPaths:
+    # Under its new name a file may become readable, so that moving it reads it too.
+    return [(request.source, READ), (request.source, WRITE), (request.target, WRITE)]
+
+
 @group.endpoint(
     "/move",
     MoveRequest,
-    action=Action("fs.move", paths={"source": [READ, WRITE], "target": [WRITE]}, whole=always),
+    action=Action("fs.move", paths=_moved_paths, whole=always),
+    suspends=True,
     about=("connection", "session", "source", "target"),
     raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
     waits=True,
@@ -332,12 +342,12 @@ def _place_of(
     asked |= {name: _shown(value) for name, value in members(request).items() if name not in _NOT_ASKED}
     wait = request.wait if isinstance(request, AwaitsApproval) else 0
     rules = services().authorisation.path_rules(
-        caller(), request.connection, None if streamed else asked, wait, session.way
+        caller(), request.connection, None if streamed else asked, wait, session.connection_digest
     )
     if rules is not None:
         # A streamed answer ends after Flask's request context.
-        known = account()
-        known.held.callback(lambda: known.authority.update(rules.reasons))
+        context = request_context()
+        context.held.callback(lambda: context.authority.update(rules.reasons))
     return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
 
 
@@ -347,7 +357,7 @@ _NOT_ASKED = {"connection", "blob", "wait"}
 
 def _shown(value: Any) -> Any:
     if isinstance(value, bytes):
-        return told(value)
+        return path_to_json(value)
     return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import flask
 
-from connmgr.api.account import account
-from connmgr.api.group import Group
+from connmgr.api.context import request_context
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.handshake import HandshakeRequest, HandshakeResponse
 from connmgr.errors import Busy, InvalidCredential, InvalidToken, ScopeDenied, TokenExpired, TokenRevoked
@@ -33,12 +33,12 @@ def handshake(request: HandshakeRequest) -> HandshakeResponse:
     or for `session-ttl` seconds of idleness. A session token for a `token` has the rights of that token, as long as it
     is valid. Such a token can also be sent as the bearer token itself.
     """
-    account().client = request.client.name
+    request_context().client = request.client.name
     kind, credential, live = request.auth.type.lower(), request.auth.credential, None
     if kind == "token":
         grants = services().grants
         live = grants.find(credential.strip())
-        account().authority |= {"token": live.grant.id, "tokenName": live.grant.name}
+        request_context().authority |= {"token": live.grant.id, "tokenName": live.grant.name}
         try:
             grants.in_use.begin(live, flask.request.remote_addr)
         finally:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
-from connmgr.api.group import Group
+from connmgr.api.context import caller, detail
+from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.connection import (
@@ -85,6 +85,6 @@ def _require_own() -> None:
     """
     if caller().access.lent() is not None:
         raise errors.ScopeDenied(
-            "A token with a loan of secrets changes no known keys of hosts: its lender could send a secret to another "
+            "A token with a loan of secrets cannot change known host keys: its lender could send a secret to another "
             "host then. Let the owner do it, or do it after the loan."
         )

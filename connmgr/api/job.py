@@ -1,4 +1,4 @@
-"""``/job``: commands that run on the far side independently of client and daemon."""
+"""``/job``: commands that run on the remote host independently of client and daemon."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from datetime import timedelta
 from functools import partial
 
 from connmgr import errors
-from connmgr.api.account import caller, detail, turns
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.group import Group
+from connmgr.api.context import caller, continuation, detail
+from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, OPENING, start_job, with_words
 from connmgr.api.services import services
 from connmgr.contract.common import bytes_of
@@ -39,19 +39,20 @@ from connmgr.contract.job import (
 )
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import JobStream
-from connmgr.rights.action import Action, always
-from connmgr.rights.subjects import Work
+from connmgr.rights.actions import Action, always
+from connmgr.rights.authorisation import Work
+from connmgr.suspension import Suspended
 from connmgr.vault.jobs import JobFilter, StoredJob
 from connmgr.vault.schema import now
 
 JOB = "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7"
 
 REACHING = (*OPENING, errors.UnknownJob, errors.ShellLost, errors.TransferFailed, errors.ShellBusy)
-"""Errors of endpoints that ask the far side of a job."""
+"""Errors of endpoints that ask the remote host of a job."""
 
 group = Group(
     "job",
-    "Commands that run on the far side by themselves, in the directory and with the variables of a running "
+    "Commands that run on the remote host by themselves, in the directory and with the variables of a running "
     "shell. A job survives its client, its shell, its link and the daemon. Every daemon of the vault can find "
     "it again.",
 )
@@ -113,6 +114,7 @@ def start(request: JobStartRequest) -> JobStartResponse:
     JobOutputRequest,
     JobOutputResponse,
     action="job.output",
+    suspends=True,
     reads=True,
     about=("job",),
     raises=[*REACHING, errors.OutputGone],
@@ -139,8 +141,8 @@ def output(request: JobOutputRequest) -> JobOutputResponse:
     # The end is news even for a client that has not yet read all output.
     ended = read.seen is not None and read.seen.stdout.ended and read.seen.stderr.ended
     news = ended or (request.until == "output" and (answer.stdout.data or answer.stderr.data))
-    if not news:
-        turns().wait(partial(jobs.subscribe, id, access, read.version), request.wait)
+    if not news and continuation().is_younger_than(request.wait):
+        raise Suspended(partial(jobs.subscribe, id, access, read.version), request.wait)
     _note_end(stored)
     return answer
 
@@ -150,6 +152,7 @@ def output(request: JobOutputRequest) -> JobOutputResponse:
     JobWaitRequest,
     JobInfo,
     action="job.wait",
+    suspends=True,
     reads=True,
     about=("job",),
     raises=REACHING,
@@ -160,8 +163,8 @@ def wait(request: JobWaitRequest) -> JobInfo:
     """Wait for the end of a job, at most `wait` seconds, and describe the job."""
     jobs, access, id = services().jobs, caller().access, request.job
     followed = jobs.look(id, access)
-    if followed.stored.state not in ENDED:
-        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), request.wait)
+    if followed.stored.state not in ENDED and continuation().is_younger_than(request.wait):
+        raise Suspended(partial(jobs.subscribe, id, access, followed.last.version), request.wait)
     stored = followed.stored
     _note_end(stored)
     return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
@@ -229,7 +232,7 @@ def query(request: JobQueryRequest) -> JobQueryResponse:
     example={"job": JOB, "data": "yes\n", "eof": True},
 )
 def input(request: JobInputRequest) -> None:
-    """Send more input to a job. The answer comes when the far side has stored the input, even if the command has not
+    """Send more input to a job. The answer comes when the remote host has stored the input, even if the command has not
     read it."""
     data = bytes_of(request.data, request.encoding)
     services().jobs.input(request.job, caller().access, data, eof=request.eof)
@@ -258,7 +261,7 @@ def kill(request: JobKillRequest) -> None:
     example={"job": JOB},
 )
 def remove(request: JobRemoveRequest) -> None:
-    """Remove a job that has ended, and its files on the far side."""
+    """Remove a job that has ended, and its files on the remote host."""
     services().jobs.remove(request.job, caller().access, force=request.force)
 
 
@@ -298,6 +301,7 @@ def orphans(request: JobOrphansRequest) -> JobOrphansResponse:
 def _note_end(job: StoredJob) -> None:
     """Add to the details of this request how the job ended, if it is seen to have ended."""
     if job.exit_code is not None:
+        services().jobs.reported(job.id)
         detail(exitCode=job.exit_code)
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import flask
 
 from connmgr import __version__
-from connmgr.api.counts import Durations
-from connmgr.api.group import Group
-from connmgr.api.services import Services, services
+from connmgr.api.endpoint import Group
+from connmgr.api.services import Durations, Services, services
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
 from connmgr import errors
-from connmgr.api.account import caller, cancellation, ground_of, note_forwarding
-from connmgr.api.group import Group
+from connmgr.api.context import caller, cancellation, ground_of, note_forwarding
+from connmgr.api.endpoint import Group
 from connmgr.api.record import end_recorder
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
 from connmgr.api.services import services
@@ -20,10 +21,10 @@ from connmgr.engine.kill import hang_up
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.links.channels import TcpChannel, open_on_link
 from connmgr.links.link import Link
-from connmgr.pipes.clients import Opening
+from connmgr.pipes.clients import WaitingClient
 from connmgr.pipes.streams import Pipe
 from connmgr.plugin import Channel, Pty
-from connmgr.rights.action import Action
+from connmgr.rights.actions import Action
 
 HANG_UP_SECONDS = 10.0
 _STREAM = Source("connmgr.engine", "stream")
@@ -44,7 +45,7 @@ FRAMES = (
     "/pipe",
     PipeRequest,
     kind=StreamEndpoint,
-    action=Action("shell.pipe", runs=True, takes_input=True, on_terminal=lambda request: request.get("pty") is True),
+    action=Action("shell.pipe", runs=True, takes_input=True, on_terminal=lambda request: request.pty),
     about=("connection", "command", "argv", "tcp"),
     selects=with_words,
     raises=[
@@ -86,17 +87,18 @@ def pipe(request: PipeRequest) -> Begin:
     found.kept.keep(request.connection, lease)
     found.vault.connections.touch(request.connection)
 
-    def join(opening: Opening) -> None:
+    def join(opening: WaitingClient) -> None:
         transport = lease.link.transport
         with ExitStack() as unless_joined:
             unless_joined.callback(found.streams.loop.work, lease.release)
             unless_joined.callback(found.streams.loop.work, channel.close)
-            unless_joined.callback(opening.stream.close)
+            unless_joined.callback(opening.abandon)
             Pipe(
                 found.streams,
                 opening,
                 channel,
                 request.connection,
+                forwards_agent=lease.link.first.forwards_agent and request.tcp is None,
                 hang_up=lambda: hang_up(transport, cookie, HANG_UP_SECONDS),
                 when_ended=ended,
             )
@@ -108,7 +110,9 @@ def pipe(request: PipeRequest) -> Begin:
 def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Link, timeout: float) -> Channel:
     pty = Pty(request.term, request.columns, request.rows) if request.pty else None
     setting = exports({**link.environment.select(sent), **(request.env or {})}).decode()
-    script = setting + ("" if request.agent else "unset SSH_AUTH_SOCK\n") + _STREAM.text
+    if pty and request.modes:
+        setting += f"stty {shlex.join(request.modes)} 2>/dev/null\n"
+    script = setting + ("" if request.agent else "unset SSH_AUTH_SOCK; ") + _STREAM.one_line
     if request.argv is not None:
         script, words = become() + script, ["argv", *program_of(request.argv, request.env)]
     elif request.command is not None:

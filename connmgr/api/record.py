@@ -13,7 +13,7 @@ from typing import Any
 import flask
 from werkzeug.routing import Rule
 
-from connmgr.api.account import Account, account
+from connmgr.api.context import RequestContext, request_context
 from connmgr.api.errors import as_error
 from connmgr.api.services import Services, services
 from connmgr.rights.approvals import DECIDERS
@@ -30,31 +30,31 @@ _BEGUN = "begun"
 _PLAIN = re.compile(r"[\w./:@+-]+", re.ASCII)
 
 
-def announce(services: Services, known: Account, *, reads: bool) -> None:
+def announce(services: Services, context: RequestContext, *, reads: bool) -> None:
     """Record the beginning of this request, if the audit log is required.
 
     A request that only ``reads`` is recorded when it is answered.
 
     :raises connmgr.errors.AuditUnavailable: the log cannot be written.
     """
-    if reads or services.settings.audit != REQUIRED or known.caller is None:
+    if reads or services.settings.audit != REQUIRED or context.caller is None:
         return
-    kept = known.turns.kept
+    kept = context.continuation.kept
     if _BEGUN not in kept:
-        facts = {name: value for name, value in _facts(known, flask.request.url_rule).items() if name != "status"}
-        kept[_BEGUN] = services.audit.begin(facts | _further(known), _without_connection(known))
-    known.begun = kept[_BEGUN]
+        facts = {name: value for name, value in _facts(context, flask.request.url_rule).items() if name != "status"}
+        kept[_BEGUN] = services.audit.begin(facts | _further(context), _without_connection(context))
+    context.begun = kept[_BEGUN]
 
 
 def finish(response: flask.Response) -> flask.Response:
-    """Close the account of the request answered by ``response``; for a streamed response, after it is sent."""
-    known, rule = account(), flask.request.url_rule
-    response.headers["X-Request-Id"] = known.id
-    facts = {**_facts(known, rule), "status": response.status_code, "code": None}
+    """Record the request answered by ``response``; a streamed response, after it is sent."""
+    context, rule = request_context(), flask.request.url_rule
+    response.headers["X-Request-Id"] = context.id
+    facts = {**_facts(context, rule), "status": response.status_code, "code": None}
     # Every refusal gets an entry, except that of an unauthenticated client, which could fill the log.
-    stranger = known.caller is None and not known.authority
-    audited = not stranger and (known.audited or response.status_code in REFUSALS)
-    record = partial(_record, services(), facts, rule.rule if rule else "", known, audited)
+    stranger = context.caller is None and not context.authority
+    audited = not stranger and (context.audited or response.status_code in REFUSALS)
+    record = partial(_record, services(), facts, rule.rule if rule else "", context, audited)
     if response.is_streamed:
         response.call_on_close(record)
     else:
@@ -68,60 +68,60 @@ def end_recorder() -> Callable[..., None]:
     It is called with the exit code, None if that is unknown, and further details; in any thread that may block, also
     after the request was answered.
     """
-    known, log = account(), services().audit
-    facts = {name: value for name, value in _facts(known, flask.request.url_rule).items() if name != "status"}
+    context, log = request_context(), services().audit
+    facts = {name: value for name, value in _facts(context, flask.request.url_rule).items() if name != "status"}
 
     def record(exit_code: int | None, **details: Any) -> None:
         ended = {"event": ENDED, **details} | ({} if exit_code is None else {"exitCode": exit_code})
-        log.record(facts | _further(known), {}, ended)
+        log.record(facts | _further(context), {}, ended)
 
     return record
 
 
-def _facts(known: Account, rule: Rule | None) -> dict[str, Any]:
-    environ, caller = known.environ, known.caller
+def _facts(context: RequestContext, rule: Rule | None) -> dict[str, Any]:
+    environ, caller = context.environ, context.caller
     return {
-        "id": known.id,
-        "client": caller.name if caller else known.client,
+        "id": context.id,
+        "client": caller.name if caller else context.client,
         "session": caller.id if caller else None,
         "method": environ["REQUEST_METHOD"],
         "path": rule.rule if rule else flask.request.path[:LONGEST_PATH],
-        "connection": known.about.get("connection") or known.details.pop("connection", None),
+        "connection": context.about.get("connection") or context.details.pop("connection", None),
         "status": None,
     }
 
 
-def _further(known: Account) -> dict[str, Any]:
+def _further(context: RequestContext) -> dict[str, Any]:
     """Return the facts for the audit log that are not in the log."""
-    further = {"action": known.action, **known.authority}
-    decider = known.turns.kept.get(DECIDERS, {}).get(further.get("approval"))
+    further = {"action": context.action, **context.authority}
+    decider = context.continuation.kept.get(DECIDERS, {}).get(further.get("approval"))
     return further | ({} if decider is None else {"decidedBy": decider})
 
 
-def _without_connection(known: Account) -> dict[str, Any]:
-    return {name: value for name, value in known.about.items() if name != "connection"}
+def _without_connection(context: RequestContext) -> dict[str, Any]:
+    return {name: value for name, value in context.about.items() if name != "connection"}
 
 
-def _record(services: Services, facts: dict[str, Any], rule: str, known: Account, audited: bool) -> None:
+def _record(services: Services, facts: dict[str, Any], rule: str, context: RequestContext, audited: bool) -> None:
     try:
         # The code of a streamed answer.
-        known.held.close()
+        context.held.close()
     except BaseException as error:  # noqa: BLE001
         # A plugin may raise any exception, and the token must not stay in use.
-        known.code = as_error(error, known).code
-    facts["code"] = known.code
-    seconds = time.perf_counter() - known.began
-    if known.caller is not None:
-        services.tokens.end(known.caller)
-    if known.turns.parked is not None:
+        context.code = as_error(error, context).code
+    facts["code"] = context.code
+    seconds = time.perf_counter() - context.began
+    if context.caller is not None:
+        services.tokens.end(context.caller)
+    if context.continuation.suspended is not None:
         return
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
     if audited:
-        told = facts | _further(known)
-        services.audit.record(told, _without_connection(known), known.details, known.begun)
-        for what, details in known.parts:
-            services.audit.record({**told, **what}, {}, details, known.begun)
+        told = facts | _further(context)
+        services.audit.record(told, _without_connection(context), context.details, context.begun)
+        for what, details in context.parts:
+            services.audit.record({**told, **what}, {}, details, context.begun)
     if logger.isEnabledFor(logging.INFO):
         # Not by the logger's methods, which search the stack for the caller; that would take longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)

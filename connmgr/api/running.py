@@ -12,8 +12,17 @@ from typing import Any, TypeVar
 import flask
 
 from connmgr import errors
-from connmgr.api import output
-from connmgr.api.account import account, caller, cancellation, detail, ground_of, note_forwarding, require_valid, turns
+from connmgr.api.answer import as_result, output_text
+from connmgr.api.context import (
+    caller,
+    cancellation,
+    continuation,
+    detail,
+    ground_of,
+    note_forwarding,
+    request_context,
+    require_valid,
+)
 from connmgr.api.services import services
 from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WhatRuns, bytes_of
@@ -28,6 +37,7 @@ from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.shell.grounds import state_of
+from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.schema import now
 
@@ -72,14 +82,15 @@ Runs = TypeVar("Runs", bound=WhatRuns)
 def with_words(request: Runs) -> Runs:
     """Return a request with the argv of its ``saved`` command, whose arguments then are texts, for the rules.
 
-    :raises UnknownCommand | InvalidRequest: there is no such command, or it does not take these arguments.
+    :raises UnknownCommand: no saved command has this name.
+    :raises InvalidRequest: it does not take these arguments.
     """
     if request.saved is None:
         return request
     command = services().commands.get(request.saved.name)
     expanded = command.expand(request.saved.arguments)
     detail(saved=request.saved.name)
-    account().recorded = list(expanded.recorded)
+    request_context().recorded = list(expanded.recorded)
     saved = message.replace(request.saved, arguments=expanded.arguments, too_free=command.too_free)
     return message.replace(request, argv=list(expanded.argv), saved=saved)
 
@@ -133,8 +144,8 @@ def program_of(argv: Sequence[str], environment: Mapping[str, str] | None) -> li
 def printed_until(timeout: errors.CommandTimeout, encoding: str) -> dict[str, Any]:
     """Return the output of a command until it was killed, as members of its error."""
     printed: dict[str, Any] = {
-        "stdout": output.shown(timeout.stdout, encoding),
-        "stderr": output.shown(timeout.stderr, encoding),
+        "stdout": output_text(timeout.stdout, encoding),
+        "stderr": output_text(timeout.stderr, encoding),
     }
     return printed | {"truncated": True} if timeout.truncated else printed
 
@@ -168,7 +179,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
             surroundings = session.surroundings
             if ground is not None:
                 # The job begins in exactly this state, even if the shell moves on.
-                ground.require(session.way, state_of(surroundings))
+                ground.require(session.connection_digest, state_of(surroundings))
             given = _launch(job, request, surroundings, sent)
             started = services().jobs.start(job, given, beside, cancellation())
     except NoShell:
@@ -243,22 +254,23 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     :raises connmgr.errors.CommandTimeout: it exceeded its timeout.
     :raises connmgr.errors.ShellLost: its machine was restarted, or its output was removed there.
     """
-    kept, encoding = turns().kept, request.encoding
+    kept, encoding = continuation().kept, request.encoding
     if _JOB not in kept:
         kept[_RESTARTED] = request.start and start_shell(request)
         kept[_JOB] = start_job(request)[0].id
     id, access, jobs = kept[_JOB], caller().access, services().jobs
     detail(job=id)
     followed = jobs.look(id, access)
-    if not followed.over:
-        turns().wait(partial(jobs.subscribe, id, access, followed.last.version), seconds)
+    if not followed.over and continuation().is_younger_than(seconds):
+        raise Suspended(partial(jobs.subscribe, id, access, followed.last.version), seconds)
     most = services().settings.max_output
     read = jobs.output(id, access, 0, 0, most)
     # If the machine is unreachable, the output still exists there: answer the error, not an empty output.
     if read.stale or followed.stored.state not in ENDED:
-        stdout, stderr = (output.shown(text[:most], encoding) for text in (read.stdout, read.stderr))
+        stdout, stderr = (output_text(text[:most], encoding) for text in (read.stdout, read.stderr))
         return ExecResponse(job=id, stdout=stdout, stderr=stderr, restarted=kept[_RESTARTED] or None)
     result = _result(read, followed.stored.exit_code, most)
+    jobs.reported(id)
     jobs.remove(id, access, force=False)
     if followed.stored.state == "timed_out":
         text = f"The command ran longer than {request.timeout:g} s and was killed."
@@ -268,7 +280,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     if followed.stored.exit_code is None:
         raise errors.ShellLost("The command's machine was restarted, or what it printed was removed there.")
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return output.respond(result, encoding, restarted=kept[_RESTARTED])
+    return as_result(result, encoding, restarted=kept[_RESTARTED])
 
 
 def _result(read: JobOutput, exit_code: int | None, most: int) -> Result:

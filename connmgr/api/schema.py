@@ -123,7 +123,7 @@ class Members(fields.Dict):
 
 
 class UserName(Text):
-    """The name of a user of a far side, or ``#`` and a number."""
+    """The name of a user of a remote host, or ``#`` and a number."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

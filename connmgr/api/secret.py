@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from connmgr.api.account import caller, detail
 from connmgr.api.connection_data import end_what_runs
-from connmgr.api.group import Group
+from connmgr.api.context import caller, detail
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.message import Absent
 from connmgr.contract.secret import (
@@ -23,8 +23,7 @@ from connmgr.errors import (
     UnknownConnection,
     UnknownPrincipal,
 )
-from connmgr.rights.action import Action
-from connmgr.rights.limits import escapes_rules, sets_passwords_of_categories
+from connmgr.rights.actions import Action, escapes_rules, sets_passwords_of_categories
 from connmgr.vault.names import elevation_of
 
 EXAMPLE = {

@@ -1,37 +1,147 @@
-"""The services that the endpoints use; the daemon creates them."""
+"""The services that the endpoints use; the daemon creates them.
+
+Two of them are of the pipeline alone: the slots of requests that wait for a machine, and the counts of requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import copy
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import flask
 
-from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
-from connmgr.api.counts import Counts
-from connmgr.api.slots import RequestSlots
-from connmgr.api.tickets import Tickets
+from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
+from connmgr.errors import Busy
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
 from connmgr.links.table import IdleLinks, LinkTable
+from connmgr.multiplex.config import KeptConfig, SshConfigs
+from connmgr.multiplex.sockets import ControlSockets
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
-from connmgr.rights.grants import Grants
 from connmgr.rights.saved_commands import SavedCommands
+from connmgr.rights.tokens import Grants
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
-from connmgr.shares import Computing, Pace
+from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
 from connmgr.shell.shells import ShellTable
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
+
+STOPS = 16
+"""Extra slots for requests that stop something, so that a full daemon can still be freed."""
+
+BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Upper bounds of the classes of durations, in seconds."""
+
+
+class RequestSlots:
+    """Limits how many requests may wait for machines, so that others always find a free thread.
+
+    A token may have five eighths of them, and all tokens together three quarters.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._shares = Shares(*of_tokens(count))
+        self._free = threading.BoundedSemaphore(count)
+        self._stops = threading.BoundedSemaphore(STOPS)
+        self._lock = threading.Lock()
+        self.count = count
+        self.in_use = 0
+
+    @contextmanager
+    def taken(self, holder: str | None = None, *, stops: bool = False) -> Iterator[None]:
+        """Hold one slot for ``holder``. A request that ``stops`` something may also take one of :data:`STOPS` more.
+
+        :raises Busy: all are taken, or the holder's share is; this does not wait.
+        """
+        if not self._take(holder):
+            if not stops or not self._stops.acquire(blocking=False):
+                raise Busy(self._reason(holder))
+            try:
+                with waiting():
+                    yield
+            finally:
+                self._stops.release()
+            return
+        self._add(1)
+        try:
+            with waiting():
+                yield
+        finally:
+            self._add(-1)
+            self._shares.give_back(holder)
+            self._free.release()
+
+    def _take(self, holder: str | None) -> bool:
+        if not self._shares.take(holder):
+            return False
+        if self._free.acquire(blocking=False):
+            return True
+        self._shares.give_back(holder)
+        return False
+
+    def _reason(self, holder: str | None) -> str:
+        if holder and self._shares.is_exhausted(holder):
+            return f"The token's {self._shares.one} slots for requests that wait are in use; try again later."
+        return f"All {self.count} slots for requests that wait are in use; try again later."
+
+    def _add(self, number: int) -> None:
+        with self._lock:
+            self.in_use += number
+
+
+@dataclass
+class Durations:
+    """The number of durations in each class, and their sum in seconds. The last class has no upper bound."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Return the classes in Prometheus's form: each includes those below it."""
+        ends = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+        return [(end, float(sum(self.counts[: place + 1]))) for place, end in enumerate(ends)]
+
+
+class Counts:
+    """The numbers of answered requests by endpoint and status, and their durations; thread-safe."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        """The time.monotonic() at which the daemon was started."""
+        self._lock = threading.Lock()
+        self._requests: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._durations: defaultdict[str, Durations] = defaultdict(Durations)
+
+    def add(self, path: str, status: int, seconds: float) -> None:
+        """Count a request to the endpoint ``path`` that took ``seconds``; ``path`` is empty for unknown endpoints."""
+        with self._lock:
+            self._requests[path, status] += 1
+            self._durations[path].add(seconds)
+
+    def snapshot(self) -> tuple[dict[tuple[str, int], int], dict[str, Durations]]:
+        """Return the current numbers of requests by path and status, and the durations by path."""
+        with self._lock:
+            return dict(self._requests), copy.deepcopy(self._durations)
 
 
 @dataclass(frozen=True)
@@ -47,6 +157,9 @@ class Services:
     streams: Streams
     terminals: Terminals
     tunnels: Tunnels
+    sockets: ControlSockets
+    ssh_configs: SshConfigs
+    kept_config: KeptConfig
     jobs: Jobs
     orphans: OrphanJobs
     authorisation: Authorisation

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import codecs
 import contextlib
 import shlex
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import flask
 
 from connmgr import errors
-from connmgr.api import output, streaming
-from connmgr.api.account import account, caller, cancellation, detail, ground_of, note_forwarding
+from connmgr.api.answer import LINES, as_lines, as_result
 from connmgr.api.body import BYTES, INPUT
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.group import Group
+from connmgr.api.context import (
+    ROOM,
+    RequestContext,
+    caller,
+    cancellation,
+    detail,
+    ground_of,
+    note_forwarding,
+    request_context,
+)
+from connmgr.api.endpoint import Group
+from connmgr.api.errors import note_error
 from connmgr.api.running import DETACHING, EXAMPLE, OPENING, command_of, detached, printed_until, with_words
 from connmgr.api.services import services
 from connmgr.contract.shell import (
@@ -30,11 +44,20 @@ from connmgr.contract.shell import (
     StopRequest,
 )
 from connmgr.engine.envelope import Command
+from connmgr.engine.running import Room, RunningCommand
+from connmgr.errors import CommandCancelled, NoSuchDirectory
 from connmgr.fs.bodies import ArrivingBody, ArrivingInput
-from connmgr.rights.action import Action, always
-from connmgr.rights.limits import stops_others
+from connmgr.rights.actions import Action, always, stops_others
 from connmgr.shell.commands import CommandStart, begin_command
 from connmgr.shell.shells import ShellActivity, ShellRef
+
+JSON = "application/json"
+NAMES = ("stdout", "stderr")
+
+Line = dict[str, Any]
+Burst = list[Line]
+EncodePiece = Callable[[bytes, bool], str]
+"""Encodes output as text; keeps an incomplete character back, except in the last piece."""
 
 group = Group(
     "shell",
@@ -85,6 +108,7 @@ def start(request: StartRequest) -> ShellInfo:
     lines=ExecLine,
     has_content=True,
     action=Action("shell.exec", runs=True, in_shell=always),
+    suspends=True,
     about=("connection", "session", "command", "argv"),
     selects=with_words,
     raises=[
@@ -141,10 +165,10 @@ def execute(request: ExecRequest) -> flask.Response | ExecResponse:
     command = command_of(request, arriving)
     if command.stdin:
         detail(stdinBytes=len(command.stdin))
-    if streaming.is_wanted():
-        running, restarted = account().held.enter_context(_begun(request, command))
+    if _wants_lines():
+        running, restarted = request_context().held.enter_context(_begun(request, command))
         note_forwarding(running.transport)
-        return streaming.respond(running, encoding, restarted=restarted, begins=arriving is not None)
+        return _live_response(running, encoding, restarted=restarted, begins=arriving is not None)
     with _begun(request, command) as (running, restarted):
         note_forwarding(running.transport)
         try:
@@ -153,7 +177,80 @@ def execute(request: ExecRequest) -> flask.Response | ExecResponse:
             error.details = printed_until(error, encoding)
             raise
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return output.respond(result, encoding, restarted=restarted)
+    return as_result(result, encoding, restarted=restarted)
+
+
+def _wants_lines() -> bool:
+    """Whether the client asks for lines: it accepts their media type, and does not prefer JSON."""
+    accepted: str = flask.request.environ.get("HTTP_ACCEPT", "")
+    # Most clients do not mention the type, and parsing takes longer than this.
+    if LINES not in accepted.lower():
+        return False
+    qualities = dict.fromkeys((LINES, JSON), 0.0)
+    for value, quality in flask.request.accept_mimetypes:
+        kind = value.partition(";")[0].strip().lower()
+        if kind in qualities:
+            qualities[kind] = max(qualities[kind], quality)
+    return 0 < qualities[LINES] >= qualities[JSON]
+
+
+def _live_response(
+    running: RunningCommand, encoding: str, *, restarted: bool = False, begins: bool = False
+) -> flask.Response:
+    """Return the response with the output of ``running`` as it comes, and its exit code or error.
+
+    If the shell was ``restarted``, or the command ``begins`` while its input is yet to come, the first line says so.
+    :raises NoSuchDirectory: the command did not begin.
+    """
+    room: Room = flask.request.environ.get(ROOM, lambda _: True)
+    lines = _live_lines(running, encoding, room, request_context(), debug=services().settings.debug, begins=begins)
+    first: Burst = [{"restarted": True}] if restarted else []
+    if begins:
+        # The client may wait for it before it reads its own input.
+        return as_lines(_resumed([*first, {"begun": True}], lines))
+    # The header is sent with the first line anyway, so waiting for it loses nothing.
+    return as_lines(_resumed([*first, *next(lines)], lines))
+
+
+def _resumed(first: Burst, lines: Iterator[Burst]) -> Iterator[Burst]:
+    yield first
+    yield from lines
+
+
+def _live_lines(
+    running: RunningCommand, encoding: str, room: Room, context: RequestContext, *, debug: bool, begins: bool
+) -> Iterator[Burst]:
+    printed = dict.fromkeys(NAMES, 0)
+    encoders = {name: _encoder(encoding) for name in NAMES}
+    last: Line
+    try:
+        for piece in running.events(room):
+            for name, data in zip(NAMES, piece, strict=True):
+                printed[name] += len(data)
+                if data and (text := encoders[name](data, False)):
+                    yield [{name: text}]
+        last = {"exitCode": running.exit_code}
+        context.details.update(last)
+    except GeneratorExit:
+        context.code = CommandCancelled.code
+        raise
+    except BaseException as error:
+        if isinstance(error, NoSuchDirectory) and not (begins or any(printed.values())):
+            raise
+        # A plugin may raise any exception, and the status of the answer is already sent.
+        _, body = note_error(error, context, debug=debug)
+        last = body if "error" in body else {"error": body}
+    finally:
+        context.details.update({f"{name}Bytes": size for name, size in printed.items()})
+    rest = [{name: text} for name, encode in encoders.items() if (text := encode(b"", True))]
+    yield [*rest, last]
+
+
+def _encoder(encoding: str) -> EncodePiece:
+    if encoding == "base64":
+        return lambda data, _: base64.b64encode(data).decode()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return lambda data, final: decoder.decode(data, final=final)
 
 
 @group.endpoint(
@@ -221,16 +318,16 @@ def _arriving() -> ArrivingInput:
 
     :raises InvalidRequest: the body is only JSON.
     """
-    body, known = flask.request.environ["wsgi.input"], account()
+    body, context = flask.request.environ["wsgi.input"], request_context()
     if not isinstance(body, ArrivingBody):
         raise errors.InvalidRequest(f"{INPUT}: Needs a body of type {BYTES}: this request's line, then the input.")
     arriving = ArrivingInput(body)
 
     def close() -> None:
         arriving.close()
-        known.details["stdinBytes"] = arriving.size
+        context.details["stdinBytes"] = arriving.size
 
-    known.held.callback(close)
+    context.held.callback(close)
     return arriving
 
 

@@ -11,18 +11,19 @@ from typing import Any
 import flask
 import marshmallow
 
-from connmgr.api.account import Account, account, require_valid
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal, load, parse, read_query
+from connmgr.api.context import HAND_OVER, RequestContext, request_context, require_valid
 from connmgr.api.endpoint import Endpoint
-from connmgr.api.errors import told
-from connmgr.api.parking import Parked
+from connmgr.api.errors import note_error
 from connmgr.api.services import Services, services
 from connmgr.errors import BadFrame, UpgradeRequired
-from connmgr.pipes.clients import Opening, refuse
+from connmgr.multiplex.passengers import Passenger
+from connmgr.pipes.clients import Opening, WaitingClient, refuse
+from connmgr.suspension import Suspended
 
-HAND_OVER = "connmgr.hand_over"
-"""The key in a request's environment for the function that hands over its client's socket."""
+PASSENGER = "connmgr.passenger"
+"""The key in a request's environment for a client that comes with its request, and without a WebSocket."""
 
 FIRST_MESSAGE_SECONDS = 10.0
 
@@ -30,9 +31,9 @@ UPGRADE_REST = 30.0
 """The rest after a token's upgrade, in terms of the answer 101, which is a small part of the work for a stream."""
 
 _OPENING = "opening"
-"""The key among what a request keeps from turn to turn for the stream whose first message it waits for."""
+"""The key, in what a request keeps from run to run, of the stream whose first message it waits for."""
 
-Begin = Callable[[Opening], None]
+Begin = Callable[[Any], None]
 """The result of a view: a function that joins the client with its stream, without waiting."""
 
 
@@ -48,46 +49,59 @@ class StreamEndpoint(Endpoint):
     first_message: bool = False
     """Whether ``request`` loads the first message, which is JSON, instead of the path and the query."""
 
-    redeems: Callable[[str, Mapping[str, Any]], Caller] | None = None
+    redeems: Callable[[str, Mapping[str, str]], Caller] | None = None
     """Returns the caller of a ticket for the subject in the path; None if tickets are not accepted."""
 
     def __call__(self, **in_path: Any) -> flask.Response:
-        found, known = services(), self._account()
-        opening: Opening | None = known.turns.kept.get(_OPENING)
+        found, context = services(), self._context()
+        passenger: Passenger | None = context.environ.get(PASSENGER)
+        if passenger is not None:
+            return self._begin_in_process(found, context, passenger)
+        opening: Opening | None = context.continuation.kept.get(_OPENING)
         if opening is not None:
-            return self._begin_after_message(found, known, opening, in_path)
+            return self._begin_after_message(found, context, opening, in_path)
         opening = Opening(flask.request.headers.get)
-        self._admit(found, known, opening, in_path)
-        refusal: Refusal | None = known.environ.get(REFUSAL)
+        self._admit(found, context, opening, in_path)
+        refusal: Refusal | None = context.environ.get(REFUSAL)
         if refusal is not None:
             raise refusal.error
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
-            return self._carry_out(found, known, load(self._schema, members), partial(self._begin, opening))
+            return self._carry_out(found, context, load(self._schema, members), partial(self._begin, opening))
         _accept(opening)
-        known.turns.kept[_OPENING] = opening
-        return self._begin_after_message(found, known, opening, None)
+        context.continuation.kept[_OPENING] = opening
+        return self._begin_after_message(found, context, opening, None)
+
+    def _begin_in_process(self, found: Services, context: RequestContext, passenger: Passenger) -> flask.Response:
+        """Carry out the request that ``passenger`` has brought."""
+        try:
+            self._find_caller(found, context)
+            request = load(self._schema, dict(passenger.members))
+            return self._carry_out(found, context, request, partial(_begun, passenger))
+        except Exception as error:  # noqa: BLE001 - the client understands no answer of HTTP
+            passenger.refuse(note_error(error, context, debug=False)[0])
+            return flask.Response(status=101)
 
     def _begin_after_message(
-        self, found: Services, known: Account, opening: Opening, in_path: Mapping[str, Any] | None
+        self, found: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str] | None
     ) -> flask.Response:
-        """Carry out the request in the first message of ``opening``; until it has come, wait without a thread.
+        """Carry out the request in the first message of ``opening``; until it has come, the request is suspended.
 
-        ``in_path`` is given in a further turn, in which the caller is not admitted yet.
+        ``in_path`` is given in a further run, in which the caller is not admitted yet.
         """
         try:
             if in_path is not None:
-                self._admit(found, known, opening, in_path)
-            message = _first_message(found, known, opening)
+                self._admit(found, context, opening, in_path)
+            message = _first_message(found, context, opening)
             require_valid()
             request = load(self._schema, parse(message))
-            return self._carry_out(found, known, request, partial(_begun, opening))
-        except Parked as parked:
-            # The frames of its traceback would be kept while it waits.
-            known.turns.parked = parked.with_traceback(None)
+            return self._carry_out(found, context, request, partial(_begun, opening))
+        except Suspended as suspended:
+            # Nothing of the request has begun: its message is not there yet.
+            context.continuation.suspended = suspended.with_traceback(None)
             return flask.Response()
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
-            refuse(found.streams.loop, opening, told(error, known, debug=False)[0])
+            refuse(found.streams.loop, opening, note_error(error, context, debug=False)[0])
             return flask.Response(status=101)
 
     @property
@@ -95,12 +109,12 @@ class StreamEndpoint(Endpoint):
         assert self.request is not None, "a stream's endpoint says what it takes"  # noqa: S101 - the declaration's fault
         return self.request
 
-    def _admit(self, found: Services, known: Account, opening: Opening, in_path: Mapping[str, Any]) -> None:
+    def _admit(self, found: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str]) -> None:
         if self.redeems is None or opening.ticket is None:
-            asking = self._find_caller(found, known)
+            asking = self._find_caller(found, context)
         else:
             asking = self.redeems(opening.ticket, in_path)
-            self._admit_caller(found, known, asking)
+            self._admit_caller(found, context, asking)
         opening.rests = found.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
 
@@ -116,19 +130,22 @@ def _accept(opening: Opening) -> None:
     """
     hand_over: Callable[[], socket.socket] | None = flask.request.environ.get(HAND_OVER)
     if hand_over is None:
-        raise UpgradeRequired("This server has no WebSockets, or more came than the header of one.")
-    with services().upgrades.turn(account().holder, UPGRADE_REST):
+        raise UpgradeRequired(
+            "The server cannot open a WebSocket here: it has none, or data came behind the request's header."
+        )
+    with services().upgrades.turn(request_context().holder, UPGRADE_REST):
         opening.accept(hand_over())
 
 
-def _first_message(found: Services, known: Account, opening: Opening) -> bytes:
+def _first_message(found: Services, context: RequestContext, opening: Opening) -> bytes:
     message = opening.first_message()
-    if message is None:
-        known.turns.wait(partial(opening.await_message, found.streams.loop), FIRST_MESSAGE_SECONDS)
-        raise BadFrame(f"The request of the stream did not come within {FIRST_MESSAGE_SECONDS:g} s.")
-    return message
+    if message is not None:
+        return message
+    if context.continuation.is_younger_than(FIRST_MESSAGE_SECONDS):
+        raise Suspended(partial(opening.await_message, found.streams.loop), FIRST_MESSAGE_SECONDS)
+    raise BadFrame(f"The request of the stream did not come within {FIRST_MESSAGE_SECONDS:g} s.")
 
 
-def _begun(opening: Opening, begin: Begin) -> flask.Response:
+def _begun(opening: WaitingClient, begin: Begin) -> flask.Response:
     begin(opening)
     return flask.Response(status=101)

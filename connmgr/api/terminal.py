@@ -1,4 +1,4 @@
-"""``/terminal``: programs on a terminal of the far side, which run on while no client is attached."""
+"""``/terminal``: programs on a terminal of the remote host, which run on while no client is attached."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import codecs
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from connmgr import errors
-from connmgr.api.account import caller, cancellation, detail, ground_of, note_forwarding, turns
 from connmgr.api.auth import Caller
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.group import Group
+from connmgr.api.context import caller, cancellation, continuation, detail, ground_of, note_forwarding
+from connmgr.api.endpoint import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.record import end_recorder
 from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
@@ -39,9 +38,10 @@ from connmgr.contract.terminal import (
 )
 from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
-from connmgr.rights.action import Action, always
-from connmgr.rights.subjects import Work
+from connmgr.rights.actions import Action, always
+from connmgr.rights.authorisation import Work
 from connmgr.shell.grounds import state_of
+from connmgr.suspension import Suspended
 from connmgr.terminals.emulator.canvas import CURSOR
 from connmgr.terminals.recording import Recording
 from connmgr.terminals.terminal import Terminal
@@ -92,7 +92,7 @@ _INFO = {
         "terminal.open",
         runs=True,
         takes_input=True,
-        in_shell=lambda request: request.get("session") is not None,
+        in_shell=lambda request: request.session is not None,
         on_terminal=always,
     ),
     about=("connection", "session", "command", "argv"),
@@ -123,7 +123,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
             surroundings = running.surroundings
             if ground is not None:
                 # The program begins in exactly this state, even if the shell moves on.
-                ground.require(running.way, state_of(surroundings))
+                ground.require(running.connection_digest, state_of(surroundings))
     record_end = end_recorder()
     wanted = TerminalSpec(
         request.connection,
@@ -143,7 +143,7 @@ def open(request: TerminalOpenRequest) -> TerminalInfo:
     return _info(terminal)
 
 
-def _redeemed(ticket: str, in_path: Mapping[str, Any]) -> Caller:
+def _redeemed(ticket: str, in_path: Mapping[str, str]) -> Caller:
     return services().tickets.redeem(ticket, in_path["terminal"])
 
 
@@ -234,6 +234,7 @@ def input(request: TerminalInputRequest) -> None:
     TerminalOutputRequest,
     TerminalOutputResponse,
     action="terminal.output",
+    suspends=True,
     reads=True,
     about=("terminal",),
     raises=FINDING,
@@ -256,8 +257,8 @@ def output(request: TerminalOutputRequest) -> TerminalOutputResponse:
     terminal.use()
     state = terminal.state
     offset, data = terminal.output.read(request.offset, request.max_bytes)
-    if not data and state == RUNNING:
-        turns().wait(partial(terminal.subscribe, offset, state, NEWS_SECONDS), request.wait)
+    if not data and state == RUNNING and continuation().is_younger_than(request.wait):
+        raise Suspended(partial(terminal.subscribe, offset, state, NEWS_SECONDS), request.wait)
     eof = state != RUNNING and offset + len(data) >= terminal.output.end
     if request.encoding == "base64":
         text, rest = base64.b64encode(data).decode(), 0
@@ -280,6 +281,7 @@ def output(request: TerminalOutputRequest) -> TerminalOutputResponse:
     TerminalScreenRequest,
     TerminalScreenResponse,
     action="terminal.screen",
+    suspends=True,
     reads=True,
     about=("terminal",),
     raises=FINDING,
@@ -308,7 +310,7 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
     wanted = request.contains or ""
     since = -1 if request.since is None else request.since
     began = time.monotonic()
-    with terminal.output.look() as (screen, offset):
+    with services().pace.turn(caller().holder), terminal.output.look() as (screen, offset):
         answer = TerminalScreenResponse(
             columns=screen.columns,
             rows=screen.rows,
@@ -321,10 +323,10 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
             exit_code=terminal.exit_code,
         )
         there = any(wanted in "".join(row.text) for row in screen.grid.rows)
-    if state == RUNNING and not (there and offset > since):
+    if state == RUNNING and not (there and offset > since) and continuation().is_younger_than(request.wait):
         # Leaves most of the processor time to others during much output.
         pause = max(NEWS_SECONDS, LOOK_PAUSE_FACTOR * (time.monotonic() - began))
-        turns().wait(partial(terminal.subscribe, offset, state, pause), request.wait)
+        raise Suspended(partial(terminal.subscribe, offset, state, pause), request.wait)
     return answer
 
 

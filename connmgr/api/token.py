@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import flask
 
 from connmgr import errors
-from connmgr.api.account import caller, detail
 from connmgr.api.body import load
+from connmgr.api.context import caller, detail
 from connmgr.api.elevate import elevated
-from connmgr.api.endpoint import Endpoint
-from connmgr.api.group import Group
+from connmgr.api.endpoint import Endpoint, Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
-from connmgr.contract.message import Absent, members, time_to_json, to_json
+from connmgr.contract.message import Absent, time_to_json, to_json
 from connmgr.contract.token import (
     LoanInfo,
     TokenCheckRequest,
@@ -86,12 +85,7 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
     loan = request.lend_secrets
     lending = None if loan is None else _lending(caller().grant)
     _check_saved_commands(list(request.rules))
-    wanted = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in members(request).items()
-        if name != "lendSecrets"
-    }
-    secret, document, grant = services().grants.create(wanted, caller().grant)
+    secret, document, grant = services().grants.create(request, caller().grant)
     detail(created=document.id)
     if lending is not None and loan is not None:
         _lend(lending, grant, loan.get("seconds"))
@@ -231,7 +225,7 @@ def lend(request: TokenLendRequest) -> TokenInfo:
     """
     creator = caller().grant
     if creator is not None and request.id == creator.id:
-        raise errors.ScopeDenied("No token lends to itself.")
+        raise errors.ScopeDenied("A token cannot lend to itself.")
     grant = services().grants.get(request.id, creator)
     if request.end:
         services().loans.end([grant.id], "it was ended by a request")
@@ -271,29 +265,30 @@ def _lending(parent: Grant | None) -> _Lending:
     if own.grant is None:
         found = _Lending(own.access, own.id, services().vault.principals.lendable(own.access))
     else:
-        mine = services().loans.of([one.id for one in own.grant.lineage])
+        mine = services().loans.of(own.grant.lineage_ids)
         if mine is None:
-            raise errors.ScopeDenied("A token lends only what is lent to it, and nothing is.")
+            raise errors.ScopeDenied("The token has no loan, so it has nothing to lend.")
         found = _Lending(mine.lender, mine.session, mine.principal)
     if parent is not None:
-        above = services().loans.of([one.id for one in parent.lineage])
+        above = services().loans.of(parent.lineage_ids)
         if above is None or above.principal != found.user:
             raise errors.ScopeDenied(
-                f"The token was created with another one, which has no loan by {found.user.name}, and it may have no "
-                f"more than that one: `connmgr token lend {parent.id}` first."
+                f"The token that it was created with has no loan by {found.user.name}, and a token never has more than "
+                f"that one: run `connmgr token lend {parent.id}` first."
             )
     return found
 
 
 def _lend(lending: _Lending, grant: Grant, seconds: float | None) -> None:
-    lineage = [one.id for one in grant.lineage]
     ends = until(seconds, min(one.expires for one in grant.lineage))
-    services().loans.lend(Loan(grant.id, grant.name, lineage, lending.access, lending.session, lending.user, ends))
+    services().loans.lend(
+        Loan(grant.id, grant.name, grant.lineage_ids, lending.access, lending.session, lending.user, ends)
+    )
     detail(lentBy=lending.user.name, lentUntil=time_to_json(ends))
 
 
 def _lent(grant: Grant) -> LoanInfo | None:
-    return _loan_of([token.id for token in grant.lineage])
+    return _loan_of(grant.lineage_ids)
 
 
 def _loan_of(lineage: Sequence[str]) -> LoanInfo | None:
@@ -316,12 +311,12 @@ def _loan_of(lineage: Sequence[str]) -> LoanInfo | None:
 def check(request: TokenCheckRequest) -> TokenCheckResponse:
     """Tell the outcome that a request would have, and which rule decides, without executing it.
 
-    Neither approvals nor plugins are asked. Absolute paths are checked as they are written; on the far side they may
+    Neither approvals nor plugins are asked. Absolute paths are checked as they are written; on the remote host they may
     lead elsewhere. Lists and patterns are allowed where they leave out what may not be read.
     """
     endpoint = flask.current_app.view_functions.get(request.path)
     if not isinstance(endpoint, Endpoint) or endpoint.public or endpoint.request is None:
-        raise errors.NotFound("There is no such endpoint that takes a request.")
+        raise errors.NotFound(f"No endpoint with a JSON request has the path {request.path[:200]}.")
     grant = caller().grant if request.id is None else services().grants.get(request.id, caller().grant)
     checked = elevated(load(endpoint.request, request.request), grant.id if grant else None, gives=False)
     if endpoint.selects is not None:
@@ -330,7 +325,7 @@ def check(request: TokenCheckRequest) -> TokenCheckResponse:
         return TokenCheckResponse(effect="allow", rule=None)
     try:
         grant.require_valid(now())
-        decision = services().authorisation.foretold(grant, endpoint.action, checked, endpoint.subjects)
+        decision = services().authorisation.dry_run(grant, endpoint.action, checked)
     except errors.RequestError as error:
         return TokenCheckResponse(effect="deny", rule=None, code=error.code, message=error.message)
     if decision is None:

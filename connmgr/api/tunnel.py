@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from connmgr import errors
-from connmgr.api.account import caller
 from connmgr.api.connection import TUNNEL
-from connmgr.api.group import Group
+from connmgr.api.context import caller
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.tunnel import TunnelFault, TunnelInfo, TunnelQueryRequest, TunnelQueryResponse
 from connmgr.plugin import Tunnel

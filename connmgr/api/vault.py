@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from connmgr.api.account import PEER_UID, account, caller
-from connmgr.api.group import Group
+from connmgr.api.context import PEER_UID, caller, request_context
+from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.vault import (
     AddRequest,
@@ -67,10 +67,13 @@ def unlock(request: UnlockRequest) -> None:
     `/handshake`: an unlocked user belongs to that session only, not to all clients with the same token.
     """
     if caller().is_shared:
-        raise InvalidRequest("Shake hands with the token, and unlock the user with the session token that you get.")
+        raise InvalidRequest(
+            "A token by itself cannot unlock a user: exchange it at /handshake, and unlock with the session token."
+        )
     services().vault.principals.unlock(caller().access, request.user, request.passphrase, _guesser())
     if caller().grant is None:
         services().tunnels.unlocked(caller().access)
+        services().sockets.unlocked(caller())
 
 
 @group.endpoint(
@@ -157,7 +160,7 @@ def remove_user(request: RemoveRequest) -> RemoveResponse:
 
 def _guesser() -> Guesser:
     """Return whom wrong passphrases of this request delay."""
-    asking, environ = caller(), account().environ
+    asking, environ = caller(), request_context().environ
     if asking.holder is not None:
         return Guesser(asking.holder)
     uid = environ.get(PEER_UID)

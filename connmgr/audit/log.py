@@ -352,7 +352,7 @@ class AuditLog:
         try:
             return self.anchors.all()
         except (IntegrityError, VaultUnavailable) as error:
-            logger.warning("How far the audit log had come is not known: %s", error)
+            logger.warning("The audit log is not compared with the vault, which does not tell its anchors: %s", error)
             return {}
 
     def _remark(self, remarks: Mapping[str, Any]) -> None:
@@ -405,7 +405,7 @@ class LogLocation:
 def machine_id() -> str:
     """Return what identifies this machine whatever its name is, empty if the system has no such id.
 
-    From machine-id(5), which must not be told to strangers and is therefore hashed.
+    It is a hash of machine-id(5), which asks programs not to show the id itself to strangers.
     """
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         with suppress(OSError):
@@ -464,12 +464,12 @@ def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[st
     """Return the remarks of a log that begins in a vault that knows ``others``."""
     gone = [one for one in others if is_missed(one, here, is_shared=is_shared)]
     kept = [one for one in others if one not in gone]
-    told: dict[str, Any] = {}
+    remarks: dict[str, Any] = {}
     for name, logs in (("gone", gone), ("others", kept)):
         if logs:
             newest = sorted(logs, key=lambda one: one.time, reverse=True)
-            told |= {name: [brief(one) for one in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
-    return told
+            remarks |= {name: [brief(one) for one in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
+    return remarks
 
 
 def is_missed(anchor: Anchor, here: LogLocation, *, is_shared: bool) -> bool:
@@ -490,7 +490,7 @@ def is_missed(anchor: Anchor, here: LogLocation, *, is_shared: bool) -> bool:
 
 
 def brief(anchor: Anchor) -> dict[str, Any]:
-    """Return what an entry tells about another log, or about this one at another time."""
+    """Return how an entry describes another log, or this one at another time."""
     return {"trail": anchor.log, "place": anchor.place, "seq": anchor.seq, "time": anchor.time}
 
 
@@ -598,7 +598,10 @@ class End:
 
 
 def find_end(path: Path) -> End:
-    """Return the end of the log ``path``; entries without a chain count if there are no others."""
+    """Return the end of the log ``path``.
+
+    Entries of an older version, which have no chain, count only where no entry has one.
+    """
     unchained, end = 0, None
     with opened(path) as files:
         for file in files:
@@ -632,7 +635,7 @@ def reaches(path: Path, chain: HashChain, hash: str) -> bool:
 
 
 def drop_half_a_line(descriptor: int) -> bytes:
-    """Cut off the text after the last line feed, left by a crash or a full disk, and return it."""
+    """Cut off the text after the last line feed, which a crash or a full disk has left, and return it."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         end = file.seek(0, os.SEEK_END)
         dropped = next(backwards(file, end))

@@ -14,23 +14,22 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
+from connmgr.cli.plain import ANSWER_SECONDS, CLIENT_NAME, daemon_address, session_with
 from connmgr.cli.progress import ask_secret
 from connmgr.cli.remedies import Doorkeeper, Sudoer, remedies
 from connmgr.client import Client
-from connmgr.client.address import default_auth_file, default_url, is_address_named
+from connmgr.client.address import default_auth_file
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
 from connmgr.client.kept_session import KeptSession
-from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file, url_of
+from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
     import subprocess
 
-    from connmgr.settings import Settings
+    from connmgr.client.repeat import Remedy
 
 
-CLIENT_NAME = "connmgr"
-ANSWER_SECONDS = 86400.0 + 60.0
 _CREDENTIAL = "connmgr.credential"
 _NAMING = ("CONNMGR_HOST", "CONNMGR_PORT")
 
@@ -51,23 +50,29 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     user, key = options["unlock"], named_credential()
     if offers_start and options["url"] is None and key is None and started_on_request(auth_file):
         url, auth_file = _address(None)
-    session = kept_session()
-    # Without an auth file the daemon has ended, and its sessions with it.
-    kept = session.token() if user is None and (key or auth_file.exists()) else None
-    # A given address with a given key may be another user's daemon.
-    foreign = key is not None and options["url"] is not None
     try:
-        client = Client(url, auth_file, key, name=CLIENT_NAME, timeout=timeout, session_token=kept, foreign=foreign)
+        client, end = session_with(
+            url,
+            auth_file,
+            key,
+            timeout=timeout,
+            continues=user is None,
+            # A given address with a given key may be another user's daemon.
+            foreign=key is not None and options["url"] is not None,
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    context.call_on_close(client.close)
-    if kept:
-        context.call_on_close(lambda: None if client.session_token == kept else session.forget())
-    sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))
-    client.remedy(lambda error, body: remedy(error, body) or sudoer.admits(error, body))
+    context.call_on_close(end)
+    client.remedy(remedy_of(client))
     if user is not None:
         client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     return client
+
+
+def remedy_of(client: Client) -> Remedy:
+    """Return what a command does when a request of ``client`` is refused."""
+    sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))
+    return lambda error, body: remedy(error, body) or sudoer.admits(error, body)
 
 
 def clients_by_token(timeout: float) -> Callable[[str], Client]:
@@ -126,25 +131,10 @@ def _address(url: str | None) -> tuple[str, Path]:
     """Return URL and auth file of the daemon."""
     if url is not None:
         return url.rstrip("/"), default_auth_file()
-    if not paths.config_file(os.environ).exists():
-        auth_file = default_auth_file()
-        try:
-            return default_url(auth_file), auth_file
-        except ValueError as error:
-            raise Failure(str(error)) from error
-    from connmgr.settings import load
-
-    settings = load({})
     try:
-        return address(settings, named=is_address_named()), settings.auth_file
+        return daemon_address()
     except ValueError as error:
         raise Failure(str(error)) from error
-
-
-def address(settings: Settings, *, named: bool) -> str:
-    """Return the URL of the daemon with ``settings``; unless ``named``, the daemon's own file tells host and port."""
-    running = None if named else find_daemon(settings.auth_file)
-    return running.url if running else url_of(settings.host, settings.port)
 
 
 def named_credential() -> str | None:

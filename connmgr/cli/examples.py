@@ -38,6 +38,11 @@ EXAMPLES = {
     ],
     "shell": ["connmgr shell web1", "connmgr shell --attach web1 --watch", "connmgr shell web1 < commands"],
     "ssh": ["connmgr ssh web1 uname -a", "rsync -e 'connmgr ssh' -a site/ web1:/srv/site"],
+    "ssh-config": [
+        "connmgr ssh-config --write",
+        "connmgr ssh-config 'fleet/*' > fleet.conf && ssh -F fleet.conf web1",
+        "connmgr ssh-config --remove",
+    ],
     "start": ["connmgr start web1", "connmgr start 'fleet/**' -j 32"],
     "restart": ["connmgr restart web1", "connmgr restart 'fleet/**' --yes"],
     "disconnect": [

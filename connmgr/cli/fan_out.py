@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 import sys
 import time
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 import click
 
 from connmgr.cli.exits import FAILED
-from connmgr.cli.output import counted, print_json
+from connmgr.cli.output import counted, json_option, print_json
+from connmgr.cli.plain import tell_restarted
 from connmgr.cli.progress import counting
 from connmgr.cli.remedies import ask_for_all, lacking
-from connmgr.cli.selection import Chosen
-from connmgr.cli.sessions import BUSY_SECONDS, ROOT, as_object, is_new, printed_until, tell_restarted
+from connmgr.cli.selection import Choice, Chosen, agreed, consent, jobs_option, means_many, selecting
+from connmgr.cli.sessions import BUSY_SECONDS, ROOT, as_object, is_new, printed_until
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
 from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
@@ -98,6 +100,54 @@ class Done(NamedTuple):
         if self.failure is None:
             return {**head, "done": self.said}
         return {**head, "error": {"code": self.failure.code, "message": self.failure.message}}
+
+
+class Change(NamedTuple):
+    """The words and options of a command that changes several connections, and asks first if they are many."""
+
+    selectors: tuple[str, ...]
+    choice: Choice
+    yes: bool
+    dry_run: bool
+    jobs: int
+    as_json: bool
+
+    def do(
+        self,
+        client: Client,
+        names: list[Name],
+        rows: Sequence[Sequence[str]],
+        question: str,
+        work: Callable[[Client, str], str],
+    ) -> None:
+        """Do ``work`` as :func:`each`, unless the ``question`` about ``rows`` is denied, or it is a dry run."""
+        many = means_many(self.selectors, self.choice)
+        if agreed(rows, question, yes=self.yes, dry_run=self.dry_run, asks=many):
+            each(client, names, work, self.jobs, as_json=self.as_json)
+
+
+def changing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command CONNECTION arguments and the options of :class:`Change`, as its argument ``change``."""
+
+    @functools.wraps(command)
+    def with_change(
+        selectors: tuple[str, ...],
+        choice: Choice,
+        *,
+        yes: bool,
+        dry_run: bool,
+        jobs: int,
+        as_json: bool,
+        **more: Any,
+    ) -> None:
+        command(Change(selectors, choice, yes, dry_run, jobs, as_json), **more)
+
+    # Help lists the options in the order of the decorators, those of the command itself in the middle.
+    own = list(getattr(with_change, "__click_params__", ()))
+    with_change.__click_params__ = []  # type: ignore[attr-defined]
+    decorated = consent(jobs_option()(json_option(with_change)))
+    decorated.__click_params__ += own  # type: ignore[attr-defined]
+    return selecting(decorated)
 
 
 def each(client: Client, names: list[Name], work: Callable[[Client, str], str], jobs: int, *, as_json: bool) -> None:

@@ -12,16 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import click
-
-from connmgr.client import Client, ClientError, Progress
-from connmgr.client.results import RunningCommand
+from connmgr.cli.plain import QUIET_SECONDS
+from connmgr.client import ClientError
 from connmgr.printable import visible
 
-QUIET_SECONDS = 1.0
-"""Shorter waits are not shown."""
+if TYPE_CHECKING:
+    import click
+
+    from connmgr.client import Client, Progress
+    from connmgr.contract.shell import RunningCommandInfo as RunningCommand
+
 
 LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 10.0
 """Interval of the questions about the command ahead: at first, and at most."""
@@ -38,9 +40,21 @@ _SHOWN = "connmgr.progress"
 
 def hush() -> None:
     """Remove the line of this module for the running command, because something is asked on the terminal."""
-    end = click.get_current_context().meta.pop(_SHOWN, None)
+    end = _context().meta.pop(_SHOWN, None)
     if end is not None:
         end()
+
+
+def replaceable(context: click.Context, end: Callable[[], None]) -> None:
+    """Let questions of the command of ``context`` remove a line that ``end`` wipes."""
+    context.meta[_SHOWN] = end
+
+
+def _context() -> click.Context:
+    # The front shows such a line, too, and loads no library for it.
+    from click import get_current_context
+
+    return get_current_context()
 
 
 def has_terminal() -> bool:
@@ -117,10 +131,11 @@ class Waiting:
     once, and stays.
     """
 
-    def __init__(self, what: str, ahead: Ahead | None = None) -> None:
+    def __init__(self, what: str, ahead: Ahead | None = None, *, waited: float = 0.0) -> None:
         self._what = visible(what)
         self._ahead = ahead
-        self._began = time.monotonic()
+        self._began = time.monotonic() - waited
+        self._first_pause = max(0.0, QUIET_SECONDS - waited)
         self._over = threading.Event()
         run = self._count if sys.stderr.isatty() else self._tell_once
         self._thread = threading.Thread(target=run, name="progress", daemon=True)
@@ -139,7 +154,7 @@ class Waiting:
         shown, command, looked, pause = False, None, 0.0, LOOK_SECONDS
         # The terminal may be gone.
         with contextlib.suppress(OSError, ValueError):
-            while not self._over.wait(QUIET_SECONDS):
+            while not self._over.wait(QUIET_SECONDS if shown else self._first_pause):
                 waited = time.monotonic() - self._began
                 if self._ahead is not None and waited >= looked + pause:
                     looked, command, pause = waited, self._ahead(waited), min(2 * pause, LONGEST_LOOK_SECONDS)
@@ -152,7 +167,7 @@ class Waiting:
                 sys.stderr.flush()
 
     def _tell_once(self) -> None:
-        pause = LOOK_SECONDS
+        pause = self._first_pause
         # The reader of stderr may be gone.
         with contextlib.suppress(OSError, ValueError):
             while self._ahead is not None and not self._over.wait(pause):
@@ -162,7 +177,7 @@ class Waiting:
                     sys.stderr.write(f"connmgr: {self._what}: {command.after(0)}\n")
                     sys.stderr.flush()
                     return
-                pause = min(2 * pause, LONGEST_LOOK_SECONDS)
+                pause = min(max(LOOK_SECONDS, 2 * pause), LONGEST_LOOK_SECONDS)
 
 
 @contextlib.contextmanager
@@ -175,7 +190,7 @@ def waiting(what: str, ahead: Ahead | None = None) -> Iterator[Callable[[], None
         yield lambda: None
         return
     shown = Waiting(what, ahead)
-    click.get_current_context().meta[_SHOWN] = shown.over
+    replaceable(_context(), shown.over)
     try:
         yield shown.over
     finally:
@@ -198,7 +213,7 @@ def counting(names: Sequence[str]) -> Iterator[Counted]:
         yield lambda _left, _failed: None
         return
     shown = Waiting(text(names, 0))
-    click.get_current_context().meta[_SHOWN] = shown.over
+    replaceable(_context(), shown.over)
     try:
         yield lambda left, failed: shown.say(text(left, failed))
     finally:
@@ -217,6 +232,6 @@ def transferring(name: str, *, quiet: bool) -> Iterator[Progress | None]:
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
     text = TextColumn("{task.description}", markup=False)
     with Progress(text, *columns, console=Console(stderr=True)) as shown:
-        click.get_current_context().meta[_SHOWN] = shown.stop
+        replaceable(_context(), shown.stop)
         task = shown.add_task(Path(name).name, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)

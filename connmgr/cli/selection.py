@@ -18,12 +18,12 @@ from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.output import counted, print_table
 from connmgr.client import ROOT_CATEGORY, Client, ClientError, Name
 from connmgr.client.names import (
-    UUID,
     alone,
     did_you_mean,
     escape,
     is_pattern,
     is_text,
+    is_uuid,
     named,
     qualified,
     split_elevation,
@@ -36,7 +36,7 @@ COMPLETION_SECONDS = 1.0
 
 
 class ConnectionName(click.types.StringParamType):
-    """The name of a connection, completed by the daemon's; without a daemon there are no completions, and no error."""
+    """The name of a connection. The shell completes it from the daemon's list; without a daemon it offers nothing."""
 
     name = "connection"
 
@@ -49,7 +49,7 @@ def find_exactly(client: Client, name: str) -> str | None:
 
     :raises ClientError: several are.
     """
-    ids = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(client.connection, name), name)]
+    ids = [name.lower()] if is_uuid(name) else [one.id for one in alone(named(client.connection, name), name)]
     return ids[0] if ids else None
 
 
@@ -67,7 +67,7 @@ def find_category(client: Client, name: str) -> str:
 
     :raises Failure: there is none.
     """
-    if UUID.fullmatch(name):
+    if is_uuid(name):
         return name.lower()
     if name == "/":
         return ROOT_CATEGORY
@@ -92,7 +92,7 @@ def check_name(name: str) -> None:
 
 def category_path(client: Client, category: str) -> tuple[str, ...]:
     """Return the path of a category that is given by its uuid, or by its path, which need not exist yet."""
-    if UUID.fullmatch(category):
+    if is_uuid(category):
         return client.category.info([category.lower()])[0].name[1:]
     return tuple(name for name in category.split("/") if name)
 
@@ -100,7 +100,7 @@ def category_path(client: Client, category: str) -> tuple[str, ...]:
 def ensure_category(client: Client, path: str) -> str:
     """Return the uuid of the category ``path``, which is created where it is missing, and then named on stderr."""
     names = [name for name in path.split("/") if name] if path.strip() else []
-    if UUID.fullmatch(path) or not names or (is_text(path) and client.category.query(escape("/".join(names)))):
+    if is_uuid(path) or not names or (is_text(path) and client.category.query(escape("/".join(names)))):
         return find_category(client, path)
     id = ROOT_CATEGORY
     for name in names:
@@ -279,13 +279,19 @@ def selecting(command: Command) -> Command:
     """Give a command its CONNECTION arguments, as ``selectors``, and the options of :func:`choosing`."""
     named = click.argument("selectors", metavar="CONNECTION|GLOB...", type=ConnectionName(), nargs=-1)
     everywhere = click.option(
-        "--all", is_flag=True, expose_value=False, help="Accepted as by `connmgr exec`; here a GLOB does not need it."
+        "--all",
+        is_flag=True,
+        expose_value=False,
+        help="Has no effect here: a GLOB is accepted without it, unlike by `connmgr exec`.",
     )
     return named(everywhere(choosing(command)))
 
 
 all_option = click.option(
-    "--all", "everywhere", is_flag=True, help="Do it for all that match; each CONNECTION is then a name or a GLOB."
+    "--all",
+    "everywhere",
+    is_flag=True,
+    help="Work on all matching connections; each CONNECTION is then a name or a GLOB.",
 )
 """For commands that otherwise take one connection."""
 
@@ -374,13 +380,11 @@ def chosen(
     ``usage`` excludes connections of other usages. With ``may_be_none`` filters alone may match nothing.
     With ``addresses`` one of ``patterns`` may be that of a machine without a stored connection.
     :raises Failure: the filters match nothing, or ``failed`` is not the output of an earlier run.
-    :raises ClientError: as :meth:`connmgr.client.endpoints.Connections.choose`.
+    :raises ClientError: as :meth:`connmgr.client.connections.Connections.choose`.
     """
     # Connections to addresses are not listed; a uuid may be that of one.
-    direct = [
-        one for one in patterns if addresses and not is_pattern(one) and (UUID.fullmatch(one) or read_address(one))
-    ]
-    rest = [one for one in patterns if one not in direct or (UUID.fullmatch(one) and choice.filters)]
+    direct = [one for one in patterns if addresses and not is_pattern(one) and (is_uuid(one) or read_address(one))]
+    rest = [one for one in patterns if one not in direct or (is_uuid(one) and choice.filters)]
     selected = [_at(client, one) for one in direct if one not in rest]
     if rest or not patterns:
         selected += client.connection.choose(*rest, category=choice.category, type=choice.kind, usage=usage)

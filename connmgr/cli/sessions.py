@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -14,18 +12,14 @@ from click.core import ParameterSource
 
 from connmgr.cli.exits import KILLED, TIMED_OUT
 from connmgr.cli.output import lasting
-from connmgr.client import Client, ClientError, RawResult, Stream
-from connmgr.client.results import ListedShell
-from connmgr.printable import visible
-from connmgr.processes import current_session, posix_session_of
+from connmgr.cli.plain import SESSION_VARIABLE, own_or, tell_restarted
+from connmgr.client import Client, ClientError, RawResult
+from connmgr.client.shells import ListedShell
+from connmgr.contract.shell import BroadcastLine
+from connmgr.processes import posix_session_of
 
 BUSY_SECONDS = 60.0
 """Seconds to retry while the daemon has no free slot."""
-
-SESSION_VARIABLE = "CONNMGR_SESSION"
-
-SHARED = "-"
-"""In place of a session's name: the connection's own shell, which has none."""
 
 session_option = click.option(
     "--session",
@@ -52,16 +46,6 @@ def session_of(session: str | None, *, fresh: bool) -> str | None:
     if click.get_current_context().get_parameter_source("session") == ParameterSource.COMMANDLINE:
         raise click.UsageError("Give --session or --fresh.")
     return None
-
-
-def own_or(session: str | None) -> str | None:
-    """Return ``session``, by default that of the environment or of the terminal, as the API takes it."""
-    return session_or_none(session or os.environ.get(SESSION_VARIABLE) or current_session().name)
-
-
-def session_or_none(session: str | None) -> str | None:
-    """Return ``session`` as the API takes it, where the connection's own shell has no name."""
-    return None if session == SHARED else session
 
 
 def shell_label(session: str | None, user: str = "") -> str:
@@ -91,23 +75,11 @@ def ensure_shell(client: Client, connection: str, session: str | None, name: str
         tell_restarted(name)
 
 
-def sent_environment(client: Client, **about: Any) -> dict[str, str]:
-    """Return the variables of this environment that a ``connection``, or one of several ``connections``, takes.
-
-    Of what is sent to several, the daemon gives each only what that one takes.
-    """
-    patterns = client.post("/connection/environment", **about)["send"]
-    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
-
-
-def tell_restarted(name: str) -> None:
-    """Say that the shell of the connection ``name`` was lost."""
-    click.echo(f"{visible(name)}: the shell was started anew; its directory and variables are new", err=True)
-
-
 def printed_until(error: ClientError) -> RawResult | None:
     """Return the output of a command killed at its timeout; None for any other ``error``."""
-    return RawResult.read({**error.details, "exitCode": TIMED_OUT}) if error.code == KILLED else None
+    # The details have what a line about one of several connections may have.
+    printed = BroadcastLine.read({**error.details, "exitCode": TIMED_OUT}) if error.code == KILLED else None
+    return None if printed is None else RawResult.of(printed)
 
 
 def as_object(outcome: RawResult | ClientError) -> dict[str, Any]:
@@ -139,29 +111,6 @@ def _texts(result: RawResult) -> dict[str, Any]:
         for name, output in (("stdout", result.stdout), ("stderr", result.stderr))
     }
     return {**texts, **_mark("truncated", is_so=result.truncated)}
-
-
-def write(stdout: bytes, stderr: bytes) -> None:
-    """Write output byte by byte to ours."""
-    for stream, output in ((sys.stdout, stdout), (sys.stderr, stderr)):
-        if output:
-            stream.buffer.write(output)
-            stream.flush()
-
-
-def write_all(stream: Stream, name: str, over: Callable[[], None] = lambda: None) -> bool:
-    """Write the output of a command on the connection ``name`` as it comes, to its end.
-
-    Call ``over`` before the first byte. Return whether the last line ended with a newline.
-    """
-    last = b"\n"
-    for piece in stream:
-        over()
-        if stream.restarted and not any(piece):
-            tell_restarted(name)
-        write(*piece)
-        last = piece.stderr or piece.stdout or last
-    return last.endswith(b"\n")
 
 
 SUDO, ROOT = "--sudo", "root"

@@ -10,45 +10,45 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from connmgr.client.address import default_auth_file, default_url
-from connmgr.client.archives import Extracted
-from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
 from connmgr.client.credentials import BadCredential, check_api_key, check_token, digest, from_environment, read_token
-from connmgr.client.endpoints import Categories, Connections, DaemonItself, HostKeys, Secrets, Vault
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
-from connmgr.client.files import Files
-from connmgr.client.http import HttpSession, Remedy
-from connmgr.client.names import LOCAL_MACHINE
-from connmgr.client.results import (
-    Applied,
-    Category,
-    Connection,
-    ConnectionType,
-    DaemonStatus,
-    FileEntry,
-    ForgottenKey,
-    Name,
-    RawResult,
-    Refreshed,
-    Result,
-    RunningShell,
-    ShellInfo,
-    VaultStatus,
-    Version,
-)
-from connmgr.client.shells import Shells
-from connmgr.client.stream import Piece, Stream
-from connmgr.client.transfer import Download, Progress
+from connmgr.client.http import HttpSession
+from connmgr.client.names import LOCAL_MACHINE, Name
+from connmgr.client.repeat import Remedy
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from connmgr.client.connections import Applied, Connections, Refreshed
+    from connmgr.client.endpoints import (
+        Categories,
+        DaemonItself,
+        DaemonStatus,
+        HostKeys,
+        Tunnels,
+    )
+    from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
     from connmgr.client.jobs import Jobs
+    from connmgr.client.multiplex import Multiplex
+    from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
+    from connmgr.client.shells import Shells
     from connmgr.client.terminals import Terminals
-    from connmgr.client.tunnels import Tunnels
+    from connmgr.client.vault import Secrets, Vault, VaultStatus
+    from connmgr.contract.category import CategoryInfo as Category
+    from connmgr.contract.connection import ConnectionInfo as Connection
+    from connmgr.contract.connection import ForgottenHostKey as ForgottenKey
+    from connmgr.contract.connection import TypeInfo as ConnectionType
+    from connmgr.contract.daemon import VersionResponse as Version
+    from connmgr.contract.shell import ShellInfo
+    from connmgr.contract.shell import ShellStatus as RunningShell
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -86,6 +86,43 @@ __all__ = [
 
 ROOT_CATEGORY = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
 DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+
+_LATER = {
+    "Applied": "client.connections",
+    "Broadcast": "client.output",
+    "Category": "contract.category:CategoryInfo",
+    "Connection": "contract.connection:ConnectionInfo",
+    "ConnectionType": "contract.connection:TypeInfo",
+    "DaemonStatus": "client.endpoints",
+    "Download": "client.files",
+    "Extracted": "client.files",
+    "FileEntry": "client.files",
+    "ForgottenKey": "contract.connection:ForgottenHostKey",
+    "Outcome": "client.output",
+    "Piece": "client.output",
+    "Progress": "client.files",
+    "RawOutcome": "client.output",
+    "RawResult": "client.output",
+    "Refreshed": "client.connections",
+    "Result": "client.output",
+    "RunningShell": "contract.shell:ShellStatus",
+    "ShellInfo": "contract.shell",
+    "Stream": "client.output",
+    "VaultStatus": "client.vault",
+    "Version": "contract.daemon:VersionResponse",
+}
+"""Where names of this module are, and what they are called there."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of a module that is loaded on first use: few programs need it, and all would wait for it."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, there = _LATER[name].partition(":")
+    found = getattr(import_module(f"connmgr.{module}"), there or name)
+    globals()[name] = found
+    return found
+
 
 CLIENT_NAME = "connmgr client"
 TIMEOUT_SECONDS = 86400.0 + 60.0
@@ -147,19 +184,75 @@ class Client:
             foreign=foreign,
             is_renewable=has_own or session_token is None,
         )
-        self.category = Categories(self.post)
-        self.connection = Connections(self.post)
-        self.shell = Shells(self.post, self._session)
-        self.fs = Files(self.post, self._session)
-        self.secret = Secrets(self.post)
-        self.hostkey = HostKeys(self.post)
-        self.vault = Vault(self.post)
-        self.daemon = DaemonItself(self.post)
+
+    # Each group is imported on first use: few programs need all of them, and all would wait for their modules.
+
+    @cached_property
+    def category(self) -> Categories:
+        """``/category``."""
+        from connmgr.client.endpoints import Categories
+
+        return Categories(self.post)
+
+    @cached_property
+    def connection(self) -> Connections:
+        """``/connection``."""
+        from connmgr.client.connections import Connections
+
+        return Connections(self.post)
+
+    @cached_property
+    def shell(self) -> Shells:
+        """``/shell``."""
+        from connmgr.client.shells import Shells
+
+        return Shells(self.post, self._session)
+
+    @cached_property
+    def hostkey(self) -> HostKeys:
+        """``/hostkey``."""
+        from connmgr.client.endpoints import HostKeys
+
+        return HostKeys(self.post)
+
+    @cached_property
+    def tunnel(self) -> Tunnels:
+        """``/tunnel``."""
+        from connmgr.client.endpoints import Tunnels
+
+        return Tunnels(self.post)
+
+    @cached_property
+    def daemon(self) -> DaemonItself:
+        """``/daemon``."""
+        from connmgr.client.endpoints import DaemonItself
+
+        return DaemonItself(self.post)
+
+    @cached_property
+    def fs(self) -> Files:
+        """``/fs``."""
+        from connmgr.client.files import Files
+
+        return Files(self.post, self._session)
+
+    @cached_property
+    def vault(self) -> Vault:
+        """``/vault``."""
+        from connmgr.client.vault import Vault
+
+        return Vault(self.post)
+
+    @cached_property
+    def secret(self) -> Secrets:
+        """``/secret``."""
+        from connmgr.client.vault import Secrets
+
+        return Secrets(self.post)
 
     @cached_property
     def jobs(self) -> Jobs:
         """``/job``."""
-        # Imported on first use: few programs need it, and all would wait for its modules.
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
@@ -200,11 +293,11 @@ class Client:
         return Terminals(self.post, self._session)
 
     @cached_property
-    def tunnel(self) -> Tunnels:
-        """``/tunnel``."""
-        from connmgr.client.tunnels import Tunnels
+    def multiplex(self) -> Multiplex:
+        """``/multiplex``."""
+        from connmgr.client.multiplex import Multiplex
 
-        return Tunnels(self.post)
+        return Multiplex(self.post)
 
     def __enter__(self) -> Client:
         return self
@@ -261,6 +354,10 @@ class Client:
         """Call ``remedy`` after each refused request, with the error and the body; if it returns True, repeat it."""
         self._session.remedy = remedy
 
+    def patience(self, patience: Callable[[socket.socket], None] | None) -> None:
+        """Call ``patience`` after each request was sent, with the socket at which its answer will come."""
+        self._session.patience = patience
+
     def remedies(self, error: ClientError, **fields: Any) -> bool:
         """Whether the remedy wants to repeat a request of ``fields`` that was refused by ``error``."""
         remedy = self._session.remedy
@@ -269,6 +366,12 @@ class Client:
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""
         return self._session.send(path, self._session.encoded(**fields))
+
+    def run(self, stdin: Input | None, **fields: Any) -> Stream:
+        """Send ``fields`` to ``/shell/exec`` as :meth:`post` does; otherwise as :meth:`Shells.stream`."""
+        from connmgr.client.output import run
+
+        return run(self._session, fields, stdin)
 
     def send(self, path: str, body: bytes, content_type: str) -> Any:
         """Send a raw body to the endpoint ``path``; otherwise as :meth:`post`."""

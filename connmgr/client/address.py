@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import socket
 from contextlib import suppress
@@ -14,7 +13,6 @@ from connmgr import paths
 from connmgr.client.credentials import BadCredential
 from connmgr.client.listener import connect_beside
 from connmgr.client.wire import HTTP_PORT, Connection
-from connmgr.errors import StartupError
 from connmgr.paths import find_daemon, url_of
 
 LOOPBACK = {"localhost", "::1"}
@@ -64,7 +62,7 @@ def connection_to(url: str, timeout: float, auth_file: Path | None) -> DaemonCon
     """
     try:
         parts = urlsplit(url)
-        if parts.scheme == "http" and parts.hostname and not re.search(r"[\x00-\x20\x7f]", parts.hostname):
+        if parts.scheme == "http" and parts.hostname and not _has_blank(parts.hostname):
             connection = DaemonConnection(parts.hostname, parts.port or HTTP_PORT, timeout)
             if auth_file is not None and (parts.hostname in LOOPBACK or parts.hostname.startswith("127.")):
                 connection.beside = paths.socket_of(auth_file, connection.port)
@@ -72,6 +70,10 @@ def connection_to(url: str, timeout: float, auth_file: Path | None) -> DaemonCon
     except ValueError:
         pass
     raise ValueError(f"Not the URL of a daemon, such as http://127.0.0.1:{paths.DEFAULT_PORT}: {url}")
+
+
+def _has_blank(host: str) -> bool:
+    return any(character <= " " or character == "\x7f" for character in host)
 
 
 def default_url(auth_file: Path) -> str:
@@ -104,7 +106,7 @@ def default_auth_file() -> Path:
 
 
 def _named(variable: str) -> str | None:
-    try:
-        return paths.value_of(os.environ, variable)
-    except StartupError as error:
-        raise ValueError(error.message) from error
+    value = os.environ.get(variable)
+    if value is not None and not value.strip():
+        raise ValueError(paths.is_empty(variable))
+    return value

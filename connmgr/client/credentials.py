@@ -68,7 +68,7 @@ def from_environment(environ: Mapping[str, str]) -> str | None:
     [variable] = named
     value = environ[variable]
     if not value.strip():
-        raise BadCredential(f"The variable {variable} is empty, and so names no credential: set it, or unset it.")
+        raise BadCredential(f"The variable {variable} is empty: set it to a credential, or unset it.")
     readers = {
         TOKEN_VARIABLE: lambda: check_token(value, f"The variable {TOKEN_VARIABLE}"),
         TOKEN_FILE_VARIABLE: lambda: read_token(value, TOKEN_FILE_VARIABLE),

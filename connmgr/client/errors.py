@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 
@@ -52,10 +53,15 @@ class Answer(dict[str, Any]):
     """
 
     def __missing__(self, name: str) -> NoReturn:
-        raise ClientError(f"The answer lacks {name!r}, so it is not that of a daemon of this version.", "unknown", 200)
+        raise lacking(name)
 
 
-def from_member(error: dict[str, Any]) -> ClientError:
+def lacking(name: str) -> ClientError:
+    """Return the error about an answer without the member ``name``."""
+    return ClientError(f"The answer lacks {name!r}, so it is not that of a daemon of this version.", "unknown", 200)
+
+
+def from_member(error: Mapping[str, Any]) -> ClientError:
     """Return the error that the member ``error`` of a successful answer reports."""
     details = {name: value for name, value in error.items() if name not in {"message", "code"}}
     return ClientError(str(error["message"]), str(error["code"]), 200, details)

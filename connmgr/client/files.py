@@ -1,19 +1,198 @@
-"""``client.fs``: files of the machines on which shells run."""
+"""``client.fs``: files of the machines on which shells run, sent and received in pieces."""
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, NamedTuple
+from urllib.parse import urlencode
 
-from connmgr.client.archives import TAR, Archived, Extracted, target_of
-from connmgr.client.endpoints import Group, Post, given
+from connmgr.client.errors import ClientError, Unreachable
+from connmgr.client.group import Group, Post
 from connmgr.client.http import BYTES, HttpSession
-from connmgr.client.results import FileEntry, from_path, to_path
-from connmgr.client.transfer import PIECE_BYTES, Download, Progress, Source, Upload
+from connmgr.client.wire import Response, WireError
+from connmgr.contract.fs import (
+    BlobResponse,
+    ChecksumsResponse,
+    EntryResponse,
+    ExtractRequest,
+    ExtractResponse,
+    GlobRequest,
+    ListFilesRequest,
+    ListResponse,
+    MembersRequest,
+    MkdirRequest,
+    MoveRequest,
+    PathRequest,
+    RemovePathRequest,
+    ScriptRequest,
+    ScriptResponse,
+    StatRequest,
+    UploadRequest,
+    UploadResponse,
+    WriteRequest,
+)
+from connmgr.contract.message import M, Message, from_json, given_json
+
+PIECE_BYTES = 256 * 1024
+SOURCE_FAILED = "source_failed"
+"""The error code for a source that cannot be read."""
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes transferred and the total, which is None if unknown."""
+
+TAR = "application/x-tar"
+
+FAILED = "CONNMGR.failed"
+"""The pax header of an archive's last directory ``./`` that lists unreadable files, one per line."""
 
 Path = str | os.PathLike[str]
+
+
+class FileEntry(NamedTuple):
+    """A file on the remote host; ``size`` in bytes, ``mode`` its permission bits, ``target`` where a link leads.
+
+    Bytes of names that are not UTF-8 are surrogates, as in :mod:`os`.
+    """
+
+    name: str
+    type: str
+    size: int
+    mode: int
+    modified: datetime
+    uid: int
+    gid: int
+    owner: str
+    group: str
+    target: str | None
+
+    @classmethod
+    def of(cls, entry: EntryResponse) -> FileEntry:
+        """Return what an answer says about a file."""
+        return cls(
+            name=path_text(entry.name),
+            type=entry.type,
+            size=entry.size,
+            mode=entry.mode,
+            modified=entry.modified,
+            uid=entry.uid,
+            gid=entry.gid,
+            owner=entry.owner,
+            group=entry.group,
+            target=None if entry.target is None else path_text(entry.target),
+        )
+
+
+class Failed(NamedTuple):
+    """An entry that could not be moved to its place: its path in the archive, and the reason."""
+
+    path: str
+    message: str
+
+
+class Extracted(NamedTuple):
+    """The number of entries unpacked, without directories, and those that could not be moved to their place."""
+
+    files: int
+    bytes: int
+    failed: tuple[Failed, ...]
+
+
+class Download:
+    """A file, or an archive for :mod:`tarfile` with ``mode="r|"``, that is being received.
+
+    ``size`` is in bytes, None for an archive. It occupies the client's connection until it is closed, for example by a
+    context manager.
+    """
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._received = 0
+        length = response.headers.get("content-length")
+        self.size = int(length) if length else None
+
+    def __enter__(self) -> Download:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the content in pieces; raise :class:`Unreachable` if the connection breaks before the end."""
+        while piece := self.read(PIECE_BYTES):
+            yield piece
+
+    def read(self, size: int) -> bytes:
+        """Return up to ``size`` bytes, none at the end; raises as the iteration."""
+        try:
+            piece = self._response.read1(size)
+        except (OSError, WireError) as error:
+            of = "" if self.size is None else f" of {self.size}"
+            raise Unreachable(f"What was sent broke off after {self._received}{of} bytes.", sent=True) from error
+        self._received += len(piece)
+        return piece
+
+    def close(self) -> None:
+        """Release the connection, and discard what was not read."""
+        self._response.close()
+
+
+Source = IO[bytes] | Download
+
+
+class Upload:
+    """Reads ``source`` while it is sent, and reports to ``progress``.
+
+    ``length`` is the number of bytes left in a regular file, or the size of a download.
+    """
+
+    def __init__(self, source: Source, progress: Progress | None) -> None:
+        self._source = source
+        self._progress = progress
+        self.length = source.size if isinstance(source, Download) else _length(source)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the bytes to send.
+
+        :raises ClientError: the file cannot be read, or became shorter meanwhile.
+        """
+        sent = 0
+        for piece in self._source if isinstance(self._source, Download) else self._pieces(self._source):
+            sent += len(piece)
+            yield piece
+            if self._progress is not None:
+                self._progress(sent, self.length)
+        if self.length is not None and sent < self.length:
+            raise ClientError(f"The file to send ended after {sent} of {self.length} bytes.", SOURCE_FAILED, 0)
+
+    def _pieces(self, source: IO[bytes]) -> Iterator[bytes]:
+        left = self.length
+        try:
+            while piece := source.read(PIECE_BYTES if left is None else min(PIECE_BYTES, left)):
+                left = None if left is None else left - len(piece)
+                yield piece
+        except OSError as error:
+            message = f"The file to send cannot be read: {error.strerror or error}"
+            raise ClientError(message, SOURCE_FAILED, 0) from error
+
+
+def _length(source: IO[bytes]) -> int | None:
+    try:
+        status = os.fstat(source.fileno())
+        if stat.S_ISREG(status.st_mode):
+            return max(0, status.st_size - source.tell())
+    except (OSError, io.UnsupportedOperation, AttributeError):
+        pass
+    return None
+
+
+Archived = IO[bytes] | Iterator[bytes] | Download
 
 
 class Files(Group):
@@ -22,16 +201,13 @@ class Files(Group):
     Without a ``session``, the connection's own shell is used.
     """
 
-    def __init__(self, post: Post, session: HttpSession) -> None:
+    def __init__(self, post: Post, http: HttpSession) -> None:
         super().__init__(post)
-        self._session = session
+        self._http = http
 
     def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
         """Store bytes, the rest of a file, or another client's download, and return the blob's id."""
-        if isinstance(source, bytes):
-            return str(self._session.send("/fs/blob", source, BYTES)["blob"])
-        upload = Upload(source, progress)
-        return str(self._session.finish(self._session.open("/fs/blob", upload, BYTES, upload.length))["blob"])
+        return self._sent("/fs/blob", source, progress, BlobResponse).blob
 
     def write(
         self,
@@ -46,8 +222,18 @@ class Files(Group):
     ) -> None:
         """Put a blob into a file; a new file gets ``mode``.
         With ``replaces``, only a file with this SHA-256 in hexadecimal is replaced; with ``create``, none is."""
-        options = given(mode=None if mode is None else f"{mode:04o}", replaces=replaces, create=create, session=session)
-        self._post("/fs/write", connection=connection, blob=blob, path=to_path(path), **options)
+        self._tell(
+            "/fs/write",
+            WriteRequest(
+                connection=connection,
+                blob=blob,
+                path=path_bytes(path),
+                mode=mode,
+                replaces=replaces,
+                create=create,
+                session=session,
+            ),
+        )
 
     def upload(
         self,
@@ -60,22 +246,18 @@ class Files(Group):
         progress: Progress | None = None,
         session: str | None = None,
     ) -> int:
-        """Send bytes, or the rest of a file open for reading, to a file of the far side, and return their number.
+        """Send bytes, or the rest of a file open for reading, to a file of the remote host, and return their number.
 
         A new file gets ``mode``; ``modified`` is the time of the file's last change.
         """
-        when = None if modified is None else modified.isoformat()
-        options = given(mode=None if mode is None else f"{mode:04o}", modified=when, session=session)
-        target = target_of("/fs/upload", {"connection": connection, "path": os.fspath(path), **options})
-        if isinstance(source, bytes):
-            return int(self._session.send(target, source, BYTES)["bytes"])
-        upload = Upload(source, progress)
-        return int(self._session.finish(self._session.open(target, upload, BYTES, upload.length))["bytes"])
+        request = UploadRequest(
+            connection=connection, path=path_bytes(path), mode=mode, modified=modified, session=session
+        )
+        return self._sent(_with_query("/fs/upload", request), source, progress, UploadResponse).bytes
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
-        body = self._session.encoded(connection=connection, path=to_path(path), **given(session=session))
-        return Download(self._session.open("/fs/read", body))
+        return self._opened("/fs/read", PathRequest(connection=connection, path=path_bytes(path), session=session))
 
     def read(self, connection: str, path: Path, *, session: str | None = None) -> bytes:
         """Return the content of a file."""
@@ -103,25 +285,25 @@ class Files(Group):
 
     def script(self, connection: str, blob: str, *, session: str | None = None) -> str:
         """Put a blob into a new executable file, which is removed with the shell, and return its path."""
-        return str(self._post("/fs/script", connection=connection, blob=blob, **given(session=session))["path"])
+        request = ScriptRequest(connection=connection, blob=blob, session=session)
+        return path_text(self._ask("/fs/script", request, ScriptResponse).path)
 
     def archive(
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
     ) -> Download:
         """Begin to read a directory, or ``members`` below it, as an archive; close it before the next request."""
-        paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
-        body = self._session.encoded(connection=connection, **paths, **given(session=session))
-        return Download(self._session.open("/fs/archive", body))
+        return self._opened("/fs/archive", _members(connection, path, members, session))
 
     def extract(
         self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None
     ) -> Extracted:
-        """Unpack an archive into a directory of the far side; ``exact`` keeps its modes unchanged."""
-        target = target_of(
-            "/fs/extract", {"connection": connection, "path": os.fspath(path), "exact": exact, **given(session=session)}
-        )
+        """Unpack an archive into a directory of the remote host; ``exact`` keeps its modes unchanged."""
+        request = ExtractRequest(connection=connection, path=path_bytes(path), exact=exact, session=session)
         pieces = iter(lambda: source.read(PIECE_BYTES), b"") if hasattr(source, "read") else source
-        return Extracted.read(self._session.finish(self._session.open(target, pieces, TAR)), from_path)
+        answer = self._http.finish(self._http.open(_with_query("/fs/extract", request), pieces, TAR))
+        extracted = from_json(ExtractResponse, answer)
+        failed = tuple(Failed(path_text(one.path), one.message) for one in extracted.failed)
+        return Extracted(extracted.files, extracted.bytes, failed)
 
     def checksum(
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
@@ -129,34 +311,32 @@ class Files(Group):
         """Return the SHA-256, in hexadecimal, of the files in a directory, or of ``members`` below it, by their paths.
         The machine computes them. Links and unreadable files are left out.
         """
-        paths: Any = {"path": to_path(path), "members": [to_path(one) for one in members]}
-        found = self._post("/fs/checksum", connection=connection, **paths, **given(session=session))["entries"]
-        return {from_path(one["name"]): one["sha256"] for one in found}
+        answer = self._ask("/fs/checksum", _members(connection, path, members, session), ChecksumsResponse)
+        return {path_text(one.name): one.sha256 for one in answer.entries}
 
     def list(
         self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None
     ) -> list[FileEntry]:
         """List a directory, with ``recursive`` all below it too; names are paths relative to the directory."""
-        options = {**given(session=session), **({"recursive": True} if recursive else {})}
-        found = self._post("/fs/list", connection=connection, path=to_path(path), **options)["entries"]
-        return [FileEntry.read(one) for one in found]
+        request = ListFilesRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session)
+        return [FileEntry.of(one) for one in self._ask("/fs/list", request, ListResponse).entries]
 
     def glob(self, connection: str, pattern: str, *, session: str | None = None) -> Sequence[FileEntry]:
         """List the files whose paths ``pattern`` matches, with ``*``, ``?`` and ``[…]``; the names are their paths."""
-        found = self._post("/fs/glob", connection=connection, pattern=to_path(pattern), **given(session=session))
-        return [FileEntry.read(one) for one in found["entries"]]
+        request = GlobRequest(connection=connection, pattern=path_bytes(pattern), session=session)
+        return [FileEntry.of(one) for one in self._ask("/fs/glob", request, ListResponse).entries]
 
     def stat(self, connection: str, path: Path, *, follow: bool = True, session: str | None = None) -> FileEntry:
         """Describe a file."""
-        options = given(session=session)
-        return FileEntry.read(
-            self._post("/fs/stat", connection=connection, path=to_path(path), follow=follow, **options)
-        )
+        request = StatRequest(connection=connection, path=path_bytes(path), follow=follow, session=session)
+        return FileEntry.of(self._ask("/fs/stat", request, EntryResponse))
 
     def remove(self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None) -> None:
         """Remove a file or directory."""
-        options = given(session=session)
-        self._post("/fs/remove", connection=connection, path=to_path(path), recursive=recursive, **options)
+        self._tell(
+            "/fs/remove",
+            RemovePathRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session),
+        )
 
     def mkdir(
         self,
@@ -168,12 +348,54 @@ class Files(Group):
         session: str | None = None,
     ) -> None:
         """Make a directory."""
-        options = given(mode=None if mode is None else f"{mode:04o}", session=session)
-        self._post("/fs/mkdir", connection=connection, path=to_path(path), parents=parents, **options)
+        self._tell(
+            "/fs/mkdir",
+            MkdirRequest(connection=connection, path=path_bytes(path), mode=mode, parents=parents, session=session),
+        )
 
     def move(
         self, connection: str, source: Path, target: Path, *, overwrite: bool = False, session: str | None = None
     ) -> None:
         """Rename a file within one machine."""
-        paths = {"source": to_path(source), "target": to_path(target)}
-        self._post("/fs/move", connection=connection, overwrite=overwrite, **paths, **given(session=session))
+        self._tell(
+            "/fs/move",
+            MoveRequest(
+                connection=connection,
+                source=path_bytes(source),
+                target=path_bytes(target),
+                overwrite=overwrite,
+                session=session,
+            ),
+        )
+
+    def _opened(self, path: str, request: Message) -> Download:
+        return Download(self._http.open(path, self._http.encoded(**given_json(request))))
+
+    def _sent(self, path: str, source: bytes | Source, progress: Progress | None, answer: type[M]) -> M:
+        """Send bytes, or a file in pieces, as the body of a request to ``path``."""
+        if isinstance(source, bytes):
+            return from_json(answer, self._http.send(path, source, BYTES))
+        upload = Upload(source, progress)
+        return from_json(answer, self._http.finish(self._http.open(path, upload, BYTES, upload.length)))
+
+
+def _members(connection: str, path: Path, members: Sequence[Path], session: str | None) -> MembersRequest:
+    below = list(map(path_bytes, members))
+    return MembersRequest(connection=connection, path=path_bytes(path), members=below, session=session)
+
+
+def _with_query(path: str, request: Message) -> str:
+    """Return the URL's path with ``request`` as its query, because the body is the file."""
+    members = given_json(request)
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in members.items()}
+    return f"{path}?{urlencode(texts)}"
+
+
+def path_bytes(path: Path) -> bytes:
+    """Return the bytes of a path; surrogates stand for bytes that are not UTF-8, as in :mod:`os`."""
+    return os.fspath(path).encode(errors="surrogateescape")
+
+
+def path_text(path: bytes) -> str:
+    """Return the path that consists of ``path``, the reverse of :func:`path_bytes`."""
+    return path.decode(errors="surrogateescape")

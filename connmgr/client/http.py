@@ -15,13 +15,11 @@ from connmgr.client.address import connection_to
 from connmgr.client.credentials import is_token
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
 from connmgr.client.listener import read_auth_file, stranger
+from connmgr.client.repeat import Remedy, repeated
 from connmgr.client.wire import SWITCHING, Body, BodySender, Headers, Response, WireError
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-
-Remedy = Callable[[ClientError, bytes], bool]
-"""Gets the error and the body of a refused request; returns whether to repeat the request."""
 
 
 class HttpSession:
@@ -57,6 +55,9 @@ class HttpSession:
         """Whether a handshake may follow the end of the session: not if the session is all that somebody has named."""
 
         self.remedy: Remedy | None = None
+        self.patience: Callable[[socket.socket], None] | None = None
+        """Called when a request was sent, before its answer is read; it may wait for the socket, and say so."""
+
         self.deadline: float | None = None
         self._answer_timeout = timeout
         self._connection = connection_to(base_url, timeout, None if foreign else auth_file)
@@ -119,12 +120,13 @@ class HttpSession:
         token is tested first. ``accept`` is the wanted media type.
         :raises ClientError: the answer is an error, or there is none.
         """
-        while True:
-            try:
-                return self._admitted(path, body, content_type, length, accept)
-            except ClientError as error:
-                if not isinstance(body, bytes) or self.remedy is None or not self.remedy(error, body):
-                    raise
+        if not isinstance(body, bytes):
+            return self._admitted(path, body, content_type, length, accept)
+        sent = body
+        return repeated(
+            lambda: self._admitted(path, sent, content_type, length, accept),
+            lambda error: self.remedy is not None and self.remedy(error, sent),
+        )
 
     def open_body(self, path: str, head: bytes, *, accept: str) -> tuple[Response, BodySender]:
         """Send ``head``, the beginning of a body, and return the answer and what sends the rest; as :meth:`open`.
@@ -136,21 +138,22 @@ class HttpSession:
         def send(headers: dict[str, str]) -> None:
             senders.append(self._connection.post_head(path, head, headers))
 
-        while True:
+        def ask() -> Response:
             # The daemon answers a stranger only when the whole body has come.
             if self.token is None:
                 self.shake_hands()
             else:
                 self.send("/daemon/version", b"{}")
-            try:
-                return self._asked(send, BYTES, accept), senders[-1]
-            except ClientError as error:
-                while senders:
-                    senders.pop().close()
-                # The daemon does not read the rest of a body that it refuses.
-                self._connection.close()
-                if self.remedy is None or not self.remedy(error, head):
-                    raise
+            return self._asked(send, BYTES, accept)
+
+        def remedied(error: ClientError) -> bool:
+            while senders:
+                senders.pop().close()
+            # The daemon does not read the rest of a body that it refuses.
+            self._connection.close()
+            return self.remedy is not None and self.remedy(error, head)
+
+        return repeated(ask, remedied), senders[-1]
 
     def _admitted(self, path: str, body: Body, content_type: str, length: int | None, accept: str | None) -> Response:
         fresh = self.token is None
@@ -262,8 +265,8 @@ class HttpSession:
             raise Unreachable(f"No daemon answers at {self.base_url}: {_reason(error)}", sent=False) from error
         if uid is not None:
             self._connection.close()
-            message = f"At {self.base_url} listens a program of another user (uid {uid}), not your daemon"
-            raise Unreachable(f"{message}; it was told nothing.", sent=False)
+            message = f"A program of another user (uid {uid}) listens at {self.base_url}, not your daemon"
+            raise Unreachable(f"{message}; nothing was sent to it.", sent=False)
 
     def _answered(self, send: Callable[[], None]) -> Response:
         connection = self._connection
@@ -273,6 +276,8 @@ class HttpSession:
             except (BrokenPipeError, ConnectionResetError):
                 # The daemon may have refused before the whole body was sent; then its answer can be read.
                 return connection.response()
+            if self.patience is not None and connection.sock is not None:
+                self.patience(connection.sock)
             return connection.response()
         except (OSError, WireError) as error:
             connection.close()

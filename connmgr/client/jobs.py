@@ -1,4 +1,4 @@
-"""``client.jobs``: commands that run on the far side independently of client and daemon.
+"""``client.jobs``: commands that run on the remote host independently of client and daemon.
 
 job = client.jobs.start(connection, "make -j4 all", name="nightly")
 for piece in job.stream():
@@ -14,17 +14,34 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from connmgr.client.endpoints import Group, Post, given, what_runs
 from connmgr.client.errors import Unreachable
+from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
-from connmgr.client.job_results import JobInfo, JobOutput, Orphan
-from connmgr.client.retry import RETRY_SECONDS, OnRetry, Retry, has_done_nothing, may_pass
+from connmgr.client.repeat import RETRY_SECONDS, OnRetry, Retry, is_safe_to_retry, is_transient
+from connmgr.contract import job as contract
+from connmgr.contract.job import (
+    JobInfo,
+    JobInputRequest,
+    JobKillRequest,
+    JobOrphansRequest,
+    JobOrphansResponse,
+    JobOutputRequest,
+    JobOutputResponse,
+    JobQueryRequest,
+    JobQueryResponse,
+    JobRemoveRequest,
+    JobRequest,
+    JobStartRequest,
+    JobStartResponse,
+    JobWaitRequest,
+)
+from connmgr.contract.message import M, from_json, given_json
 
 __all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
 
-WAIT_SECONDS = 25.0
+WAIT_SECONDS = float(contract.MAX_WAIT)
 """Longest wait for news that the daemon allows a request."""
 
 ANSWER_SECONDS = 120.0
@@ -39,11 +56,61 @@ PIECE_BYTES = 1 << 20
 class Input(Enum):
     """A value of ``stdin`` that is not a text."""
 
-    OPEN = "open"
+    OPEN = contract.OPEN
 
 
 OPEN: Final = Input.OPEN
 """The input comes later, by :meth:`Job.input`."""
+
+
+class JobOutput(NamedTuple):
+    """The output of a job from two offsets on.
+
+    ``next_stdout`` and ``next_stderr`` are the offsets to continue from, ``stdout_size`` and ``stderr_size`` the sizes
+    so far, all in bytes. ``ended`` means that no output follows, ``truncated`` that some was dropped. ``directory`` is
+    where the command ended, if that was asked for; the rest is as in :class:`JobInfo`.
+    """
+
+    stdout: bytes
+    stderr: bytes
+    next_stdout: int
+    next_stderr: int
+    ended: bool
+    truncated: bool
+    state: str
+    exit_code: int | None
+    stale: bool
+    stdout_size: int
+    stderr_size: int
+    directory: str | None = None
+
+    @classmethod
+    def of(cls, answer: JobOutputResponse) -> JobOutput:
+        """Return the output that an answer has in base64."""
+        stdout, stderr = answer.stdout, answer.stderr
+        return cls(
+            stdout=base64.b64decode(stdout.data),
+            stderr=base64.b64decode(stderr.data),
+            next_stdout=stdout.next,
+            next_stderr=stderr.next,
+            ended=stdout.eof and stderr.eof,
+            truncated=answer.truncated,
+            state=answer.state,
+            exit_code=answer.exit_code,
+            stale=answer.stale,
+            stdout_size=stdout.size,
+            stderr_size=stderr.size,
+            directory=answer.directory,
+        )
+
+
+class Orphan(NamedTuple):
+    """A job that the vault does not know; ``age`` is in seconds, None if its machine cannot tell."""
+
+    job: str
+    state: str
+    age: int | None
+    removed: bool
 
 
 class Jobs(Group):
@@ -74,22 +141,36 @@ class Jobs(Group):
     ) -> Job:
         """Start ``command``, or the program ``argv``, beside a running shell, and return the job.
 
-        The far side ends it after ``timeout`` seconds, and keeps its files ``keep`` seconds after its end. Starting
+        The remote host ends it after ``timeout`` seconds, and keeps its files ``keep`` seconds after its end. Starting
         again with the same ``key`` returns the first job, so a start whose answer was lost can be repeated. With
         ``tell_directory``, :attr:`JobOutput.directory` is where a ``command`` ended.
         """
-        fields = given(session=session, cwd=cwd, env=env, timeout=timeout, keep=keep, name=name, key=key)
-        fields |= what_runs(command, argv, saved)
-        fields |= given(tellDirectory=tell_directory, sendEnv=send_env, elevate=elevate)
+        # Text is sent as text, because a person who approves the job reads it; "open" as text would be the signal.
         if isinstance(stdin, Input):
-            fields["stdin"] = stdin.value
-        elif isinstance(stdin, str) and stdin != OPEN.value:
-            # As text, because a person who approves the job reads it.
-            fields["stdin"] = stdin
-        elif stdin is not None:
-            fields |= _encoded(stdin=stdin)
-        answer = self._post("/job/start", connection=connection, **fields)
-        return Job(self._post, self._session, answer["job"], answer.get("warning"))
+            given: dict[str, Any] = {"stdin": stdin.value}
+        elif stdin is None or (isinstance(stdin, str) and stdin != OPEN.value):
+            given = {"stdin": stdin}
+        else:
+            given = {"stdin": _base64(stdin), "encoding": "base64"}
+        given |= {} if keep is None else {"keep": keep}
+        request = JobStartRequest(
+            connection=connection,
+            command=command,
+            argv=words_of(argv),
+            saved=saved_of(saved),
+            session=session,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            name=name,
+            key=key,
+            tell_directory=bool(tell_directory),
+            send_env=send_env,
+            elevate=elevate_of(elevate),
+            **given,
+        )
+        answer = self._ask("/job/start", request, JobStartResponse)
+        return Job(self._post, self._session, answer.job, answer.warning)
 
     def get(self, id: str) -> Job:
         """Return the job ``id``, without asking the daemon."""
@@ -107,17 +188,25 @@ class Jobs(Group):
         max_age: float | None = None,
     ) -> list[JobInfo]:
         """Return the jobs that all filters match, oldest first; ages are in seconds since the start."""
-        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
-        more = given(states=None if states is None else list(states), name=name, minAge=min_age, maxAge=max_age)
-        return [JobInfo.read(one) for one in self._post("/job/query", **filters, **more)["jobs"]]
+        request = JobQueryRequest(
+            connection_filter=connection,
+            category_filter=category,
+            type_filter=type,
+            states=None if states is None else list(states),
+            name=name,
+            min_age=min_age,
+            max_age=max_age,
+        )
+        return self._ask("/job/query", request, JobQueryResponse).jobs
 
     def orphans(self, connection: str, *, remove: bool = False, min_age: float = 0.0) -> list[Orphan]:
         """Return the jobs on a machine that the vault does not know, begun at least ``min_age`` seconds ago.
         With ``remove``, ended ones are removed, including those of other vaults that use the same account.
         """
+        request = JobOrphansRequest(connection=connection, remove=remove, min_age=min_age)
         with self._session.answered_within(ANSWER_SECONDS):
-            answer = self._post("/job/orphans", connection=connection, remove=remove, minAge=min_age)
-        return [Orphan(**one) for one in answer["orphans"]]
+            answer = self._ask("/job/orphans", request, JobOrphansResponse)
+        return [Orphan(one.job, one.state, one.age, one.removed) for one in answer.orphans]
 
 
 class Job:
@@ -129,7 +218,7 @@ class Job:
     """
 
     def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
-        self._send = post
+        self._post = post
         self._session = session
         self.id = id
         self.warning = warning
@@ -139,7 +228,7 @@ class Job:
 
     def info(self) -> JobInfo:
         """Describe the job as it is now."""
-        return JobInfo.read(self._post("/job/info"))
+        return self._ask("/job/info", JobRequest(job=self.id), JobInfo)
 
     def output(
         self,
@@ -153,9 +242,16 @@ class Job:
         """Return the output from two offsets on, at most ``max_bytes`` of each stream.
         If there is none, wait up to ``wait`` seconds for some, or with ``until_exit`` only for the end.
         """
-        fields = {"stdout": stdout, "stderr": stderr, "maxBytes": max_bytes, "encoding": "base64"}
-        until = "exit" if until_exit else "output"
-        return JobOutput.read(self._post("/job/output", wait, wait=wait, until=until, **fields))
+        request = JobOutputRequest(
+            job=self.id,
+            stdout=stdout,
+            stderr=stderr,
+            wait=wait,
+            until="exit" if until_exit else "output",
+            max_bytes=max_bytes,
+            encoding="base64",
+        )
+        return JobOutput.of(self._ask("/job/output", request, JobOutputResponse, wait))
 
     def stream(
         self, stdout: int = 0, stderr: int = 0, *, retry_timeout: float = RETRY_TIMEOUT, on_retry: OnRetry | None = None
@@ -164,7 +260,7 @@ class Job:
 
         :raises ClientError: the output was removed, or no attempt succeeded for ``retry_timeout`` seconds.
         """
-        retry = Retry(retry_timeout, on_retry, may_pass)
+        retry = Retry(retry_timeout, on_retry, is_transient)
         while True:
             began = time.monotonic()
             piece = retry.call(partial(self.output, stdout, stderr, wait=WAIT_SECONDS))
@@ -186,11 +282,12 @@ class Job:
     ) -> JobInfo:
         """Wait for the end, at most ``timeout`` seconds, and describe the job."""
         end = math.inf if timeout is None else time.monotonic() + timeout
-        retry = Retry(min(retry_timeout, end - time.monotonic()), on_retry, may_pass)
+        retry = Retry(min(retry_timeout, end - time.monotonic()), on_retry, is_transient)
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), WAIT_SECONDS)
-            info = JobInfo.read(retry.call(partial(self._post, "/job/wait", wait, wait=wait)))
+            request = JobWaitRequest(job=self.id, wait=wait)
+            info = retry.call(partial(self._ask, "/job/wait", request, JobInfo, wait))
             if info.ended is not None or time.monotonic() >= end:
                 return info
             if info.stale:
@@ -205,36 +302,38 @@ class Job:
     ) -> None:
         """Send more input to a job that was started with :data:`OPEN`; with ``eof`` end its input.
 
-        Return when the far side has stored the input, read or not. If there is no room because the job has not read
+        Return when the remote host has stored the input, read or not. If there is no room because the job has not read
         earlier input, try again for ``retry_timeout`` seconds.
         """
         content = data.encode() if isinstance(data, str) else data
-        retry = Retry(retry_timeout, on_retry, has_done_nothing)
+        retry = Retry(retry_timeout, on_retry, is_safe_to_retry)
         # Empty input counts as one piece too, because it may carry eof.
         for start in range(0, len(content) or 1, PIECE_BYTES):
-            fields = _encoded(data=content[start : start + PIECE_BYTES])
-            fields["eof"] = eof and start + PIECE_BYTES >= len(content)
-            retry.call(partial(self._post, "/job/input", **fields))
+            piece = _base64(content[start : start + PIECE_BYTES])
+            ends = eof and start + PIECE_BYTES >= len(content)
+            request = JobInputRequest(job=self.id, data=piece, encoding="base64", eof=ends)
+            retry.call(partial(self._tell, "/job/input", request))
             retry.succeeded()
 
     def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
         """Send a signal to all processes; after TERM, INT, HUP or QUIT, those left after ``grace`` seconds get KILL."""
-        self._post("/job/kill", signal=signal, grace=grace)
+        self._tell("/job/kill", JobKillRequest(job=self.id, signal=signal, grace=grace))
 
     def remove(self, *, force: bool = False) -> None:
-        """Remove a job that has ended, and its files on the far side; with ``force`` kill a running one first."""
-        self._post("/job/remove", force=force)
+        """Remove a job that has ended, and its files on the remote host; with ``force`` kill a running one first."""
+        self._tell("/job/remove", JobRemoveRequest(job=self.id, force=force))
 
-    def _post(self, path: str, seconds: float = 0.0, /, **fields: Any) -> Any:
-        """Send ``fields`` about this job to ``path``; the answer may take ``seconds`` longer than others."""
+    def _ask(self, path: str, request: JobRequest, answer: type[M], seconds: float = 0.0) -> M:
+        """Send a request, and return its answer, which may take ``seconds`` longer than others."""
+        return from_json(answer, self._tell(path, request, seconds))
+
+    def _tell(self, path: str, request: JobRequest, seconds: float = 0.0) -> Any:
         with self._session.answered_within(seconds + ANSWER_SECONDS):
-            return self._send(path, job=self.id, **fields)
+            return self._post(path, **given_json(request))
 
     def _unreachable(self) -> Unreachable:
         return Unreachable(f"The machine of the job {self.id} does not answer.", sent=True)
 
 
-def _encoded(**texts: str | bytes) -> dict[str, Any]:
-    """Return fields of bytes as the API takes them."""
-    contents = {name: text.encode() if isinstance(text, str) else text for name, text in texts.items()}
-    return {"encoding": "base64"} | {name: base64.b64encode(one).decode() for name, one in contents.items()}
+def _base64(data: str | bytes) -> str:
+    return base64.b64encode(data.encode() if isinstance(data, str) else data).decode()

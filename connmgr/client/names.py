@@ -16,13 +16,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from connmgr.client.errors import ClientError
-from connmgr.client.results import Connection, Name
 from connmgr.printable import visible
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+if TYPE_CHECKING:
+    from connmgr.contract.connection import ConnectionInfo as Connection
+    from connmgr.contract.connection import FoundName
+
+UUID = r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
+"""The pattern of a uuid; :func:`is_uuid` needs no regular expression, whose compilation every command would pay."""
 UNKNOWN = "unknown_connection"
 
 LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
@@ -41,9 +45,35 @@ MIN_LIKENESS = 0.6
 MIN_SHORT_CHARACTERS = 8
 """Hexadecimal digits at the beginning of a uuid that suffice for reading."""
 
-_PATTERN = re.compile(r"[*?\[]|\{[^}]*,")
-_WILDCARDS = re.compile(r"[*?{}\[\]!]+")
-_SHORT = re.compile(r"[0-9a-f]{8}[0-9a-f-]*", re.IGNORECASE)
+_PATTERN = r"[*?\[]|\{[^}]*,"
+_WILDCARDS = r"[*?{}\[\]!]+"
+_SHORT = r"[0-9A-Fa-f]{8}[0-9A-Fa-f-]*"
+_LITERALLY = {ord(character): f"[{character}]" for character in "*?[]{},"}
+_HEXADECIMAL = frozenset("0123456789ABCDEFabcdef")
+_HYPHENS = [8, 13, 18, 23]
+
+
+class Name(NamedTuple):
+    """The name of a connection; ``name`` and ``category`` are paths, the latter without the root.
+
+    ``usage`` is None if no installed plugin offers the type.
+    """
+
+    id: str
+    category: tuple[str, ...]
+    name: tuple[str, ...]
+    type: str
+    usage: str | None
+
+    @property
+    def path(self) -> str:
+        """The name as one text, ``web/root``."""
+        return "/".join(self.name)
+
+    @classmethod
+    def of(cls, id: str, found: FoundName) -> Name:
+        """Return the name that a query has found for the connection ``id``."""
+        return cls(id, found.category, tuple(found.name), found.type, found.usage_category)
 
 
 class Listing(Protocol):
@@ -53,9 +83,15 @@ class Listing(Protocol):
         """Return the names of the connections that all filters match."""
 
 
+def is_uuid(text: str) -> bool:
+    """Whether ``text`` is a uuid, in letters of either case."""
+    hyphens = [index for index, character in enumerate(text) if character == "-"]
+    return len(text) == 36 and hyphens == _HYPHENS and all(one in _HEXADECIMAL for one in text.replace("-", ""))
+
+
 def is_pattern(text: str) -> bool:
     """Whether ``text`` means all connections that it matches, not one that is called so."""
-    return bool(_PATTERN.search(text))
+    return bool(re.search(_PATTERN, text))
 
 
 def named(connections: Listing, name: str, *, category: str = "*", type: str = "*") -> list[Name]:
@@ -66,7 +102,7 @@ def named(connections: Listing, name: str, *, category: str = "*", type: str = "
     """
     if not all(map(is_text, (name, category, type))) or not name.strip():
         return []
-    if UUID.fullmatch(name):
+    if is_uuid(name):
         return [one for one in connections.names(category=category, type=type) if one.id == name.lower()]
     if "/" in name:
         found = connections.names(f"**/{escape(name)}", category=category, type=type)
@@ -86,11 +122,16 @@ def matching(connections: Listing, pattern: str, *, category: str = "*", type: s
     """Return the connections that ``pattern`` matches, in a matching category and of a matching type."""
     if not all(map(is_text, (pattern, category, type))):
         return []
+    return connections.names(**filters_of(pattern), category=category, type=type)
+
+
+def filters_of(pattern: str) -> dict[str, str]:
+    """Return the filters of :meth:`Listing.names` for the connections that ``pattern`` matches."""
     if "/" in pattern:
-        return connections.names(pattern, category=category, type=type)
+        return {"name": pattern}
     # Within a last name there is nothing that ** could match and * could not.
     last = re.sub(r"\*+", "*", pattern)
-    return connections.names(path="*" if last == "*" else f"**/{last}", category=category, type=type)
+    return {"path": "*" if last == "*" else f"**/{last}"}
 
 
 def find(
@@ -106,7 +147,7 @@ def find(
     :raises ClientError: ``unknown_connection``: no connection is meant, or several are, which are listed.
     """
     for name in names:
-        found = [name.lower()] if UUID.fullmatch(name) else [one.id for one in alone(named(connections, name), name)]
+        found = [name.lower()] if is_uuid(name) else [one.id for one in alone(named(connections, name), name)]
         if found:
             return found[0]
     raise _unknown(connections, names, accepts, noun, listing)
@@ -227,7 +268,7 @@ def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
     # Importing it takes longer than the comparison.
     from difflib import get_close_matches
 
-    plain = _WILDCARDS.sub("", word).lower()
+    plain = re.sub(_WILDCARDS, "", word).lower()
     if not plain:
         return ""
     folded = {name.lower(): shown for name, shown in meant.items()}
@@ -239,7 +280,7 @@ def did_you_mean(word: str, meant: Mapping[str, str]) -> str:
 
 def with_beginning(ids: Iterable[str], text: str) -> list[str]:
     """Return those of ``ids`` that begin with ``text``, at least 8 hexadecimal digits; only for commands that read."""
-    return [id for id in ids if id.startswith(text.lower())] if _SHORT.fullmatch(text) else []
+    return [id for id in ids if id.startswith(text.lower())] if re.fullmatch(_SHORT, text) else []
 
 
 def split_elevation(id: str) -> tuple[str, str]:
@@ -250,7 +291,7 @@ def split_elevation(id: str) -> tuple[str, str]:
 
 def escape(name: str) -> str:
     """Return a filter that matches ``name`` literally."""
-    return re.sub(r"[*?\[\]{},]", lambda found: f"[{found[0]}]", name)
+    return name.translate(_LITERALLY)
 
 
 def is_text(name: str) -> bool:

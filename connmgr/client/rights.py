@@ -1,13 +1,28 @@
-"""``/token``, ``/approval``, ``/command`` and ``/audit``; answers are dicts as in docs/API.md."""
+"""``/token``, ``/approval``, ``/command`` and ``/audit``; answers are dicts as in docs/API.md.
+
+:func:`described` shows the request of an approval to the person who decides.
+"""
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from connmgr.client.endpoints import Group
-from connmgr.client.results import to_time
+from connmgr.client.group import Group
+from connmgr.contract.approval import ApprovalDecideRequest, ApprovalQueryRequest, Verdict
+from connmgr.contract.audit import AuditForgetRequest
+from connmgr.contract.command import CommandNameRequest
+from connmgr.contract.token import (
+    TokenCheckRequest,
+    TokenLendRequest,
+    TokenOwnResponse,
+    TokenRenewRequest,
+    TokenRequest,
+)
+from connmgr.printable import visible
 
 
 class Rights(NamedTuple):
@@ -33,10 +48,8 @@ class Tokens(Group):
 
     def info(self) -> Rights:
         """Return the rights of this client's own token."""
-        told = self._post("/token/info")
-        expires = None if told["expires"] is None else to_time(told["expires"])
-        actions, scopes = frozenset(told["actions"]), tuple(told["scopes"])
-        return Rights(told["id"], told["name"], expires, scopes, actions, told["commands"])
+        own = self._ask("/token/info", None, TokenOwnResponse)
+        return Rights(own.id, own.name, own.expires, tuple(own.scopes), frozenset(own.actions), own.commands)
 
     def query(self) -> list[dict[str, Any]]:
         """Describe all tokens."""
@@ -44,24 +57,24 @@ class Tokens(Group):
 
     def check(self, path: str, request: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
         """Return the decision about a request to ``path`` with the token ``id``, by default this client's own."""
-        more = {} if id is None else {"id": id}
-        return dict(self._post("/token/check", path=path, request=dict(request), **more))
+        return dict(self._tell("/token/check", TokenCheckRequest(path=path, request=dict(request), id=id)))
 
     def renew(self, id: str, expires: float | datetime) -> dict[str, Any]:
         """Change the time when a token expires, and describe it."""
-        return dict(self._post("/token/renew", id=id, expires=_written(expires)))
+        # The field takes seconds, too.
+        return dict(self._tell("/token/renew", TokenRenewRequest(id=id, expires=cast("datetime", expires))))
 
     def lend(self, id: str, seconds: float | None = None, *, end: bool = False) -> dict[str, Any]:
         """Lend a token the use of the secrets that this session has unlocked, or end that, and describe the token.
 
         ``seconds`` is how long, by default as long as the token does not expire.
         """
-        more = {} if seconds is None else {"seconds": seconds}
-        return dict(self._post("/token/lend", id=id, end=end, **more))
+        request = TokenLendRequest(id=id, seconds=seconds, end=end)
+        return dict(self._tell("/token/lend", request))
 
     def revoke(self, id: str) -> None:
         """Make a token invalid for ever, and end what it runs."""
-        self._post("/token/revoke", id=id)
+        self._tell("/token/revoke", TokenRequest(id=id))
 
 
 class Approvals(Group):
@@ -69,13 +82,14 @@ class Approvals(Group):
 
     def query(self, states: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Describe the approvals that are in one of ``states``."""
-        more = {} if states is None else {"states": list(states)}
-        return list(self._post("/approval/query", **more)["approvals"])
+        request = None if states is None else ApprovalQueryRequest(states=list(states))
+        return list(self._tell("/approval/query", request)["approvals"])
 
     def decide(self, approval: str, decision: str, seconds: float | None = None) -> dict[str, Any]:
         """Decide ``once``, ``grant`` (for ``seconds``) or ``deny``, and describe the approval."""
-        more = {} if seconds is None else {"seconds": seconds}
-        return dict(self._post("/approval/decide", approval=approval, decision=decision, **more))
+        verdict = cast("Verdict", decision)
+        request = ApprovalDecideRequest(approval=approval, decision=verdict, seconds=cast("int | None", seconds))
+        return dict(self._tell("/approval/decide", request))
 
 
 class SavedCommands(Group):
@@ -91,7 +105,7 @@ class SavedCommands(Group):
 
     def remove(self, name: str) -> None:
         """Remove a saved command."""
-        self._post("/command/remove", name=name)
+        self._tell("/command/remove", CommandNameRequest(name=name))
 
 
 class AuditLog(Group):
@@ -113,7 +127,7 @@ class AuditLog(Group):
 
     def forget(self, log: str) -> None:
         """Have the vault forget a missing log, by its id (``trail`` in the answer of :meth:`verify`)."""
-        self._post("/audit/forget", trail=log)
+        self._tell("/audit/forget", AuditForgetRequest(trail=log))
 
 
 AuditTrail = AuditLog
@@ -122,3 +136,63 @@ AuditTrail = AuditLog
 
 def _written(expires: float | datetime) -> float | str:
     return expires.isoformat() if isinstance(expires, datetime) else expires
+
+
+def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
+    """Yield the lines that show a whole approval; the first has the token's name and ``when``."""
+    asked = dict(approval["asked"])
+    yield f"{quoted(approval['tokenName'])} asks{when}:"
+    yield f"  {asked.pop('action', 'something')} on {', '.join(map(quoted, asked.pop('names', [])))}"
+    grounds = {one.get("connection"): one for one in asked.pop("on", [])}
+    for id in asked.pop("connections", []):
+        yield f"    {visible(id)}"
+        yield from _ground(grounds.get(id))
+    if "terminal" in asked:
+        yield f"  terminal {'yes' if asked.pop('terminal') else 'no'}"
+    for change in asked.pop("moved", []):
+        yield f"  moved since it was asked before: {visible(change)}"
+    for member, value in asked.items():
+        yield f"  {visible(member)}"
+        yield from (f"    {line}" for line in _lines(value))
+    yield from beyond_ascii(json.dumps(approval, ensure_ascii=False))
+
+
+def _ground(ground: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the lines that show where a request runs on one connection."""
+    if ground is None:
+        return
+    hosts, user = ground.get("hosts") or [], ground.get("user")
+    yield f"    host {', then '.join(map(quoted, hosts)) or 'the machine of the daemon'}"
+    yield f"    user {quoted(user) if user else 'of the login there' if hosts else 'of the daemon'}"
+    if "directory" in ground:
+        directory = ground["directory"]
+        yield f"    directory {quoted(directory) if directory else 'where a new shell starts'}"
+    for name, value in (ground.get("variables") or {}).items():
+        yield f"    {visible(name)} of the shell {'is no longer exported' if value is None else quoted(value)}"
+    if others := ground.get("otherVariables"):
+        yield f"    further variables of the shell {', '.join(map(visible, others))}"
+
+
+def beyond_ascii(text: str) -> Iterator[str]:
+    """Yield lines that name the characters of ``text`` beyond ASCII, which may look like others."""
+    beyond = sorted({c for c in text if not c.isascii()})
+    if beyond:
+        yield "  characters beyond ASCII, which may look like others"
+        yield from (f"    U+{ord(c):04X} {unicodedata.name(c, 'without a name')}" for c in beyond)
+
+
+def quoted(value: object) -> str:
+    """Return a value as JSON, with escapes for characters that control a terminal or reorder text."""
+    return visible(json.dumps(value, ensure_ascii=False))
+
+
+def _lines(value: object) -> Iterator[str]:
+    """Yield the lines of one member, each word quoted."""
+    if isinstance(value, Mapping):
+        yield from (f"{quoted(str(name))} = {quoted(one)}" for name, one in value.items())
+    elif isinstance(value, list):
+        yield from map(quoted, value)
+    elif isinstance(value, str) and "\n" in value:
+        yield from map(quoted, value.splitlines(keepends=True))
+    else:
+        yield quoted(value)

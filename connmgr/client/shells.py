@@ -1,31 +1,48 @@
-"""``/shell`` of the client: commands, their output, and the shells that run them."""
+"""``/shell`` of the client: commands, and the shells that run them."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypedDict, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome, Read
-from connmgr.client.endpoints import Group, Post, given, what_runs
-from connmgr.client.errors import Answer
+from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
-from connmgr.client.results import ListedShell, RawResult, Result, ShellInfo
-from connmgr.client.stream import LINES, Feeding, Stream
+from connmgr.client.output import (
+    WHOLE_BYTES,
+    AnyOutcome,
+    Broadcast,
+    Input,
+    Outcome,
+    RawOutcome,
+    RawResult,
+    Result,
+    Stream,
+    is_whole,
+    run,
+)
+from connmgr.contract.message import given_json
+from connmgr.contract.shell import (
+    Address,
+    BroadcastLine,
+    BroadcastRequest,
+    ExecRequest,
+    ExecResponse,
+    ListRequest,
+    PipeRequest,
+    RunningCommandInfo,
+    ShellInfo,
+    ShellStatus,
+    StartRequest,
+    StopRequest,
+)
+from connmgr.contract.shell import ListedShell as ShellListed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from connmgr.client.pipe import Pipe
-
-
-WHOLE_BYTES = 1 << 20
-"""Most input that is sent with the request; more is streamed."""
-
-PIECE_BYTES = 64 << 10
-
-Input = bytes | IO[bytes] | Iterable[bytes]
-"""The input of a command: all of it, a file, or pieces."""
 
 
 class Options(TypedDict, total=False):
@@ -51,6 +68,48 @@ class Options(TypedDict, total=False):
     elevate: Mapping[str, str] | None
 
 
+class BroadcastOptions(Options, total=False):
+    """The options of a command on many connections, beside those of one.
+
+    The filters ``connection``, ``category`` and ``type`` choose connections in place of their ids. ``parallel`` is how
+    many run the command at a time. With ``start`` False, no shell is started.
+    """
+
+    connection: str | None
+    category: str | None
+    type: str | None
+    parallel: int | None
+
+
+class ListedShell(NamedTuple):
+    """A running shell with its process and directory, and since when it and its command run, by the daemon's clock.
+
+    ``running`` is its command, unless there is none, or this client may not see it.
+    """
+
+    status: ShellStatus
+    pid: int
+    directory: str
+    since: datetime
+    running_since: datetime | None
+    running: RunningCommandInfo | None
+
+    @property
+    def command_seconds(self) -> float | None:
+        """Seconds for which its command has run, None without a command."""
+        if self.running_since is None:
+            return None
+        return max(0.0, self.status.uptime - (self.running_since - self.since).total_seconds())
+
+    @classmethod
+    def read(cls, members: Mapping[str, Any]) -> ListedShell:
+        """Return what an answer says about a shell."""
+        shell = ShellListed.read(members)
+        directory = shell.directory.decode(errors="surrogateescape")
+        status = ShellStatus.read(members)
+        return cls(status, shell.pid, directory, shell.since, shell.running_since, shell.running)
+
+
 class Shells(Group):
     """``/shell``; without a ``session``, the connection's own shell is used."""
 
@@ -60,27 +119,21 @@ class Shells(Group):
 
     def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
         """Start a shell, unless one runs, and describe it."""
-        return ShellInfo.read(self._post("/shell/start", connection=connection, **given(session=session)))
+        return self._ask("/shell/start", StartRequest(connection=connection, session=session), ShellInfo)
 
     def ensure(self, connection: str, *, session: str | None = None) -> bool:
         """Start a shell, unless one runs; return whether it had been lost, so that directory and variables are new."""
-        answer = self._post("/shell/start", connection=connection, tellRestarted=True, **given(session=session))
-        return bool(answer.get("restarted", False))
+        request = StartRequest(connection=connection, session=session, tell_restarted=True)
+        return bool(self._ask("/shell/start", request, ShellInfo).restarted)
 
     def exec(
         self, connection: str, command: str | None = None, *, stdin: str | None = None, **options: Unpack[Options]
     ) -> Result:
         """Run a command (:class:`Options`); raise :class:`connmgr.client.ClientError` if it does not run to its end."""
         if stdin is not None and len(stdin) > WHOLE_BYTES:
-            result = self.exec_bytes(connection, command, stdin=stdin.encode(), **options)
-            return Result(
-                result.exit_code,
-                result.stdout.decode(errors="replace").removesuffix("\n"),
-                result.stderr.decode(errors="replace").removesuffix("\n"),
-                result.truncated,
-                result.restarted,
-            )
-        return Result.read(self._post("/shell/exec", **_fields(connection, command, stdin=stdin, **options)))
+            return self.exec_bytes(connection, command, stdin=stdin.encode(), **options).as_text
+        request = _exec(connection, command, stdin=stdin, **options)
+        return Result.of(self._ask("/shell/exec", request, ExecResponse))
 
     def exec_bytes(
         self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
@@ -89,30 +142,17 @@ class Shells(Group):
 
         With input beyond 1 MiB, or from a file or an iterator, the output is collected here, without a limit.
         """
-        if not _is_whole(stdin):
+        if not is_whole(stdin):
             with self.stream(connection, command, stdin=stdin, **options) as stream:
                 return stream.collected()
-        fields = _fields(connection, command, **_bytes(stdin), **options)
-        return RawResult.read(self._post("/shell/exec", **fields))
+        request = _exec(connection, command, stdin=_base64(stdin), encoding="base64", **options)
+        return RawResult.of(self._ask("/shell/exec", request, ExecResponse))
 
     def stream(
         self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
     ) -> Stream:
-        """Run a command, and return its output as it comes, in bytes without a limit; raises as :meth:`exec`.
-
-        ``stdin`` is bytes, a file or an iterator of bytes, of any size. A file or iterator is read in another thread
-        while the output is iterated, from the time that the command has begun until it ends, as fast as the command
-        reads; what it raises, the iteration raises.
-        """
-        # It returns after the first output, or when a command with input has begun. Errors of a command that has begun
-        # are raised by the iteration.
-        if not _is_whole(stdin):
-            assert stdin is not None, "no input is whole"  # noqa: S101
-            head = self._http.encoded(encoding="base64", **_fields(connection, command, **options)) + b"\n"
-            response, sender = self._http.open_body("/shell/exec", head, accept=LINES)
-            return Stream(response, Feeding(sender, _pieces(stdin)))
-        fields = _fields(connection, command, **_bytes(stdin), **options)
-        return Stream(self._http.open("/shell/exec", self._http.encoded(**fields), accept=LINES))
+        """Run a command, and return its output as it comes, as :func:`connmgr.client.output.run` does."""
+        return run(self._http, given_json(_exec(connection, command, **options)), stdin)
 
     def pipe(
         self,
@@ -126,92 +166,108 @@ class Shells(Group):
     ) -> Pipe:
         """Run ``command`` in the login shell, or ``argv``, or the login shell, apart from the connection's shells.
 
-        With ``tcp`` it is a stream from the far side to that host and port. ``pty=True`` gives it a terminal of the
+        With ``tcp`` it is a stream from the remote host to that host and port. ``pty=True`` gives it a terminal of the
         kind ``term`` with ``columns`` and ``rows``. An error of its start is raised by the first read.
         """
         from connmgr.client.pipe import open_pipe
 
-        to = None if tcp is None else {"host": tcp[0], "port": tcp[1]}
-        run = {**what_runs(command, argv, saved), **given(tcp=to, sendEnv=terminal.pop("send_env", None))}
-        return open_pipe(self._http, {"connection": connection, **run, **terminal})
+        request = PipeRequest(
+            connection=connection,
+            command=command,
+            argv=words_of(argv),
+            saved=saved_of(saved),
+            tcp=None if tcp is None else Address(host=tcp[0], port=tcp[1]),
+            **terminal,
+        )
+        return open_pipe(self._http, request)
 
     def broadcast(
         self,
         command: str | None = None,
         connections: Sequence[str] | None = None,
         *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
-        connection: str | None = None,
-        category: str | None = None,
-        type: str | None = None,
-        parallel: int | None = None,
-        start: bool | None = None,
         stdin: str | None = None,
-        **options: Any,
+        **options: Unpack[BroadcastOptions],
     ) -> Broadcast[Outcome]:
-        """Run a command on many connections at once, and return their outcomes as they come.
-        ``connections`` or the filters choose them, ``parallel`` at a time; ``start`` False starts no shells.
-        """
-        filters = {"connectionFilter": connection, "categoryFilter": category, "typeFilter": type}
-        fields = {"connections": connections, "parallel": parallel, "start": start, "stdin": stdin}
-        return self._broadcast(Outcome.read, **what_runs(command, argv, saved), **fields, **filters, **options)
+        """Run a command on many connections (:class:`BroadcastOptions`), and return their outcomes as they come."""
+        return self._broadcast(Outcome.of, _broadcast(command, connections, stdin=stdin, **options))
 
     def broadcast_bytes(
         self,
         command: str | None = None,
         connections: Sequence[str] | None = None,
         *,
-        argv: Sequence[str] | None = None,
-        saved: Mapping[str, Any] | None = None,
         stdin: bytes | None = None,
-        **options: Any,
+        **options: Unpack[BroadcastOptions],
     ) -> Broadcast[RawOutcome]:
         """Like :meth:`broadcast`, with input and output as bytes."""
-        fields = {"connections": connections, **_bytes(stdin)}
-        return self._broadcast(RawOutcome.read, **what_runs(command, argv, saved), **fields, **options)
+        request = _broadcast(command, connections, stdin=_base64(stdin), encoding="base64", **options)
+        return self._broadcast(RawOutcome.of, request)
 
-    def _broadcast(self, read: Callable[[Answer], Read], **fields: Any) -> Broadcast[Read]:
-        sent = given(sendEnv=fields.pop("send_env", None))
-        response = self._http.open("/shell/broadcast", self._http.encoded(**sent, **given(**fields)))
+    def _broadcast(
+        self, read: Callable[[BroadcastLine], AnyOutcome], request: BroadcastRequest
+    ) -> Broadcast[AnyOutcome]:
+        response = self._http.open("/shell/broadcast", self._http.encoded(**given_json(request)))
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:
         """Describe the running shells, of one connection or all."""
-        found = self._post("/shell/list", **given(connection=connection))["shells"]
-        return [ListedShell.read(one) for one in found]
+        answer = self._tell("/shell/list", ListRequest(connection=connection))
+        return [ListedShell.read(one) for one in answer["shells"]]
 
     def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
         """Stop a shell, or all shells of the connection."""
-        options = {"all": True} if all else {}
-        self._post("/shell/stop", connection=connection, **given(session=session), **options)
+        self._tell("/shell/stop", StopRequest(connection=connection, session=session, all=all))
 
 
-def _fields(
+def _exec(
     connection: str,
     command: str | None,
     *,
     argv: Sequence[str] | None = None,
     saved: Mapping[str, Any] | None = None,
+    elevate: Mapping[str, str] | None = None,
     **options: Any,
-) -> dict[str, Any]:
-    sent = given(sendEnv=options.pop("send_env", None))
-    return {"connection": connection, **what_runs(command, argv, saved), **sent, **given(**options)}
+) -> ExecRequest:
+    return ExecRequest(
+        connection=connection,
+        command=command,
+        argv=words_of(argv),
+        saved=saved_of(saved),
+        elevate=elevate_of(elevate),
+        **_given(options),
+    )
 
 
-def _is_whole(stdin: Input | None) -> TypeGuard[bytes | None]:
-    """Whether input can be sent with the request."""
-    return stdin is None or (isinstance(stdin, bytes) and len(stdin) <= WHOLE_BYTES)
+def _broadcast(
+    command: str | None,
+    connections: Sequence[str] | None,
+    *,
+    argv: Sequence[str] | None = None,
+    saved: Mapping[str, Any] | None = None,
+    elevate: Mapping[str, str] | None = None,
+    connection: str | None = None,
+    category: str | None = None,
+    type: str | None = None,
+    **options: Any,
+) -> BroadcastRequest:
+    return BroadcastRequest(
+        command=command,
+        argv=words_of(argv),
+        saved=saved_of(saved),
+        elevate=elevate_of(elevate),
+        connections=None if connections is None else list(connections),
+        connection_filter=connection,
+        category_filter=category,
+        type_filter=type,
+        **_given(options),
+    )
 
 
-def _pieces(stdin: Input) -> Iterator[bytes]:
-    if isinstance(stdin, bytes):
-        return (stdin[start : start + PIECE_BYTES] for start in range(0, len(stdin), PIECE_BYTES))
-    # A buffered reader's read1 returns what a pipe has, where read would wait for more.
-    read = getattr(stdin, "read1", None) or getattr(stdin, "read", None)
-    return iter(stdin) if read is None else iter(lambda: read(PIECE_BYTES), b"")
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None; their defaults are not None for all."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _bytes(stdin: bytes | None) -> dict[str, str | None]:
-    """Return the fields of a command with bytes as input and output."""
-    return {"encoding": "base64", "stdin": None if stdin is None else base64.b64encode(stdin).decode()}
+def _base64(stdin: bytes | None) -> str | None:
+    return None if stdin is None else base64.b64encode(stdin).decode()

@@ -7,10 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from connmgr.client.endpoints import Group, Post, given, what_runs
+from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
-from connmgr.client.pipe import Pipe
-from connmgr.client.websocket import open_websocket
+from connmgr.client.pipe import Pipe, open_websocket
+from connmgr.contract.terminal import (
+    TerminalInputRequest,
+    TerminalOpenRequest,
+    TerminalOutputRequest,
+    TerminalOutputResponse,
+    TerminalQueryRequest,
+    TerminalRequest,
+    TerminalResizeRequest,
+    TerminalScreenRequest,
+    TerminalTicketResponse,
+)
 
 
 class TerminalOutput(NamedTuple):
@@ -49,10 +59,18 @@ class Terminals(Group):
         ``send_env`` are variables of the client's environment; those that the connection takes are set.
         ``elevate`` opens it by sudo as its ``user``.
         """
-        options = given(session=session, columns=columns, rows=rows, term=term, record=record)
-        options |= given(sendEnv=send_env, elevate=elevate)
-        answer = self._post("/terminal/open", connection=connection, **what_runs(command, argv, saved), **options)
-        return str(answer["terminal"])
+        sizes: dict[str, Any] = {"columns": columns, "rows": rows, "term": term, "record": record}
+        request = TerminalOpenRequest(
+            connection=connection,
+            command=command,
+            argv=words_of(argv),
+            saved=saved_of(saved),
+            session=session,
+            send_env=send_env,
+            elevate=elevate_of(elevate),
+            **{name: value for name, value in sizes.items() if value is not None},
+        )
+        return self._ask("/terminal/open", request, TerminalRequest).terminal
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
         """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open.
@@ -63,35 +81,42 @@ class Terminals(Group):
     def input(self, terminal: str, data: bytes) -> None:
         """Send input, like typed keys."""
         encoded = base64.b64encode(data).decode()
-        self._post("/terminal/input", terminal=terminal, data=encoded, encoding="base64")
+        self._tell("/terminal/input", TerminalInputRequest(terminal=terminal, data=encoded, encoding="base64"))
 
     def output(
         self, terminal: str, offset: int = 0, *, wait: float | None = None, max_bytes: int | None = None
     ) -> TerminalOutput:
         """Return output from ``offset`` on; ``wait`` is the longest wait for some, in seconds."""
-        options = given(wait=wait, maxBytes=max_bytes)
-        answer = self._post("/terminal/output", terminal=terminal, offset=offset, encoding="base64", **options)
-        return TerminalOutput(base64.b64decode(answer["data"]), answer["next"], answer["offset"], answer["eof"])
+        limits: dict[str, Any] = {"wait": wait, "max_bytes": max_bytes}
+        request = TerminalOutputRequest(
+            terminal=terminal,
+            offset=offset,
+            encoding="base64",
+            **{name: value for name, value in limits.items() if value is not None},
+        )
+        answer = self._ask("/terminal/output", request, TerminalOutputResponse)
+        return TerminalOutput(base64.b64decode(answer.data), answer.next, answer.offset, answer.eof)
 
     def screen(
         self, terminal: str, *, wait: float | None = None, since: int | None = None, contains: str | None = None
     ) -> dict[str, Any]:
         """Return the visible screen; ``wait`` up to so many seconds for output after ``since``, or for a text."""
-        options = given(wait=wait, since=since, contains=contains)
-        return dict(self._post("/terminal/screen", terminal=terminal, **options))
+        request = TerminalScreenRequest(terminal=terminal, wait=wait or 0, since=since, contains=contains)
+        return dict(self._tell("/terminal/screen", request))
 
     def resize(self, terminal: str, columns: int, rows: int) -> None:
         """Set the size, in characters."""
-        self._post("/terminal/resize", terminal=terminal, columns=columns, rows=rows)
+        self._tell("/terminal/resize", TerminalResizeRequest(terminal=terminal, columns=columns, rows=rows))
 
     def query(self, connection: str | None = None) -> list[dict[str, Any]]:
         """Describe the terminals, or those of the connections that the filter matches."""
-        return list(self._post("/terminal/query", **given(connectionFilter=connection))["terminals"])
+        request = TerminalQueryRequest(connection_filter="*" if connection is None else connection)
+        return list(self._tell("/terminal/query", request)["terminals"])
 
     def close(self, terminal: str) -> None:
         """End a terminal and all programs in it."""
-        self._post("/terminal/close", terminal=terminal)
+        self._tell("/terminal/close", TerminalRequest(terminal=terminal))
 
     def ticket(self, terminal: str) -> str:
         """Return a ticket with which a page of the browser can attach once."""
-        return str(self._post("/terminal/ticket", terminal=terminal)["ticket"])
+        return self._ask("/terminal/ticket", TerminalRequest(terminal=terminal), TerminalTicketResponse).ticket

@@ -5,7 +5,6 @@ Importing the standard library's client, which knows much more of HTTP, would ta
 
 from __future__ import annotations
 
-import re
 import select
 import socket
 import struct
@@ -23,14 +22,13 @@ SWITCHING = 101
 
 Body = bytes | IO[bytes] | Iterable[bytes]
 
-_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n]*)?\r?\n")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_IN_NAME = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_HEXADECIMAL = b"0123456789ABCDEFabcdef"
 _ONCE = {"content-length", "transfer-encoding"}
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WireError(Exception):
-    """The data from the other side is no answer, or is incomplete."""
+    """The data from the other side is not an answer, or is incomplete."""
 
 
 class SendError(Exception):
@@ -63,8 +61,8 @@ class Response:
         self._chunked = "transfer-encoding" in self.headers
         length = self.headers.get("content-length", "")
         if self._chunked and self.headers["transfer-encoding"].lower() != "chunked":
-            raise WireError("an answer in a coding that is not known")
-        if length and not re.fullmatch(r"[0-9]{1,18}", length):
+            raise WireError("an answer in an unknown transfer coding")
+        if length and not (length.isascii() and length.isdigit() and len(length) <= 18):
             raise WireError("an answer with a length that is not a number")
         # Bytes left of the body or of the chunk; None for a body that ends with the connection.
         self._left: int | None = 0 if self._chunked else int(length) if length else None
@@ -112,8 +110,8 @@ class Response:
             raise WireError("an answer whose chunks do not end")
         self._begun = True
         size = _line(self._file).partition(b";")[0].strip()
-        if not re.fullmatch(rb"[0-9A-Fa-f]{1,15}", size):
-            raise WireError("an answer with a chunk of no size")
+        if not 1 <= len(size) <= 15 or size.translate(None, _HEXADECIMAL):
+            raise WireError("an answer with a chunk whose size is malformed")
         self._left = int(size, 16)
         if self._left == 0:
             _headers(self._file)
@@ -267,10 +265,12 @@ class Connection:
         return response
 
     def _head(self, method: str, path: str, headers: dict[str, str]) -> bytes:
-        host = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode()
+        # The codec takes long to load, and does not change a name in ASCII.
+        name = self.host if self.host.isascii() else self.host.encode("idna").decode()
+        host = f"[{name}]" if ":" in name else name
         named = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
-        if " " in path or any(map(_UNSAFE.search, lines)):
+        if " " in path or any(map(_ends_line, lines)):
             raise ValueError("A request with a blank in its path, or a control character in a header.")
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
@@ -299,8 +299,8 @@ def _headers(file: IO[bytes]) -> Headers:
             return headers
         name, colon, value = line.partition(b":")
         known = name.decode("latin-1").lower()
-        if not colon or not _NAME.fullmatch(name) or (known in _ONCE and known in headers):
-            raise WireError("an answer with a header that is none of HTTP/1.1")
+        if not colon or not name or name.translate(None, _IN_NAME) or (known in _ONCE and known in headers):
+            raise WireError("an answer with a malformed header")
         headers[known] = value.strip().decode("latin-1")
     raise WireError("an answer with too many headers")
 
@@ -316,7 +316,14 @@ def _line(file: IO[bytes]) -> bytes:
 
 def _status(line: bytes) -> tuple[int, int]:
     """Return the minor version of HTTP and the status."""
-    found = _STATUS.fullmatch(line)
-    if found is None:
+    version, _, rest = line.removesuffix(b"\n").removesuffix(b"\r").partition(b" ")
+    status, _, reason = rest.partition(b" ")
+    known = version in (b"HTTP/1.0", b"HTTP/1.1") and len(status) == 3 and status.isdigit() and b"1" <= status < b"6"
+    if not known or b"\r" in reason:
         raise WireError("an answer that is not HTTP/1.1")
-    return int(found[1]), int(found[2])
+    return int(version[-1:]), int(status)
+
+
+def _ends_line(text: str) -> bool:
+    """Whether ``text`` contains a control character."""
+    return any(character < " " or character == "\x7f" for character in text)

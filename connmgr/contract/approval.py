@@ -40,15 +40,15 @@ class ApprovalInfo(Message):
         "`pending`; `once`: approved for one request; `granted`: approved repeatedly; `denied`; `used`: the one "
         "request was sent.",
     ]
-    token: Annotated[str, Uuid, "The token that asks."]
+    token: Annotated[str, Uuid, "The token that requested it."]
     token_name: Annotated[str, "The token's name."]
     asked: Annotated[
         Mapping[str, Any],
         "The whole request to decide about: the `action`, the uuids of the `connections`, their `names`, and the "
         "members of the request that decide what is done. `on` has for each connection the `hosts` that are dialled, "
         "the `user`, and of its shell the `directory` (null: where a new shell starts), changed `variables` that steer "
-        "programs, and the names of `otherVariables`. `terminal` says whether it gets one, `moved` what is different "
-        "since it was asked before. Empty once it was used.",
+        "programs, and the names of `otherVariables`. `terminal` says whether it gets a terminal, `moved` what has "
+        "changed since it was asked for the first time. Empty once it was used.",
     ]
     locked: Annotated[
         bool | None,
@@ -57,7 +57,7 @@ class ApprovalInfo(Message):
     ] = None
     created: Annotated[datetime, "When it was asked for."]
     expires: Annotated[datetime, "When the question or the decision expires."]
-    decided_by: Annotated[str | None, Uuid, "The token that decided; null: the owner, or nobody yet."]
+    decided_by: Annotated[str | None, Uuid, "The token that decided; null: the owner, or not decided yet."]
 
 
 class ApprovalQueryResponse(Message):

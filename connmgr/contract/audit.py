@@ -78,7 +78,7 @@ class KnownAuditLog(Message):
 
 
 class AuditVerifyResponse(Message):
-    sound: Annotated[bool, "Whether there are no faults in the logs that were read, and none is missing."]
+    sound: Annotated[bool, "True if the logs that were read have no faults, and no log is missing."]
     trail: Annotated[str | None, "The log's id; null if there are no entries."]
     entries: Annotated[int, "How many chained entries there are."]
     first: Annotated[int | None, "The number of the oldest one."]

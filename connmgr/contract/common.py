@@ -166,7 +166,7 @@ class CommandOptions(WhatRuns, SendsEnvironment):
 
 
 def check_base64(text: str | None, encoding: str, field: str) -> None:
-    """Raise :class:`Wrong` about ``field`` if its text must be base64 and is not."""
+    """Raise :class:`Wrong` about ``field`` if its text should be base64 and is not."""
     if encoding == "base64" and text is not None:
         try:
             base64.b64decode(text, validate=True)
@@ -175,5 +175,5 @@ def check_base64(text: str | None, encoding: str, field: str) -> None:
 
 
 def bytes_of(text: str, encoding: str) -> bytes:
-    """Return what a text of a checked request holds: base64, or itself in UTF-8."""
+    """Return the bytes of a text of a checked request: decoded from base64, or the text itself in UTF-8."""
     return base64.b64decode(text) if encoding == "base64" else text.encode()

@@ -172,7 +172,7 @@ class ConnectionInfo(Message):
         datetime, "When its shell was last used, to the minute; if never, when the connection was created."
     ]
     last_modified: Annotated[datetime, "When its name, data or category was last changed."]
-    state: Annotated[dict[str, Any], "The far side as it was last seen."]
+    state: Annotated[dict[str, Any], "The remote host as it was last seen."]
     cache: Annotated[
         dict[str, Any],
         "`sessionEnabled`, present once it was toggled: whether it shall be open. `setByToken`: the token that added "
@@ -273,11 +273,11 @@ class ConnectionRefreshResponse(Message):
         list[ONE_ID], "The connections that were added, one for each new container or other system found inside."
     ]
     gone: Annotated[list[ONE_ID], "The connections whose container or system was found inside before, but not now."]
-    skipped: Annotated[list[str], "Sentences: what was found inside of it and cannot be stored, and why."]
+    skipped: Annotated[list[str], "Sentences about systems inside of it that cannot be stored, with the reasons."]
 
 
 class ConnectionToggleRequest(Message):
-    connection: Annotated[str, ID, "The tunnel, or a connection whose far side can be started and stopped."]
+    connection: Annotated[str, ID, "The tunnel, or a connection whose remote host can be started and stopped."]
     state: Annotated[bool, "True opens or starts it, false closes or stops it."]
 
 
@@ -377,7 +377,7 @@ class AddOutcome(ConnectionAddResponse):
 
 class ApplyResponse(Message):
     added: Annotated[list[AddOutcome], "One for each entry of `add`, in their order."]
-    removed: Annotated[list[ONE_ID], "All removed connections, including those over others."]
+    removed: Annotated[list[ONE_ID], "All removed connections, including connections that ran over a removed one."]
 
 
 class HostKeyTrustRequest(Message):

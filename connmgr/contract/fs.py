@@ -15,7 +15,7 @@ QUERY_PATH = Fact("QUERY_PATH")
 QUERY_USER = Fact("QUERY_USER")
 """A wish to run as another user, given in a query by the user's name."""
 
-MOMENT = Fact("MOMENT")
+MOMENT = Fact("MOMENT", write=datetime.isoformat)
 """A time since 1970, with its offset from UTC."""
 
 Path = Annotated[bytes, PATH]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from connmgr.contract.message import SECRET, Length, Message, Wrong
+from connmgr.contract.message import SECRET, Length, Message, Wrong, members
 
 MAX_CREDENTIAL = 4096
 
@@ -30,16 +30,16 @@ class HandshakeAuth(Message):
         wanted = self.credentials.get(self.type.lower())
         if wanted is None:
             raise Wrong("Must be local, apiKey or token.", "type")
-        if wanted not in self:
+        given = members(self).keys() & self.credentials.values()
+        if wanted not in given:
             raise Wrong("Missing data for required field.", wanted)
-        for other in self.credentials.values():
-            if other != wanted and other in self:
-                raise Wrong(f"Not a field of type {self.type}.", other)
+        for other in sorted(given - {wanted}):
+            raise Wrong(f"Not a field of type {self.type}.", other)
 
     @property
     def credential(self) -> str:
         """The credential of the given type."""
-        return str(self[self.credentials[self.type.lower()]])
+        return str(members(self)[self.credentials[self.type.lower()]])
 
 
 class HandshakeClient(Message):

@@ -12,8 +12,8 @@ DAY = 86400
 MAX_WAIT = 25
 """Longest wait of a request in seconds: proxies between client and daemon often end requests after 30."""
 
-MAX_BYTES = 4 << 20
-"""Most bytes of a stream in one answer."""
+MIN_BYTES, MAX_BYTES = 16, 4 << 20
+"""The bounds of the most bytes of a stream in one answer."""
 
 KEEP_SECONDS = DAY
 LEAST_AGE_SECONDS = 60
@@ -53,7 +53,7 @@ class JobStartRequest(CommandOptions, ShellNamed, AwaitsApproval):
     timeout: Annotated[
         float | None,
         Range(0, 365 * DAY, above=True),
-        "Seconds until the far side ends the job. Without it: never.",
+        "Seconds until the remote host ends the job. Without it: never.",
     ] = None
     keep: Annotated[int, Range(0, 365 * DAY), "Seconds for which the job and its output are kept after its end."] = (
         KEEP_SECONDS
@@ -73,7 +73,7 @@ class JobRequest(Message):
 
 
 class JobStartResponse(JobRequest):
-    warning: Annotated[str | None, "Present where the far side may end the job when its user has logged out."] = None
+    warning: Annotated[str | None, "Present where the remote host may end the job when its user has logged out."] = None
 
 
 class JobOutputRequest(JobRequest):
@@ -83,7 +83,7 @@ class JobOutputRequest(JobRequest):
     until: Annotated[
         str, OneOf(("output", "exit")), "What counts as news: `output`: output or the end; `exit`: only the end."
     ] = "output"
-    max_bytes: Annotated[int, Range(16, MAX_BYTES), "Most bytes of each stream in one answer."] = 1 << 20
+    max_bytes: Annotated[int, Range(MIN_BYTES, MAX_BYTES), "Most bytes of each stream in one answer."] = 1 << 20
     encoding: Annotated[
         Encoding,
         "`utf-8`: text, cut between characters, undecodable bytes as U+FFFD. `base64`: byte by byte.",
@@ -100,8 +100,8 @@ class StreamResponse(Message):
 State = Annotated[
     str,
     SchemaMembers({"enum": [*UNDER_WAY, *ENDED]}),
-    "`starting`, `running`; at its end `exited`, `killed` (by `/job/kill`), `timed_out`, or `lost`: its far side was "
-    "restarted, or its files there have disappeared.",
+    "`starting`, `running`; at its end `exited`, `killed` (by `/job/kill`), `timed_out`, or `lost`: the remote host "
+    "was restarted, or its files there have disappeared.",
 ]
 Stale = Annotated[bool, "True if the machine could not be asked: the answer then shows the job as last seen."]
 EXIT_CODE = "The exit code, 128 + N if signal N ended the job; null if it runs or the code is unknown."

@@ -29,6 +29,7 @@ from connmgr.contract.message import (
     Pattern,
     Range,
     SchemaMembers,
+    members,
 )
 from connmgr.contract.message import Wrong as Wrong
 
@@ -49,6 +50,18 @@ MAX_PROCESS_COMMAND = 64 * 1024
 BODY = "body"
 """The value of ``input``: what follows the request's line is the command's input."""
 
+SFTP_SERVER = (
+    "/bin/sh",
+    "-c",
+    "for at in /usr/lib/openssh /usr/libexec/openssh /usr/libexec /usr/lib/ssh /usr/lib /usr/local/libexec; do "
+    'if [ -x "$at/sftp-server" ]; then exec "$at/sftp-server"; fi; done; '
+    "command -v sftp-server >/dev/null || { echo 'The host has no sftp-server.' >&2; exit 127; }; exec sftp-server",
+)
+"""The argv that runs a host's SFTP server, found where OpenSSH is installed; ssh's subsystem ``sftp`` is this."""
+
+STTY_WORD = Pattern(
+    r"(-?[a-z0-9]{2,8}|\^[?-_]|[0-9]{1,3})\Z", "Not a word for stty.", "^(-?[a-z0-9]{2,8}|\\^[?-_]|[0-9]{1,3})$"
+)
 TERM = Pattern(
     r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z", "Not the name of a terminal.", "^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 )
@@ -57,6 +70,10 @@ Restarted = Annotated[
     "Present, and true, if the shell had been lost and a new one was started, with a new directory and new variables.",
 ]
 Truncated = Annotated[bool | None, "Present, and true, if output beyond `max-output` was dropped."]
+
+
+LANGUAGES = ("sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "csh", "pwsh", "cmd", "unknown")
+"""The languages of shells, by their numbers in answers."""
 
 
 class OwnShell(Message):
@@ -70,8 +87,9 @@ class OwnShell(Message):
 
     def check(self) -> None:
         super().check()
+        given = members(self) if self.fresh else {}
         for name in ("session", "detachAfter"):
-            if self.fresh and name in self:
+            if name in given:
                 raise Wrong(f"Not together with {name}.", "fresh")
 
 
@@ -89,13 +107,12 @@ class ShellInfo(Message):
     dialect: Annotated[
         int,
         Json("shellDialect"),
-        "The language of commands: 0 sh, 1 bash, 2 dash, 3 ash, 4 zsh, 5 ksh, 6 fish, 7 csh, 8 pwsh, 9 cmd, "
-        "10 unknown.",
+        f"The language of commands: {', '.join(f'{number} {name}' for number, name in enumerate(LANGUAGES))}.",
     ]
     os_type: Annotated[str, "`linux`, `macos`, `bsd`, `solaris`, `aix`, `windows` or `unix`."]
     os_name: Annotated[str, "The system's name for itself."]
     tty_state: Annotated[str, "`none`; `merged`: stderr arrives within stdout; `pty`."]
-    temp: Annotated[str, "The far side's directory for temporary files: `$TMPDIR` or `/tmp`."]
+    temp: Annotated[str, "The remote host's directory for temporary files: `$TMPDIR` or `/tmp`."]
     restarted: Restarted = None
 
 
@@ -120,8 +137,8 @@ class ExecRequest(CommandOptions, ShellNamed, OwnShell, AwaitsApproval):
 
     def check(self) -> None:
         super().check()
-        for name in ("stdin", "detachAfter"):
-            if self.input is not None and name in self:
+        for name, value in (("stdin", self.stdin), ("detachAfter", self.detach_after)):
+            if self.input is not None and value is not None:
                 raise Wrong(f"Not together with {name}.", "input")
 
 
@@ -200,13 +217,6 @@ class ListedShell(ShellStatus):
         "The running command. A token sees those of its own clients, and of tokens that it created.",
     ] = None
 
-    @property
-    def command_seconds(self) -> float | None:
-        """Seconds for which its command has run, None without a command."""
-        if self.running_since is None:
-            return None
-        return max(0.0, self.uptime - (self.running_since - self.since).total_seconds())
-
 
 class ShellListResponse(Message):
     shells: Annotated[list[ListedShell], "The shells that run."]
@@ -236,11 +246,11 @@ class BroadcastRequest(CommandOptions, OwnShell, AwaitsApproval):
         "True starts shells that do not run or are lost. Otherwise their connections get `no_shell` or `shell_lost`.",
     ] = True
 
-    filters: ClassVar[tuple[str, ...]] = ("categoryFilter", "connectionFilter", "typeFilter")
-
     def check(self) -> None:
         super().check()
-        given = [name for name in self.filters if name in self]
+        filters = {"categoryFilter": self.category_filter, "connectionFilter": self.connection_filter}
+        filters["typeFilter"] = self.type_filter
+        given = [name for name, value in filters.items() if value is not None]
         if self.connections is None and not given:
             raise Wrong("Missing, and so is any filter.", "connections")
         if self.connections is not None and given:
@@ -276,7 +286,7 @@ class BroadcastLine(Message):
 class Address(Message):
     """A TCP port."""
 
-    host: Annotated[str, Length(1, 255), "As the far side names it."]
+    host: Annotated[str, Length(1, 255), "As the remote host names it."]
     port: Annotated[int, Range(1, 65535), "The TCP port."]
 
 
@@ -298,7 +308,13 @@ class PipeRequest(WhatRuns, SendsEnvironment, PtyFields):
         str | None,
         "A command in the language of the login shell. Without a command of any kind: the login shell itself.",
     ] = None
-    tcp: Annotated[Address | None, "Instead of a command: the address to which the far side opens a TCP stream."] = None
+    tcp: Annotated[Address | None, "Instead of a command: where the remote host opens a TCP stream to."] = None
     pty: Annotated[bool, "Gives the process a terminal; standard error then comes with the output."] = False
     env: Annotated[Environment | None, "Environment variables for the process."] = None
     agent: Annotated[bool, "False hides the ssh-agent that the connection forwards from the process."] = True
+    modes: Annotated[
+        list[Annotated[str, STTY_WORD]] | None,
+        Length(max=128),
+        "With `pty`: settings of the terminal before the process begins, as words of stty(1): `-ixon`, or `erase` and "
+        "`^H`. A system without stty has none of them.",
+    ] = None

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Final
 
 from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, check_base64
-from connmgr.contract.job import OFFSET, WAIT, WORDS
+from connmgr.contract.job import MIN_BYTES, OFFSET, WAIT, WORDS
 from connmgr.contract.message import FILTER, ID, INTERNAL, NUL, Length, Message, Range, SchemaMembers, Wrong
 from connmgr.contract.shell import MAX_PROCESS_COMMAND, MAX_SIDE, PtyFields
 
@@ -93,7 +93,7 @@ class TerminalInfo(TerminalRequest):
         str | None,
         SchemaMembers({"enum": ["active", "complete", "cut", "failed", None]}),
         "null: not recorded; `active`; `complete`, after the terminal's end; `cut`: the recording ended at "
-        "`max-recording`; `failed`: it could not be written.",
+        "`max-recording`, or at `max-recordings` of all; `failed`: it could not be written.",
     ]
 
 
@@ -128,7 +128,7 @@ class TerminalInputRequest(TerminalRequest):
 class TerminalOutputRequest(TerminalRequest):
     offset: Annotated[int, OFFSET, "The first byte to return: `next` of the previous answer."] = 0
     wait: Annotated[float, WAIT, "Seconds to wait for output, if there is none yet."] = 0
-    max_bytes: Annotated[int, Range(16, KEPT_BYTES), "Most bytes to return."] = 256 << 10
+    max_bytes: Annotated[int, Range(MIN_BYTES, KEPT_BYTES), "Most bytes to return."] = 256 << 10
     encoding: Annotated[
         Encoding, "`utf-8`: text, cut between characters, undecodable bytes as U+FFFD. `base64`: byte by byte."
     ] = "utf-8"

@@ -19,7 +19,7 @@ SCOPES: Mapping[str, str] = {
     "terminal": "Open and use terminals; what one runs needs `shell.argv` or `shell.any` too, a shell the latter.",
     "fs.read": "Read files and list directories.",
     "fs.write": "Write, move and remove files.",
-    "tunnel": "Open TCP streams from the far side, and tunnels.",
+    "tunnel": "Open TCP streams from the remote host, and tunnels.",
     "ssh.agent": "Use connections that forward an ssh-agent, and lend an agent for a login.",
     "secret.decrypt": "Open sealed secrets, and use them in the data of connections.",
     "approval.decide": "Decide what waits for approval.",
@@ -35,7 +35,7 @@ MAX_DAYS = 90
 MAX_FILTERS = 100
 """Most filters of each kind per token."""
 
-EXPIRY = Fact("EXPIRY")
+EXPIRY = Fact("EXPIRY", write=lambda expires: expires.isoformat() if isinstance(expires, datetime) else expires)
 """A time in the future: seconds from now, or a time with its zone."""
 
 LOAN = Fact("LOAN")

@@ -49,6 +49,8 @@ if sys.platform == "linux":
             self.close = self._epoll.close
 
         def add(self, descriptor: int) -> None:
+            # Not EPOLLIN: a client's next request would be reported until somebody reads it. Errors and a whole hang-up
+            # are reported unasked (epoll_ctl(2)).
             self._epoll.register(descriptor, select.EPOLLRDHUP)
 
         def remove(self, descriptor: int) -> None:

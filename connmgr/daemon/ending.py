@@ -7,10 +7,11 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from connmgr.api.account import note_loan
+from connmgr.api.context import note_loan
 from connmgr.audit.log import AuditLog
 from connmgr.errors import ConnmgrError, JobFinished
 from connmgr.jobs.jobs import Jobs
+from connmgr.multiplex.sockets import ControlSockets
 from connmgr.pipes.streams import Streams
 from connmgr.secrets.loans import Loan, Loans, loan_over
 from connmgr.secrets.principals import Access
@@ -29,7 +30,10 @@ GRACE_SECONDS = 2.0
 
 
 class Ending:
-    """Ends streams, terminals, tunnels and jobs; commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`)."""
+    """Ends streams, terminals, tunnels, control sockets and jobs.
+
+    Commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`).
+    """
 
     def __init__(
         self,
@@ -37,18 +41,20 @@ class Ending:
         streams: Streams,
         terminals: Terminals,
         tunnels: Tunnels,
+        sockets: ControlSockets,
         jobs: Jobs,
         loans: Loans,
         audit: AuditLog,
     ) -> None:
         self._vault, self._streams, self._terminals, self._jobs = vault, streams, terminals, jobs
-        self._tunnels, self._loans, self._audit = tunnels, loans, audit
+        self._tunnels, self._sockets, self._loans, self._audit = tunnels, sockets, loans, audit
 
     def __call__(self, reasons: Mapping[str, ConnmgrError], with_jobs: bool) -> None:
         """End all that tokens run, each for its reason; jobs, whose machines must be asked, are ended in a thread."""
         for token, why in reasons.items():
             self._streams.end([token], why)
         tokens = list(reasons)
+        self._sockets.end(tokens)
         for token, why in reasons.items():
             self._loans.end([token], f"the token is not valid: {why.message}")
         self._terminals.end(tokens)

@@ -16,14 +16,13 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from connmgr.api.auth import Caller
-from connmgr.daemon.channel import ClientChannel
+from connmgr.daemon.channel import RECEIVING_REST, ClientChannel, SuspendedChannels
 from connmgr.daemon.departures import Departures
-from connmgr.daemon.parked_channels import ParkedChannels
 from connmgr.daemon.parser import Bodies
-from connmgr.daemon.receiving import RECEIVING_REST
+from connmgr.daemon.process import collect_if_due
 from connmgr.daemon.threads import Threads
-from connmgr.daemon.unix_socket import UnixListener
 from connmgr.errors import StartupError
+from connmgr.processes import is_trusted, peer_uid
 from connmgr.shares import Computing, Rests, Shares
 
 QUICK_THREADS = 16
@@ -60,11 +59,14 @@ PENDING_OUTPUT_BYTES = 1024 * 1024
 
 RECEIVE_BYTES = 64 * 1024
 
+UNIX_ADDRESS = ("localhost", 0)
+"""The address shown for clients of the Unix socket, which have none."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens on ``host`` and ``port``; clients may connect before it is served.
 
-    :raises StartupError: the port is taken, or the address is none of this machine's.
+    :raises StartupError: the port is taken, or the address is not one of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -84,7 +86,11 @@ def bind(host: str, port: int) -> socket.socket:
             raise StartupError(
                 f"Port {port} of {host} is taken; stop what uses it, or choose another --port."
             ) from error
-        raise StartupError(f"Cannot listen on {host}, port {port}: {error.strerror}.") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise StartupError(
+                f"Cannot listen on {host}:{port}: not an address of this machine; choose another --host."
+            ) from error
+        raise StartupError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
     return bound
 
 
@@ -129,7 +135,7 @@ class Server(TcpWSGIServer):
         self._waking = threading.RLock()
         self._shut_down = False
         self._next_drop = 0.0
-        self.parked_channels = ParkedChannels()
+        self.suspended = SuspendedChannels()
         self.rests = Rests(RECEIVING_REST)
         self.departures = Departures()
         adjustments = _adjustments(bound, slots, max_body, listening=1 if beside is None else 2)
@@ -153,7 +159,8 @@ class Server(TcpWSGIServer):
             if left <= 0:
                 return
             self._drop()
-            pause = min(POLL_SECONDS, left, self.parked_channels.resume_due(), self._until_rested())
+            # Nobody wakes this thread for a deadline or the end of a rest, so it sleeps no longer than the next one.
+            pause = min(POLL_SECONDS, left, self.suspended.resume_due(), self._until_rested())
             wasyncore.loop(timeout=pause, use_poll=True, map=self._sockets, count=1)
 
     def _until_rested(self) -> float:
@@ -239,6 +246,9 @@ class Server(TcpWSGIServer):
         channels = list(self.active_channels.values())
         if now >= self._next_drop:
             self._next_drop = now + 1
+            # Streams and tunnels leave garbage too, without a request.
+            if self.computing.is_quiet:
+                collect_if_due(quiet=True)
             for channel in channels:
                 if channel.overdue(now):
                     channel.handle_close()
@@ -258,6 +268,43 @@ class Server(TcpWSGIServer):
         with self._waking:
             self._shut_down = True
         wasyncore.close_all(self._sockets)
+
+
+class UnixListener(wasyncore.dispatcher):
+    """Accepts clients of ``server`` on a bound Unix socket that run as this user or root, while it ``has_room``."""
+
+    def __init__(
+        self, server: TcpWSGIServer, bound: socket.socket, sockets: dict[int, Any], has_room: Callable[[], bool]
+    ) -> None:
+        super().__init__(bound, map=sockets)
+        self._server = server
+        self._sockets = sockets
+        self._has_room = has_room
+        self.accepting = True
+
+    def readable(self) -> bool:
+        return self._has_room()
+
+    def writable(self) -> bool:
+        return False
+
+    def handle_accept(self) -> None:
+        try:
+            accepted = self.accept()
+        except OSError:
+            return
+        if accepted is None:
+            return
+        connected = accepted[0]
+        try:
+            uid = peer_uid(connected)
+        except OSError:
+            connected.close()
+            return
+        if is_trusted(uid):
+            ClientChannel(self._server, connected, UNIX_ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
+        else:
+            connected.close()
 
 
 def _thread_shares(slots: int, threads: int) -> Shares:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
+from functools import partial
 from pathlib import Path
 
-from connmgr.api.account import holder, turns
-from connmgr.api.auth import Caller, Credentials, Scraper, Tokens
-from connmgr.api.counts import Counts
-from connmgr.api.services import Services
-from connmgr.api.slots import RequestSlots
-from connmgr.api.tickets import Tickets
+from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
+from connmgr.api.context import continuation, holder
+from connmgr.api.record import ENDED
+from connmgr.api.services import Counts, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
 from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
-from connmgr.daemon import apikey, metrics_token
-from connmgr.daemon.authfile import AuthFile
 from connmgr.daemon.ending import Ending
-from connmgr.daemon.stop import CLOSE_SECONDS, Stop
-from connmgr.errors import StartupError, UnknownJob
+from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
+from connmgr.daemon.process import CLOSE_SECONDS, Stop
+from connmgr.errors import ConnmgrError, StartupError, UnknownJob
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
 from connmgr.jobs.remote import RemoteHosts
 from connmgr.links.chain import ConnectionSecrets
 from connmgr.links.table import IdleLinks, LinkTable
+from connmgr.multiplex.config import KeptConfig, SshConfigs
+from connmgr.multiplex.sockets import ControlSockets
+from connmgr.paths import config_file
 from connmgr.pipes.streams import Streams
 from connmgr.registry import Registry
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.authorisation import Authorisation
-from connmgr.rights.grants import Grants
+from connmgr.rights.authorisation import Authorisation, Work
 from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.subjects import SubjectsOf, Work
+from connmgr.rights.tokens import Grants
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
@@ -43,6 +44,7 @@ from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
+from connmgr.vault.jobs import StoredJob
 
 logger = logging.getLogger("connmgr.daemon")
 
@@ -59,20 +61,25 @@ def open_services(
     names = SubjectNames(vault)
     audit = _open_audit(settings, vault, registry, names, cleanup)
     shells = _open_shells(settings, vault, registry, links, cleanup)
-    streams = Streams()
+    computing, pace = Computing(), Pace()
+    streams = Streams(computing, pace)
     cleanup.callback(streams.close, CLOSE_SECONDS)
     terminals = _open_terminals(settings, vault, links, streams, cleanup)
     tunnels = Tunnels(vault, registry, links, settings.start_timeout)
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
+    sockets = ControlSockets(streams.loop, tunnels, settings.auth_file.with_name("ssh"), str(settings.auth_file))
+    cleanup.callback(sockets.stop)
+    ssh_configs = SshConfigs(vault, registry)
+    kept_config = _open_kept_config(settings, vault, ssh_configs, sockets, cleanup)
     kept = IdleLinks()
     cleanup.callback(kept.let_go, 0.0)
     reach = RemoteHosts(links, kept)
     limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
-    jobs = _open_jobs(vault, reach, limits, kept, slots, cleanup)
+    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, cleanup)
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
     loans = Loans()
-    ending = Ending(vault, streams, terminals, tunnels, jobs, loans, audit)
+    ending = Ending(vault, streams, terminals, tunnels, sockets, jobs, loans, audit)
     loans.ended, loans.ended_since, loans.used = ending.loan_over, ending.end_borrowed, ending.loan_used
     cleanup.callback(loans.close)
     grants = _open_grants(vault, ending, cleanup)
@@ -88,6 +95,9 @@ def open_services(
         streams=streams,
         terminals=terminals,
         tunnels=tunnels,
+        sockets=sockets,
+        ssh_configs=ssh_configs,
+        kept_config=kept_config,
         jobs=jobs,
         orphans=OrphanJobs(vault, reach, jobs),
         authorisation=_authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells)),
@@ -101,8 +111,8 @@ def open_services(
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
         slots=slots,
-        pace=Pace(),
-        computing=Computing(),
+        pace=pace,
+        computing=computing,
         upgrades=Pace(),
         blobs=blobs,
         audit=audit,
@@ -129,11 +139,24 @@ def _open_shells(
     return shells
 
 
+def _open_kept_config(
+    settings: Settings, vault: Vault, configs: SshConfigs, sockets: ControlSockets, cleanup: contextlib.ExitStack
+) -> KeptConfig:
+    file = config_file(os.environ).with_name("ssh_config")
+    sender = Caller("connmgr ssh-config", Access(), time.monotonic())
+    kept = KeptConfig(vault, configs, sockets, file, settings.data_dir, sender, replace_private)
+    cleanup.callback(kept.close)
+    return kept
+
+
 def _open_terminals(
     settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
 ) -> Terminals:
     recordings = Recordings(
-        settings.data_dir / "recordings", limit=settings.max_recording, days=settings.recording_days
+        settings.data_dir / "recordings",
+        limit=settings.max_recording,
+        total=settings.max_recordings,
+        days=settings.recording_days,
     )
     limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
     terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
@@ -147,13 +170,27 @@ def _open_jobs(
     limits: JobLimits,
     kept: IdleLinks,
     slots: RequestSlots,
+    audit: AuditLog,
     cleanup: contextlib.ExitStack,
 ) -> Jobs:
     jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()))
     cleanup.callback(jobs.close, CLOSE_SECONDS)
-    keeper = Reaper(vault, jobs, reach, kept)
-    cleanup.callback(keeper.close, CLOSE_SECONDS)
+    reaper = Reaper(vault, jobs, reach, kept, partial(_record_end, vault, audit))
+    cleanup.callback(reaper.close, CLOSE_SECONDS)
     return jobs
+
+
+def _record_end(vault: Vault, audit: AuditLog, job: StoredJob) -> None:
+    """Record the end of a job in the audit log; the entry of the request that started it has the job's id, too."""
+    facts = {"event": ENDED, "connection": job.connection}
+    if job.token is not None:
+        facts["token"] = job.token
+        # Without the database the entry has the token's id alone.
+        with contextlib.suppress(ConnmgrError):
+            if (token := vault.tokens.get(job.token)) is not None:
+                facts["tokenName"] = token.body["name"]
+    outcome = {} if job.exit_code is None else {"exitCode": job.exit_code}
+    audit.record(facts, {}, {"job": job.id, "state": job.state, **outcome})
 
 
 def _open_audit(
@@ -192,7 +229,7 @@ def _open_tokens(
 
 def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
     key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
-    approvals = Approvals(vault.approvals, key, turns, lambda shown: requested(approval=shown))
+    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown))
     cleanup.callback(approvals.waiters.close)
     return approvals
 
@@ -211,13 +248,12 @@ def _authorisation(
         origin = terminals.origin_of(id)
         return None if origin is None else Work(origin.connection, origin.token)
 
-    subjects = SubjectsOf(registry, vault, {"job": job, "terminal": terminal})
-    return Authorisation(registry, vault, subjects, approvals, grounds.of)
+    return Authorisation(registry, vault, job, terminal, approvals, grounds.of)
 
 
 def _metrics_token(settings: Settings) -> str | None:
     try:
-        return metrics_token.read(settings.metrics_token_file) if settings.metrics_token_file else None
+        return read_metrics_token(settings.metrics_token_file) if settings.metrics_token_file else None
     except StartupError as error:
         logger.warning("The metrics token is not accepted. %s", error.message)
         return None
@@ -225,7 +261,7 @@ def _metrics_token(settings: Settings) -> str | None:
 
 def _api_key(data_dir: Path) -> str | None:
     try:
-        return apikey.read(data_dir)
+        return read_api_key(data_dir)
     except StartupError as error:
         logger.warning("The API key is not accepted. %s", error.message)
         return None

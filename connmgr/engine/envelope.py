@@ -58,6 +58,7 @@ _END = b";" + END + _STATUS
 # The subshell reports its end itself. If it was killed before that, its status is not 0, and the supervisor reports.
 _RENEWED = b")&&" + RENEW + b"||" + END + _STATUS
 _OUTPUT = b">&8 2>&9 8>&- 9>&-"
+# _cm_gone joins its two words: `_cm_gone c NONCE` prints ":NONCEc", and this text of the shell is not a mark itself.
 _REFUSED, _LOST = (GONE + b" %c " % letter.encode() for letter in (REFUSED, LOST))
 
 
@@ -156,6 +157,8 @@ def build_plain_envelope(command: Command, nonce: str, cookie: str) -> bytes | N
     mark, name = nonce.encode(), b"CONNMGR_COMMAND=" + cookie.encode()
     single = _single(command)
     if single:
+        # The assignment is in the environment of this program alone. Before a special builtin it would stay in the
+        # shell (POSIX.1-2017, 2.14); is_program and is_single exclude those.
         return _STREAMS + b" " + name + b" " + single + _END + mark + b"\n"
     if command.argv or not is_plain(command.text):
         return None
@@ -207,6 +210,8 @@ def _evaluated(dialect: Dialect, command: Command) -> Iterator[bytes]:
     text = command.text
     if dialect.hold:
         yield HOLD
+        # FREE is within `eval`: the shell saves the descriptors that it replaces when it redirects `eval`, and until
+        # then HOLD keeps it away from the numbers that scripts use.
         text = FREE + b"\n" + text
     yield _special(dialect) + b"eval " + dialect.quoted(text) + b" " + dialect.streams.encode()
 
@@ -232,7 +237,10 @@ def _printf(data: bytes) -> Iterable[bytes]:
 
 
 MAX_COMMAND_BYTES = 400
-"""Longest plain command that is checked, in bytes: checking a longer one takes more time than it could save."""
+"""Longest command that is checked for being plain, in bytes: checking takes longer than a subshell beyond that."""
+
+MAX_SINGLE_BYTES = 8 << 10
+"""The same for a command of one program: its words are matched in one piece, which stops all other threads."""
 
 BLANKS = b" \t\n"
 """Blanks around a command."""
@@ -274,7 +282,8 @@ _NEXT = re.compile(rb"[ \t\n]*" + _SIMPLE + rb"[ \t]*(?P<joint>\|\||&&|[|;\n]|\Z
 
 def is_single(text: bytes) -> bool:
     """Whether ``text`` is one program with simple words, which the supervisor may run without a subshell."""
-    match = _SINGLE.fullmatch(text.strip(BLANKS))
+    match = _SINGLE.fullmatch(text.strip(BLANKS)) if len(text) <= MAX_SINGLE_BYTES else None
+    # `sleep` is a builtin of ksh93 (93u+m/1.0.4): run by the supervisor itself, it could only be killed with it.
     return match is not None and match["program"] not in SHELLS_OWN | HARMLESS - INSTANT
 
 
@@ -380,6 +389,7 @@ class MarkedStream:
                 return
             tag = at + len(marker)
             line_end = data.find(b"\n", tag, tag + TAG_BYTES + 1)
+            # Without a bound, a remote host that sends a nonce and never a newline would have everything kept here.
             if line_end < 0 and len(data) - tag > TAG_BYTES:
                 raise UnknownMark
             self._keep(data, start, at)
@@ -392,6 +402,7 @@ class MarkedStream:
                 return
 
     def _possible_marker(self, data: bytes, start: int) -> int:
+        # The last colon is the only candidate: a nonce has none, so a marker has one, its first byte.
         at = data.rfind(b":", max(start, len(data) - len(self._marker) + 1))
         return len(data) - at if at >= 0 and self._marker.startswith(data[at:]) else 0
 
@@ -400,7 +411,7 @@ class MarkedStream:
         if match is None or (match["status"] and match["letter"]):
             raise UnknownMark
         if match["translated"]:
-            # The command has made the terminal translate newlines.
+            # The command has made the terminal translate newlines (ONLCR of termios(3)), in the state below as well.
             self._translated = True
         if match["letter"]:
             self._begin(match["letter"].decode())

@@ -34,7 +34,7 @@ def kill_supervisor(transport: Transport, pid: int, word: str, timeout: float) -
 
 
 def hang_up(transport: Transport, cookie: str, timeout: float) -> bool:
-    """Send HUP to all processes of the stream ``cookie``; return whether that could be done."""
+    """Send HUP to all processes of the stream ``cookie``; return whether the signal could be sent."""
     return _run(transport, script_argv(TREE.text + _HANG_UP.text, (cookie,)), timeout)
 
 
@@ -45,6 +45,7 @@ def _run(transport: Transport, argv: list[str], timeout: float) -> bool:
     try:
         channel = transport.open_channel(argv, timeout=timeout)
     except OperationError:
+        # Such as a server's MaxSessions. The caller tries again, and in the end abandons the session.
         return False
     try:
         # A start-up file may have replaced the shell by another one, which reads its commands from standard input.

@@ -49,7 +49,7 @@ ANSWER_BYTES = 8 << 10
 NOT_WHOLE = "The data did not arrive whole; repeat the transfer."
 
 Judge = Callable[[bytes], None]
-"""Decides about a program's question, and raises an error to refuse."""
+"""Gets the question of a program, such as the path that it is about to write, and raises an error to refuse."""
 
 Chunk = tuple[int, Iterable[bytes]]
 """Bytes that are sent together: their number, and their pieces."""
@@ -59,9 +59,9 @@ Chunk = tuple[int, Iterable[bytes]]
 class RemoteProgram:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
-    A ``fed`` program reads exactly the announced input from the channel; otherwise it fails, and the shell ends.
-    ``refusals`` are the errors that it may answer, by their codes. The first ``paths`` of its arguments after the
-    directory are what it works on, and named in these errors.
+    A ``fed`` program reads exactly the announced input from the channel; if less comes it fails, and the shell ends.
+    ``refusals`` are the errors that it may answer, by their codes. These errors name the files that it works on: the
+    first ``paths`` of its arguments after the directory.
     """
 
     name: str
@@ -108,9 +108,9 @@ class Exchange:
         self._subject = f"{subject}: " if subject else ""
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables, cancellation)
         self._channel = self._helper.channel
-        self._seen = bytearray()
+        self._received = bytearray()
         self._complaint = b""
-        self._held = self._status = b""
+        self._possible_end = self._status = b""
         self._answered = self._ended = self._over = False
 
     def __enter__(self) -> Exchange:
@@ -140,7 +140,7 @@ class Exchange:
         code, _, detail = facts.decode(errors="replace").partition(" ")
         refusal = self._refusals.get(code)
         if verdict != b"no" or refusal is None:
-            self._fail("The far side did not answer as it should.")
+            self._fail("The remote host did not answer as it should.")
         reason = f"{refusal.message} {in_one_line(detail)[:DETAIL_CHARACTERS]}".rstrip()
         raise type(refusal)(self._subject + reason)
 
@@ -155,21 +155,21 @@ class Exchange:
         self._sent(b"yes\n")
 
     def _answer_line(self, deadline: Deadline) -> bytes:
-        lead, looked = self.mark + b" ", 0
+        lead, searched = self.mark + b" ", 0
         while True:
-            at = self._seen.find(lead, looked)
-            looked = at if at >= 0 else max(0, len(self._seen) - len(lead) + 1)
+            at = self._received.find(lead, searched)
+            searched = at if at >= 0 else max(0, len(self._received) - len(lead) + 1)
             start = at + len(lead)
-            # A question contains a path, which may contain a newline.
-            last = b" " + self.mark + b"\n" if self._seen.startswith(b"ask ", start) else b"\n"
-            end = self._seen.find(last, start, start + ANSWER_BYTES) if at >= 0 else -1
+            # A question contains a path, which may contain a newline; its end is the mark, whose nonce no path has.
+            last = b" " + self.mark + b"\n" if self._received.startswith(b"ask ", start) else b"\n"
+            end = self._received.find(last, start, start + ANSWER_BYTES) if at >= 0 else -1
             if end >= 0:
-                line = bytes(self._seen[start:end])
-                del self._seen[: end + len(last)]
+                line = bytes(self._received[start:end])
+                del self._received[: end + len(last)]
                 return line
-            too_long = at >= 0 and len(self._seen) - start >= ANSWER_BYTES
-            if too_long or len(self._seen) > NOISE_BYTES or not self._more(deadline.left()):
-                self._fail("The far side did not answer as it should." + self._quoted_complaint())
+            too_long = at >= 0 and len(self._received) - start >= ANSWER_BYTES
+            if too_long or len(self._received) > NOISE_BYTES or not self._more(deadline.left()):
+                self._fail("The remote host did not answer as it should." + self._quoted_complaint())
 
     def send(self, pieces: Iterable[bytes], size: int) -> bool:
         """Write ``pieces`` of ``size`` bytes to the program; return False if it has ended: its next answer says why.
@@ -224,7 +224,7 @@ class Exchange:
             for start in range(0, len(data), SEND_BYTES):
                 self._channel.sendall(data[start : start + SEND_BYTES], STALL_SECONDS)
         except TimeoutError:
-            self._fail("The far side takes no more data.")
+            self._fail("The remote host stopped reading the data; try again.")
         except (EOFError, OSError):
             return False
         return True
@@ -232,26 +232,26 @@ class Exchange:
     def data(self, timeout: float = STALL_SECONDS) -> Iterator[bytes]:
         """Yield the program's output to its end; each piece must come within ``timeout`` seconds."""
         self._answered = False
-        while not self._over and (self._seen or self._more(timeout)):
-            piece, self._seen, self._held = self._held + self._seen, bytearray(), b""
+        while not self._over and (self._received or self._more(timeout)):
+            piece, self._received, self._possible_end = self._possible_end + self._received, bytearray(), b""
             if content := self._before_end(piece):
                 yield content
         # The helper is gone, so its last output does not mark the end.
-        if self._held:
-            content, self._held = self._held, b""
+        if self._possible_end:
+            content, self._possible_end = self._possible_end, b""
             yield content
 
     def arrives(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds; return whether there is output, or its end has come."""
         deadline = Deadline(timeout)
-        while not (self._seen or self._ended or self._over):
+        while not (self._received or self._ended or self._over):
             if deadline.passed:
                 return False
             self._receive(deadline)
         return True
 
-    def settle(self) -> None:
-        """Expect no more output except the program's end, with any status."""
+    def expect_end(self) -> None:
+        """Note that nothing follows but the program's end, with any status, so that its helper can be reused."""
         self._answered = True
 
     def succeeded(self) -> bool:
@@ -269,7 +269,7 @@ class Exchange:
             size = next((n for n in range(len(end) - 1, 0, -1) if piece.endswith(end[:n])), 0)
             at = len(piece) - size
         if not self._over:
-            self._held = piece[at:]
+            self._possible_end = piece[at:]
         return piece[:at]
 
     def _comes_to_its_end(self) -> bool:
@@ -289,7 +289,7 @@ class Exchange:
         deadline = Deadline(timeout)
         while not self._ended:
             if deadline.passed:
-                self._fail("The far side sends nothing any more.")
+                self._fail("The remote host stopped sending data; try again.")
             if self._receive(deadline):
                 return True
         return False
@@ -304,12 +304,12 @@ class Exchange:
         except OSError as error:
             raise errors.TransferFailed("The link broke during the transfer.") from error
         self._complaint = (self._complaint + stderr)[-DETAIL_CHARACTERS:]
-        self._seen += stdout
+        self._received += stdout
         return bool(stdout)
 
     def _quoted_complaint(self) -> str:
-        said = in_one_line(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]
-        return f" It printed: {said}" if said else ""
+        printed = in_one_line(self._complaint.decode(errors="replace"))[:DETAIL_CHARACTERS]
+        return f" It printed: {printed}" if printed else ""
 
     def _fail(self, reason: str) -> NoReturn:
         raise errors.TransferFailed(reason)
@@ -323,9 +323,9 @@ def _called(
     variables: Mapping[str, bytes] | None,
     cancellation: Cancellation,
 ) -> tuple[Helper, bytes]:
-    """Return a helper with the call written to it, and the call's mark.
+    """Write the call to a helper; return the helper and the call's mark.
 
-    :raises connmgr.errors.CommandCancelled: it was cancelled before that.
+    :raises connmgr.errors.CommandCancelled: the call was cancelled before that.
     """
     cancellation.require()
     helper = helpers.take()
@@ -344,14 +344,14 @@ def _called(
         return helper, helper.call(program, arguments, STALL_SECONDS, variables)
     except (EOFError, OSError) as error:
         helpers.end(helper)
-        raise errors.TransferFailed("The link broke, or the far side takes no data.") from error
+        raise errors.TransferFailed("The link broke, or the remote host takes no data.") from error
 
 
 @dataclass(eq=False)
 class Helper:
     """A shell that waits for calls on ``channel``.
 
-    ``programs`` are the parts of programs that it has read, ``variables`` the values that it has been given.
+    ``programs`` are the parts of programs that it has read, ``variables`` the values that earlier calls have set.
     """
 
     channel: Channel
@@ -361,7 +361,7 @@ class Helper:
 
     @classmethod
     def start(cls, transport: Transport, program: RemoteProgram, timeout: float) -> Helper:
-        """Start one that knows ``program``; raise OperationError if it takes longer than ``timeout`` seconds."""
+        """Start a helper that has read ``program``; raise OperationError if that takes longer than ``timeout`` s."""
         word = new_nonce()
         script = f"word={word}\n{''.join(program.parts)}{_LOOP.text}"
         channel = transport.open_channel(script_argv(script), timeout=timeout)
@@ -390,7 +390,7 @@ class Helper:
         statements = [name.encode() + b"=" + quote(value) for name, value in changed.items()]
         lead = [b"feed" if program.fed else b"run", program.name.encode(), mark.encode()]
         text = b";".join([*statements, b" ".join([*lead, *map(quote, words)])])
-        # The remote side can read most calls without starting a process.
+        # The remote host can read most calls without starting a process.
         line = None if unknown else as_words(text)
         call = b"as-is " + line if line is not None else IN_A_LINE.escape(unknown + text)
         self.channel.sendall(self._word.encode() + b" " + call + b"\n", timeout)
@@ -486,5 +486,6 @@ class Helpers:
         with self._lock:
             self._working.add(helper)
             closed = self._closed
+        # close() ran while this helper was being started, and did not see it; nobody else would close it.
         if closed:
             helper.channel.close()

@@ -20,10 +20,11 @@ from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError
 from connmgr.plugin import Channel, Transport
 
 FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.02, 1.0
-"""When a command that still runs is first looked after, and the interval of further looks.
+"""When a running command is first checked, and the interval of the checks after that.
 
-From the first look on, its client's leaving is reported. Shorter commands, the most, save that. A look also notices a
-token that has become invalid, and a shell that has ended while a background process keeps its streams open.
+Only from the first check on is the departure of its client noticed, which costs most commands nothing because they are
+shorter. A check also notices a token that has become invalid, and a shell that has ended while a background process
+keeps its streams open.
 """
 
 KILL_SECONDS = 20.0
@@ -60,7 +61,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a command: seconds, bytes kept of each stream, and the end of its client's interest."""
+    """The limits of a command: its seconds, the bytes of output to keep of each stream, and its cancellation."""
 
     timeout: float
     max_output: int
@@ -73,7 +74,7 @@ class CommandHost(Protocol):
     transport: Transport
 
     def guarded(self) -> AbstractContextManager[None]:
-        """Raise the error for the shell's end within the ``with`` block."""
+        """Turn the shell's end within the ``with`` block into an error."""
 
     def kill_tree(self, cookie: str, timeout: float) -> bool:
         """Kill all processes of the command; return whether that succeeded."""
@@ -81,8 +82,8 @@ class CommandHost(Protocol):
     def kill_shell(self, cookie: str) -> None:
         """Kill the shell and all that it runs, and close its channel: it is lost."""
 
-    def settle(self, running: RunningCommand) -> None:
-        """Take over the command's state, and raise the reason if it did not run."""
+    def store_state(self, running: RunningCommand) -> None:
+        """Store the state that the command left; raise the reason if it did not run."""
 
 
 def _always(_: float) -> bool:
@@ -102,6 +103,7 @@ class RunningCommand:
         self.cookie = cookie
         self.stdout = MarkedStream(nonce, limits.max_output)
         self.stderr = MarkedStream(nonce, limits.max_output, stderr=True)
+        # A terminal has one stream of output, so no end is to come on a second one.
         self.stderr.ended = channel.merged
         self._session = session
         self._channel = channel
@@ -131,7 +133,7 @@ class RunningCommand:
         """Yield ``(stdout, stderr)``, one of them empty, as output comes, to the end of the command.
 
         Bursts are joined (:class:`Joined`). While there is no ``room``, nothing is read, so the command waits for its
-        reader; its timeout continues. If it is killed then, unread output is dropped.
+        reader; its timeout continues. If it is killed meanwhile, unread output is dropped.
 
         Raises CommandTimeout or CommandCancelled after a kill, NoSuchDirectory or ShellLost.
         """
@@ -178,7 +180,7 @@ class RunningCommand:
         with self._session.guarded():
             for _ in self._killed():
                 pass
-            self._session.settle(self)
+            self._session.store_state(self)
 
     def _reads(self) -> Iterator[None]:
         """Read to the end of the command, or kill it; yield after each read."""
@@ -190,7 +192,7 @@ class RunningCommand:
                 reason = yield from self._watched(cancellation)
             if reason and not self.ended:
                 yield from self._killed()
-            self._session.settle(self)
+            self._session.store_state(self)
         if reason:
             raise self._interruption(reason)
 
@@ -209,7 +211,7 @@ class RunningCommand:
     def _until(
         self, deadline: float, cancellation: Cancellation = NEVER, first_look: float = FIRST_LOOK_SECONDS
     ) -> Generator[None, None, str]:
-        """Read until the command ends; return an empty text, or ``timeout`` or ``cancelled`` if it was not waited for.
+        """Read until the command ends, and return an empty text; or stop, and return ``timeout`` or ``cancelled``.
 
         ``deadline`` is a time of ``time.monotonic``; ``first_look`` are seconds from now. Yields after each read.
         :raises EOFError: the shell is gone.
@@ -243,6 +245,8 @@ class RunningCommand:
                 self._room = _always
 
     def _drop_without(self, room: Room, _: float) -> bool:
+        # A killed command must be read to its end, or its processes block on full pipes and do not end. A reader that
+        # takes nothing now loses the rest.
         if not room(0.0):
             self._drop_output()
         return True
@@ -281,7 +285,7 @@ class RunningCommand:
         if reason == "cancelled" and self.command.arriving is not None and self.command.arriving.failed:
             return CommandCancelled("The command's input broke off before its end, so the command was killed.")
         if reason == "cancelled":
-            return CommandCancelled("The client disconnected; the command was killed.")
+            return CommandCancelled(f"{self._limits.cancellation.reason}; the command was killed.")
         return CommandTimeout(
             f"The command ran longer than {self._limits.timeout:g} s and was killed.",
             self.stdout.output,
@@ -318,7 +322,7 @@ class _Killer:
             if self._over.is_set() or self._thread is not None:
                 return
             thread = threading.Thread(target=self._run, name="kill", daemon=True)
-            # Without a thread the reader itself kills, at its next look.
+            # If the system allows no further thread, the reader kills at its next check.
             with contextlib.suppress(RuntimeError):
                 thread.start()
                 self._thread = thread

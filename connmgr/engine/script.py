@@ -1,4 +1,4 @@
-"""Text for shells of the remote side: programs from ``scripts/``, quoting, octal escapes, and random words.
+"""Text for shells of the remote host: programs from ``scripts/``, quoting, octal escapes, and random words.
 
 :func:`script_argv` packs a program with its arguments into an argv that every login shell passes on unchanged.
 """
@@ -18,7 +18,9 @@ from importlib.resources import files
 # Without quotes, newlines, backslashes and exclamation marks, which fish and csh parse differently.
 _BOOT = 'LC_ALL=C; export LC_ALL; eval "$(printf %b "$1")"'
 _BOOT_IN_OWN_LOCALE = 'eval "$(LC_ALL=C printf %b "$1")"'
-_DIRECTORIES = ("scripts", "far")
+_PARSED_DIFFERENTLY = frozenset(b"'\\!^`")
+"""What ends quotes, escapes, or recalls history in fish or csh, beside newlines; a backquote only as a precaution."""
+
 _NOT_PRINTABLE = re.compile(rb"[^ -~]")
 _BLANK = re.compile(r"@(\w+)@")
 
@@ -35,10 +37,9 @@ def fill(text: str, words: Mapping[str, str]) -> str:
 
 @cache
 def programs(package: str) -> Mapping[str, str]:
-    """Return the programs for the remote side in ``package``'s directory of them, without comments, by file name."""
+    """Return the programs for the remote host in ``scripts/`` of ``package``, without comments, by file name."""
     # Read together and once: a running daemon keeps its programs, even if an upgrade replaces the files.
-    directory = next(place for name in _DIRECTORIES if (place := files(package) / name).is_dir())
-    programs = (file for file in directory.iterdir() if file.is_file())
+    programs = (file for file in (files(package) / "scripts").iterdir() if file.is_file())
     return {file.name: _uncommented(file.read_text(encoding="utf-8")) for file in programs}
 
 
@@ -57,7 +58,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The text for the remote side."""
+        """The text for the remote host."""
         return programs(self.package)[f"{self.name}.{self.language}"]
 
     @property
@@ -70,11 +71,19 @@ def script_argv(script: str, arguments: Iterable[str | bytes] = (), *, own_local
     """Return the argv that runs ``script`` in ``/bin/sh`` with ``arguments``, which have no NUL, as ``$1`` and so on.
     The locale is C, or with ``own_locale`` the user's, for programs of the user.
     """
+    words = [word.encode() if isinstance(word, str) else word for word in arguments]
+    # As it is, if it may: unpacking takes the remote host another process.
+    if own_locale and all(_is_plain(word) for word in (script.encode(), *words)):
+        return ["/bin/sh", "-c", script, "sh", *(word.decode() for word in words)]
     # The remote login shell, of any language, parses the command line of an ssh session. Therefore the script is
     # sent in the octal escapes of `printf %b` (POSIX.1-2017 printf), which no shell interprets.
-    words = (word.encode() if isinstance(word, str) else word for word in arguments)
     text = b"set -- " + b" ".join(map(quote, words)) + b"\n" + script.encode()
     return ["/bin/sh", "-c", _BOOT_IN_OWN_LOCALE if own_locale else _BOOT, "sh", IN_ANY_SHELL.escape(text).decode()]
+
+
+def _is_plain(word: bytes) -> bool:
+    """Whether login shells of all languages read ``word`` alike in single quotes."""
+    return _NOT_PRINTABLE.search(word) is None and _PARSED_DIFFERENTLY.isdisjoint(word)
 
 
 def as_words(text: bytes) -> bytes | None:

@@ -56,7 +56,7 @@ SEND_SECONDS = 30.0
 
 
 class Session:
-    """A running shell. It runs the commands of several threads one at a time, in the order of their requests."""
+    """A running shell, which several threads share: it runs one command at a time, in the order of their requests."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Session:
         transport: Transport,
         max_output: int,
         helpers: Helpers | None = None,
-        way: str | None = None,
+        connection_digest: str | None = None,
     ) -> None:
         self.info = supervisor.info
         self.pid = supervisor.pid
         self.last_used = time.monotonic()
-        self.way = way
+        self.connection_digest = connection_digest
         """The digest of the connection to which it was opened (:func:`connmgr.vault.dependencies.complete_digest`)."""
         self._supervisor = supervisor
         self._channel: Channel = supervisor.channel
@@ -101,17 +101,17 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the session can run commands, as far as known without asking the remote side."""
+        """Whether the session can run commands, as far as known without asking the remote host."""
         return not self._lost and not self._stopping.is_set()
 
     def notice_end(self) -> None:
-        """Detect the end of an idle shell or its link, without asking the remote side."""
+        """Detect the end of an idle shell or its link, without asking the remote host."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             if self.alive and self._has_ended():
                 self._lost = True
 
     def lose(self) -> None:
-        """Abandon the shell, whose remote side is silent, unless a command runs."""
+        """Abandon the shell because its remote host is silent, unless a command is running."""
         with contextlib.suppress(TimeoutError), self._command_lock.take(0.0):
             self._lost = True
 
@@ -140,11 +140,11 @@ class Session:
         return ShellSnapshot(shell.argv, shell.dialect, shell.interpreter, directory, variables, self._start)
 
     def has_started(self) -> None:
-        """Take the present state as that with which the shell started, after the first commands of its connection."""
+        """Record the present state as the initial one, after the first commands that a connection prescribes."""
         self._start = (self._state.directory, dict(self._state.variables))
 
     def remove_at_stop(self, path: bytes) -> None:
-        """Remove a file or directory of the remote side when the session stops."""
+        """Remove a file or directory of the remote host when the session stops."""
         self._temporary.append(path)
 
     @contextlib.contextmanager
@@ -184,11 +184,11 @@ class Session:
         turn_timeout: float | None = None,
         require: Callable[[Session], None] | None = None,
     ) -> Iterator[RunningCommand]:
-        """Begin ``command`` after earlier ones, and hold the session for it until the ``with`` block ends.
+        """Start ``command`` after the earlier commands, and reserve the session for it until the ``with`` block ends.
 
-        It may run for ``timeout`` seconds, unless it is cancelled; a command that is cancelled before its turn never
-        runs. If it still runs when the block ends, it is killed. ``require`` is called when its turn has come, before
-        anything is sent, and may raise the reason to send nothing.
+        The command may run for ``timeout`` seconds. If it is cancelled before its turn, it never runs; if it is still
+        running when the block ends, it is killed. ``require`` is called when its turn has come, before anything is
+        sent, and raises an error if the command must not be sent.
         :raises CommandCancelled: it was cancelled before anything was sent.
         :raises ShellBusy: earlier commands took ``turn_timeout`` seconds, by default ``timeout``.
         :raises ShellStopped: the shell was stopped before.
@@ -209,12 +209,15 @@ class Session:
             envelope, self._restore = self._restore + self._envelope(prepared, nonce, cookie), b""
             self._running, self.running_since, self.running_command = cookie, time.time(), command
             try:
+                # A lost shell is noticed here before anything is sent, so the caller may start a new one and send the
+                # command there. From the first byte of the envelope on it may have run, and nobody repeats it.
                 with self.guarded(sent=False):
                     self._discard_late_output()
                 with self.guarded():
                     try:
                         self._channel.sendall(envelope, SEND_SECONDS)
                     except TimeoutError:
+                        # The supervisor has a part of the line. Whatever came next would be read as the rest of it.
                         self.kill_shell(cookie)
                         raise
                 # Not before: the pipe must find exactly one reader, and that is the command (stdin_pipe.sh).
@@ -242,14 +245,14 @@ class Session:
         if wanted == before:
             return
         before = before or {}
-        # Of a client without LC_ALL, say, that of the client before must not hold; empty means not set (POSIX.1, 8.2).
-        gone = {name: "" for name in before.keys() - wanted.keys() if name == "LANG" or name.startswith("LC_")}
+        # If this client has no LC_ALL, that of the previous client must not stay; empty means unset (POSIX.1, 8.2).
+        absent = {name: "" for name in before.keys() - wanted.keys() if name == "LANG" or name.startswith("LC_")}
         dialect = self._supervisor.dialect
         for name, value in (
-            {name: value for name, value in wanted.items() if before.get(name) != value} | gone
+            {name: value for name, value in wanted.items() if before.get(name) != value} | absent
         ).items():
             statement = b"export " + name.encode() + b"=" + dialect.quoted(value.encode()) + b";"
-            # No command has changed it, so that it counts as the shell's from the start.
+            # Part of the initial state: no command of the session has set it.
             self._state.variables[name.encode()] = self._start[1][name.encode()] = statement
             self._restore += dialect.builtin.encode() + b" " + statement
 
@@ -272,10 +275,10 @@ class Session:
 
     @contextlib.contextmanager
     def guarded(self, *, sent: bool = True) -> Iterator[None]:
-        """Raise the error for the shell's end within the ``with`` block, which says whether anything was ``sent``.
+        """Turn the shell's end within the ``with`` block into an error; its ``sent`` says whether anything was sent.
 
-        :raises ShellStopped: it was stopped.
-        :raises ShellLost: it is gone, or in an unknown state.
+        :raises ShellStopped: the shell was stopped.
+        :raises ShellLost: the shell is gone, or in an unknown state.
         """
         try:
             yield
@@ -285,7 +288,7 @@ class Session:
             # After an exception that violates a plugin's contract, the position in the streams is unknown.
             self._lost = True
             if isinstance(error, UnknownMark):
-                raise ShellLost("The daemon lost track of the far side's shell; start it again.") from error
+                raise ShellLost("The daemon lost track of the remote host's shell; start it again.") from error
             if not isinstance(error, EOFError | OSError):
                 raise
             if self._stopping.is_set():
@@ -293,7 +296,7 @@ class Session:
             raise ShellLost("The shell or its link ended before the command did; start it again.", sent=sent) from error
 
     def probe(self, timeout: float) -> bool:
-        """Return whether the shell answers; one that is running a command counts as answering."""
+        """Return whether the shell answers. A shell that is running a command counts as answering."""
         if self.alive and not self._command_lock.taken:
             with contextlib.suppress(ShellLost, ShellStopped, ShellBusy, CommandTimeout):
                 self.exec(Command(b":"), timeout)
@@ -369,7 +372,7 @@ class Session:
                     raise _no_way_for_input(error) from error
             yield command, begin
 
-    def settle(self, running: RunningCommand) -> None:
+    def store_state(self, running: RunningCommand) -> None:
         """Store a command's state, and raise the reason if it did not run.
 
         :raises ShellStopped: the shell was stopped while it ran.
@@ -466,7 +469,7 @@ def _until_input_breaks(command: Command, client: Cancellation) -> Cancellation:
 
 
 def _no_way_for_input(why: OperationError | EOFError) -> ChannelRefused:
-    reason = why.message if isinstance(why, OperationError) else "The far side could not create a named pipe."
+    reason = why.message if isinstance(why, OperationError) else "The remote host could not create a named pipe."
     return ChannelRefused(
         f"The command did not run: its input needs a second channel beside the shell's. {reason} Run it without input, "
         f"or with at most {ENVELOPE_INPUT_BYTES >> 10} KiB that are there when it begins."
@@ -515,6 +518,8 @@ class FairLock:
         with cancellation.waking(waiter.woken.set):
             waiter.woken.wait(timeout)
         with self._lock:
+            # The release may have granted the lock after our time was over and before we took self._lock. Leaving then
+            # would keep the lock granted to nobody, and every later command waiting.
             if waiter.granted:
                 return
             self._queue.remove(waiter)
@@ -527,6 +532,7 @@ class FairLock:
             if not self._queue:
                 self._taken = False
                 return
+            # The lock is handed over and never free meanwhile: a thread that comes now cannot overtake the queue.
             waiter = self._queue.popleft()
             waiter.granted = True
         waiter.woken.set()

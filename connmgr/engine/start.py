@@ -1,7 +1,7 @@
-"""Finds the remote login shell, starts it without its rc files, greets it, and describes its system.
+"""Finds the remote login shell, starts it without its rc files, makes it a supervisor, and describes its system.
 
-The order of the story: the boot script goes out as the channel's argv, and announces which shell it found; the greeting
-is written to that shell's standard input and turns it into a supervisor; the supervisor describes itself.
+In this order: the boot script is the channel's argv, and announces which shell it has found; the greeting is written to
+that shell's standard input and makes it a supervisor; the supervisor describes itself.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SessionInfo:
     """The description of a session by ``/shell/start``.
 
     ``shell_dialect`` is the number of the session's shell, ``tty_state`` is ``none``, ``merged`` (stderr arrives within
-    stdout) or ``pty``, ``temp`` the remote side's directory for temporary files.
+    stdout) or ``pty``, ``temp`` the remote host's directory for temporary files.
     """
 
     shell_dialect: int
@@ -114,7 +114,7 @@ def start_supervisor(transport: Transport, shell: str | None, timeout: float) ->
     channel = transport.open_channel(boot, timeout=timeout)
     if deadline.passed:
         channel.close()
-        raise ConnectTimeout(f"No shell could be started there within {timeout:.0f} s.")
+        raise ConnectTimeout(f"No shell could be started there within {timeout:.0f} s; try again.")
     try:
         return _greet(channel, await_announcement(channel, nonce, boot, deadline), argv, deadline)
     except (ShellStartFailed, UnsupportedShell) as error:
@@ -162,21 +162,21 @@ def boot_script() -> str:
 def await_announcement(channel: Channel, nonce: str, boot: Sequence[str], deadline: Deadline) -> Announcement:
     """Return what the boot script announces after ``nonce``; ``boot`` is the channel's argv.
 
-    :raises UnsupportedShell: the remote side ended, or did not run the script by ``deadline``.
+    :raises UnsupportedShell: the remote host ended, or did not run the script by ``deadline``.
     """
     output, mark = _Output(channel), nonce.encode() + b" "
     nudges = [Deadline(seconds) for seconds in NUDGE_SECONDS]
     try:
         while (line := output.line(mark)) is None:
             if deadline.passed:
-                reason = "the far side's shell runs no commands"
+                reason = "the remote host's login shell does not run commands"
                 raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}")
             if nudges and nudges[0].passed:
                 del nudges[0]
                 channel.sendall(b"exec " + shlex.join(boot).encode() + b"\n", deadline.left())
             output.read(min(each.left() for each in (deadline, *nudges[:1])))
     except (EOFError, OSError):
-        reason = "the far side's shell ended without running a command"
+        reason = "the remote host's shell ended without running a command"
         raise UnsupportedShell(f"No session is possible: {reason}.{output.quoted()}") from None
     name, _, path = line.partition(" ")
     return Announcement(name, path, nonce, nudged=len(nudges) < len(NUDGE_SECONDS))
@@ -189,21 +189,21 @@ class _Output:
         self._channel = channel
         self._stdout = bytearray()
         self._stderr = bytearray()
-        self._looked = 0
+        self._searched = 0
 
     def line(self, mark: bytes) -> str | None:
         """Return the rest of the line that begins with ``mark``, or None until the line is complete."""
         lead = b"\n" + mark
-        while (at := self._stdout.find(lead, self._looked)) >= 0:
-            self._looked = at
+        while (at := self._stdout.find(lead, self._searched)) >= 0:
+            self._searched = at
             start = at + len(lead)
             end = self._stdout.find(b"\n", start, start + LINE_BYTES)
             if end >= 0:
                 return self._stdout[start:end].decode(errors="replace")
             if len(self._stdout) - start < LINE_BYTES:
                 return None
-            self._looked = start
-        self._looked = max(self._looked, len(self._stdout) - len(lead) + 1)
+            self._searched = start
+        self._searched = max(self._searched, len(self._stdout) - len(lead) + 1)
         return None
 
     def read(self, timeout: float) -> None:
@@ -212,7 +212,7 @@ class _Output:
         self._stderr += stderr
         # Dropping a few bytes with every piece would copy the whole buffer each time.
         if len(self._stdout) > 2 * OUTPUT_BYTES:
-            self._looked = max(0, self._looked - len(self._stdout) + OUTPUT_BYTES)
+            self._searched = max(0, self._searched - len(self._stdout) + OUTPUT_BYTES)
             del self._stdout[:-OUTPUT_BYTES]
         if len(self._stderr) > 2 * OUTPUT_BYTES:
             del self._stderr[:-OUTPUT_BYTES]
@@ -279,6 +279,7 @@ def await_reader(channel: Channel, deadline: Deadline) -> None:
     A nudge starts a new supervisor, and input that the previous one had read ahead is lost.
     """
     output, mark = _Output(channel), new_nonce().encode()
+    # Again and again, because the shell that gets the first echo may be one that a nudge is about to replace.
     while output.line(mark) is None and not deadline.passed:
         channel.sendall(b"echo >&8;echo " + mark + b" >&8\n", ECHO_SECONDS)
         output.read(deadline.within(ECHO_SECONDS).left())

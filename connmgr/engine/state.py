@@ -97,6 +97,7 @@ class State:
         """
         if directory and not directory.startswith(b"/"):
             return b""
+        # An empty name: the shell could not tell its directory, as after the directory was removed.
         self.directory = directory or GONE
         if dump == self._dump:
             return b""
@@ -106,6 +107,7 @@ class State:
             return b""
         for name in _OF_EACH_COMMAND | self.dialect.controls:
             variables.pop(name, None)
+        # bash refuses to assign UID and PPID, and zsh would change its user (zshparam(1), UID): they are only exported.
         variables |= {name: b"export " + name + b";" for name in self.dialect.preset & variables.keys()}
         changes = [statement for name, statement in variables.items() if self.variables.get(name) != statement]
         changes += [b"unset " + name + b";" for name in self.variables.keys() - variables.keys() - self.dialect.preset]

@@ -16,7 +16,7 @@ from connmgr.plugin import Channel, Deadline, Transport
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 64 << 10
-"""The block size of the remote side's dd, where the channel is a terminal."""
+"""The block size of the remote host's dd, where the channel is a terminal."""
 
 END_SECONDS = 5.0
 """Longest wait for the end of the feeding process after its reader has ended."""
@@ -34,20 +34,20 @@ class Input(Protocol):
     """A command's standard input that arrives while the command runs."""
 
     failed: bool
-    """Whether it broke off, so that the command has only a part of it and must not take that for the whole."""
+    """Whether it broke off: the command has only a part of it, and must not take that part for the whole."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield pieces as they arrive, until the input ends, breaks off or is stopped."""
 
     def passed(self, size: int) -> None:
-        """Note that the remote side has accepted ``size`` more bytes."""
+        """Note that the remote host has accepted ``size`` more bytes."""
 
     def stop(self) -> None:
         """End the iteration, even one that waits in another thread: the command has ended."""
 
 
 class Whole:
-    """An :class:`Input` that is there already."""
+    """An :class:`Input` that is complete from the start."""
 
     failed = False
 
@@ -63,7 +63,7 @@ class Whole:
 
 
 class NamedPipe(NamedTuple):
-    """A named pipe of the remote side at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
+    """A named pipe of the remote host at ``path``; once :meth:`begin` is called, exactly one reader must open it."""
 
     path: bytes
     begin: Callable[[], None]
@@ -71,13 +71,13 @@ class NamedPipe(NamedTuple):
 
 @contextlib.contextmanager
 def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPipe]:
-    """Provide ``source`` in a named pipe of the remote side, which is read from when the pipe begins.
+    """Create a named pipe on the remote host, and write ``source`` to it after its ``begin`` is called.
 
-    Input that the reader has not read when the ``with`` block ends is dropped. If ``source`` breaks off, the reader
-    waits for the rest: whoever reads its output has to kill it.
+    Input that the reader has not read when the ``with`` block ends is dropped. If ``source`` breaks off, the pipe stays
+    open and its reader waits: the caller has to kill it.
 
     :raises connmgr.errors.OperationError: no channel could be opened for it within ``timeout`` seconds.
-    :raises EOFError: the remote side could not create the pipe.
+    :raises EOFError: the remote host could not create the pipe.
     """
     channel = transport.open_channel(script_argv(CHUNKS.text + _SCRIPT.text, [str(BLOCK_BYTES)]), timeout=timeout)
     writer = None
@@ -96,7 +96,7 @@ def fed(transport: Transport, source: Input, timeout: float) -> Iterator[NamedPi
 
 
 def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
-    """Let the remote side's program end by itself, after the reader."""
+    """Let the remote host's program end by itself, after the reader."""
     source.stop()
     writer.join(END_SECONDS)
     if not writer.is_alive():
@@ -109,32 +109,34 @@ def _finish(channel: Channel, source: Input, writer: threading.Thread) -> None:
 
 def _announced(channel: Channel, deadline: Deadline) -> tuple[bytes, bytes]:
     """Return how the input travels, ``plain`` or in chunks, and the path of the pipe."""
-    seen = bytearray()
-    while not seen.endswith(b"\n") and len(seen) < _LINE_BYTES:
+    received = bytearray()
+    while not received.endswith(b"\n") and len(received) < _LINE_BYTES:
         if deadline.passed:
             raise EOFError
-        seen += channel.recv(deadline.left())[0]
+        received += channel.recv(deadline.left())[0]
     # Start-up files of the login shell may have printed something before.
     for manner in (b"plain", b"exact", b"acknowledged"):
-        _, said, path = seen.rpartition(b"ok " + manner + b" /")
-        if said:
+        _, mark, path = received.rpartition(b"ok " + manner + b" /")
+        if mark:
             return manner, bytes(b"/" + path.rstrip(b"\r\n"))
     raise EOFError
 
 
 def _write(channel: Channel, source: Input, manner: bytes) -> None:
-    # A command need not read its input: then the remote side's end is closed early.
+    # A command need not read its input: then the remote host's end is closed early.
     with contextlib.suppress(EOFError, OSError):
         channel.sendall(b"begin\n", INPUT_SECONDS)
         for piece in source:
             if manner == b"plain":
                 channel.sendall(piece, INPUT_SECONDS)
             else:
+                # A terminal has no end of input that may follow any bytes, so the program there counts them.
                 channel.sendall(b"%d\n" % len(piece) + piece, INPUT_SECONDS)
             while manner == b"acknowledged" and b"ok" not in channel.recv(INPUT_SECONDS)[0]:
                 pass
             source.passed(len(piece))
         if source.failed:
+            # An end of input would tell the command that this part was everything (see fed).
             return
         if manner == b"plain":
             channel.shutdown_write()

@@ -1,8 +1,8 @@
 """Directories as archives in the format tar: read from the remote host, and written to it.
 
 Archives are parsed member by member and written anew as they pass, so that neither side's tar sees a header made by the
-other. Accepted are the formats of POSIX (ustar and pax) and of GNU tar. Written are ustar, which every tar understands,
-and GNU tar's extensions for longer names and sizes. Times are whole seconds.
+other. The formats of POSIX (ustar and pax) and of GNU tar are read. The output is ustar, which every tar understands,
+with GNU tar's extensions for longer names and sizes. Times are whole seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import chain
 from connmgr.engine.rpc import STALL_SECONDS, Exchange
 from connmgr.engine.script import new_nonce
 from connmgr.errors import ArchiveRefused, TransferFailed
-from connmgr.fs import scripts
-from connmgr.fs.scripts import (
+from connmgr.fs import remote
+from connmgr.fs.remote import (
     DISK_BLOCK_BYTES,
     DISK_BYTES_A_SECOND,
     ProgramRuns,
@@ -62,10 +62,10 @@ _LONGEST = 100
 _LONG_NAME = b"././@LongLink"
 
 PIECE_BYTES = 192 << 10
-"""Bytes of an archive that are passed on at once."""
+"""Bytes of an archive in one piece."""
 
 MAX_LINKS = 100_000
-"""Most links in one archive to unpack; each is remembered, so that no member is written through it."""
+"""Most links in one archive to unpack. Each link is kept in memory, so that no member is written through it."""
 
 LINK_BYTES = 64 << 20
 LINK_OVERHEAD_BYTES = 256
@@ -79,6 +79,11 @@ MEMBERS_A_SECOND = 500
 
 REPORT_BYTES = 1 << 20
 """Most bytes of a remote host's report about entries that it could not move to their place."""
+
+_STATUS = re.compile(rb"tar: exit status ([0-9]{1,3})\s*\Z")
+"""The last error message of the program on the remote host, if its tar did not exit with 0."""
+
+_STATUS_BYTES = 64
 
 FAILED = "CONNMGR.failed"
 """The pax header with the error messages of the remote tar."""
@@ -114,13 +119,13 @@ class Archive:
 
     def __init__(self, fs: RemoteFileSystem, path: bytes, members: Sequence[bytes] = ()) -> None:
         self.tally = Tally()
-        self._runs = ProgramRuns(fs, scripts.ARCHIVE, path, [_named(name) for name in members])
+        self._runs = ProgramRuns(fs, remote.ARCHIVE, path, [_named(name) for name in members])
         self._single = path.rstrip(b"/").rpartition(b"/")[2]
         self._lead: list[bytes] | None = []
         self._complaints: list[str] = []
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the archive in pieces; raise TransferFailed if the remote host sends no complete archive."""
+        """Yield the archive in pieces; raise TransferFailed if the remote host's archive is incomplete."""
         return joined(self._pieces(), PIECE_BYTES)
 
     def close(self) -> None:
@@ -130,19 +135,20 @@ class Archive:
     def _pieces(self) -> Iterator[bytes | memoryview]:
         for exchange in self._runs:
             self._lead = None if self._runs.lead is not None else []
-            yield from self._one(exchange)
+            yield from self._archive_of(exchange)
         self._complaints += map(_printed, self._runs.missed)
         if self._complaints:
             yield message_header(FAILED, "\n".join(self._complaints).encode()[:COMPLAINT_BYTES].decode(errors="ignore"))
         yield END
 
-    def _one(self, exchange: Exchange) -> Iterator[bytes | memoryview]:
-        reader = TarReader(exchange.data())
+    def _archive_of(self, exchange: Exchange) -> Iterator[bytes | memoryview]:
+        last = bytearray()
+        reader = TarReader(_remembered(exchange.data(), last))
         try:
             yield from _rewritten(reader, self._passed)
             complaints = reader.rest().decode(errors="replace").splitlines()
         except ArchiveRefused as error:
-            raise TransferFailed(f"The far side's tar: {error.message}") from error
+            raise TransferFailed(f"The remote host's tar{_ended(bytes(last))}: {error.message}") from error
         if sum(map(len, self._complaints)) < COMPLAINT_BYTES:
             self._complaints += map(_printed, complaints)
 
@@ -171,7 +177,7 @@ def extract(
     :returns: the entries that could not be moved to their place.
     :raises ArchiveRefused: see :class:`ExtractionFilter`; nothing was written.
     """
-    with fs.run(scripts.EXTRACT, [path, new_nonce(), str(DISK_BLOCK_BYTES)]) as exchange:
+    with fs.run(remote.EXTRACT, [path, new_nonce(), str(DISK_BLOCK_BYTES)]) as exchange:
         mask, _, takes = exchange.answer().partition(b" ")
         checked, reader = ExtractionFilter(0 if exact else int(mask, 8), tally), TarReader(pieces)
         exchange.stream(chunked(_to_the_end(reader, checked)), acknowledged=takes != b"exact")
@@ -200,7 +206,7 @@ class ExtractionFilter:
         self._mask = mask
         self._tally = tally
         self._links: _Names = {}
-        self._count = self._held = 0
+        self._count = self._link_bytes = 0
 
     def __call__(self, member: Member) -> Member | None:
         """Return the rewritten member, None for the directory itself."""
@@ -208,7 +214,7 @@ class ExtractionFilter:
         if not parts:
             return None
         if member.kind == OTHER:
-            raise ArchiveRefused(f"{printable_name(member.name)}: a device or a named pipe, which is never written.")
+            raise ArchiveRefused(f"{printable_name(member.name)}: devices and named pipes are not unpacked.")
         name = self._free_of_links(parts, member)
         target = member.target
         if member.kind == HARD_LINK:
@@ -223,33 +229,35 @@ class ExtractionFilter:
         return Member(_with_end(b"./" + name, kind), kind, member.size, mode, member.modified, target)
 
     def _free_of_links(self, parts: list[bytes], member: Member) -> bytes:
+        # After a link a -> /etc a member a/x would be written to /etc/x. GNU tar 1.34, libarchive 3.6.2 and busybox
+        # 1.35 refuse that; older ones do not (CVE-2011-5325 of busybox).
         names = self._links
         for part in parts:
             inner = names.get(part, _NONE)
             if inner is None:
-                raise ArchiveRefused(f"{printable_name(member.name)}: it goes through a link of the same archive.")
+                raise ArchiveRefused(f"{printable_name(member.name)}: its path passes a link of the same archive.")
             names = inner
         if not parts:
-            raise ArchiveRefused(f"{printable_name(member.name)}: a link that leads nowhere.")
+            raise ArchiveRefused(f"{printable_name(member.name)}: a link without a target.")
         return b"/".join(parts)
 
     def _remember(self, parts: list[bytes], member: Member) -> None:
         if not member.target:
-            raise ArchiveRefused(f"{printable_name(member.name)}: a link that leads nowhere.")
+            raise ArchiveRefused(f"{printable_name(member.name)}: a link without a target.")
         self._count += 1
         names = self._links
         for part in parts[:-1]:
             names = self._inner(names, part)
-        self._held += len(parts[-1]) + LINK_OVERHEAD_BYTES
+        self._link_bytes += len(parts[-1]) + LINK_OVERHEAD_BYTES
         names[parts[-1]] = None
-        if self._count > MAX_LINKS or self._held > LINK_BYTES:
-            raise ArchiveRefused(f"An archive may have {MAX_LINKS} links, fewer where their paths are long.")
+        if self._count > MAX_LINKS or self._link_bytes > LINK_BYTES:
+            raise ArchiveRefused(f"Too many links: an archive may have {MAX_LINKS:,}, or fewer with long paths.")
 
     def _inner(self, names: _Names, part: bytes) -> _Names:
         inner = names.get(part)
         if inner is None:
             inner = names[part] = {}
-            self._held += len(part) + LINK_OVERHEAD_BYTES
+            self._link_bytes += len(part) + LINK_OVERHEAD_BYTES
         return inner
 
 
@@ -266,8 +274,24 @@ def _rewritten(reader: TarReader, change: Callable[[Member], Member | None]) -> 
 def _to_the_end(reader: TarReader, checked: ExtractionFilter) -> Iterator[bytes | memoryview]:
     yield from _rewritten(reader, checked)
     if reader.rest():
-        raise ArchiveRefused("Something follows the archive's end.")
+        raise ArchiveRefused("There is more data after the archive's end.")
     yield END
+
+
+def _remembered(pieces: Iterable[bytes], last: bytearray) -> Iterator[bytes]:
+    """Yield ``pieces``, and keep their last bytes in ``last``."""
+    for piece in pieces:
+        last[:] = (last + piece[-_STATUS_BYTES:])[-_STATUS_BYTES:]
+        yield piece
+
+
+def _ended(last: bytes) -> str:
+    """Return how tar has ended, by the ``last`` bytes of its output, for a message; empty if they do not say."""
+    found = _STATUS.search(last)
+    if found is None:
+        return ""
+    status = int(found[1])
+    return f" was killed by signal {status - 128}" if status > 128 else f" failed with exit status {status}"
 
 
 def _parts(path: bytes) -> list[bytes]:
@@ -323,7 +347,7 @@ class TarReader:
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._piece = memoryview(b"")
-        self._left = 0
+        self._remaining = 0
 
     def __iter__(self) -> Iterator[Member]:
         """Yield the members to the archive's end.
@@ -333,7 +357,7 @@ class TarReader:
         while (block := self._exactly(TAR_BLOCK_BYTES)) != END[:TAR_BLOCK_BYTES]:
             member = self._member(block)
             if member is not None:
-                self._left = member.size
+                self._remaining = member.size
                 yield member
                 for _ in self.content():
                     pass
@@ -341,9 +365,9 @@ class TarReader:
 
     def content(self) -> Iterator[memoryview]:
         """Yield the remaining content of the last member."""
-        while self._left:
-            piece = self._some(self._left)
-            self._left -= len(piece)
+        while self._remaining:
+            piece = self._some(self._remaining)
+            self._remaining -= len(piece)
             yield piece
 
     def rest(self) -> bytes:
@@ -355,7 +379,7 @@ class TarReader:
         for piece in chain([bytes(self._piece)], self._pieces):
             total += len(piece)
             if total > TRAILER_BYTES:
-                raise ArchiveRefused("Something follows the archive's end.")
+                raise ArchiveRefused("There is more data after the archive's end.")
             rest += piece if rest else piece.lstrip(b"\0")
         return bytes(rest)
 
@@ -394,7 +418,7 @@ class TarReader:
         while not self._piece:
             piece = next(self._pieces, None)
             if piece is None:
-                raise ArchiveRefused("The archive ends before its end.")
+                raise ArchiveRefused("The archive is cut off: its last blocks are missing.")
             self._piece = memoryview(piece)
         data, self._piece = self._piece[:most], self._piece[most:]
         return data
@@ -417,6 +441,7 @@ def padding(size: int) -> bytes:
 def message_header(name: str, text: str) -> bytes:
     """Return a pax header with ``text`` as ``name``, and the header of the directory to which it belongs."""
     record = f" {name}={text}\n".encode()
+    # The number counts its own digits too (POSIX.1-2017, pax), so one more digit may need yet another one.
     size = len(record) + 1
     while size != len(record) + len(str(size)):
         size += 1
@@ -488,8 +513,9 @@ def _octal(number: int, size: int) -> bytes:
 
 def _fields(block: bytes) -> tuple[bytes, ...]:
     checksum = _OCTAL.match(block[148:156])
+    # The sum of all bytes, with the field of the checksum itself as eight blanks (POSIX.1-2017, pax, ustar).
     if checksum is None or sum(block) - sum(block[148:156]) + 8 * 32 != int(checksum[1] or b"0", 8):
-        raise ArchiveRefused("This is no archive in the format tar, or it is damaged.")
+        raise ArchiveRefused("This is not a tar archive, or it is damaged.")
     fields: tuple[bytes, ...] = _HEADER.unpack(block)
     return fields
 
@@ -530,7 +556,7 @@ def _since_1970(field: bytes) -> int:
 
 def _bounded(number: int) -> int:
     if number >= 1 << 62:
-        raise ArchiveRefused("The archive has a number beyond all limits.")
+        raise ArchiveRefused("The archive has a number that is too large.")
     return number
 
 
@@ -542,7 +568,7 @@ def _records(data: bytes) -> Iterator[tuple[str, bytes]]:
         # A record is "25 mtime=1350244992.023960\n"; its number counts the whole record, the number included.
         end = at + int(record[1]) if record else 0
         if not record or not record.end() < end <= len(data) or data[end - 1 : end] != b"\n":
-            raise ArchiveRefused("The archive has a pax header that is malformed.")
+            raise ArchiveRefused("The archive has a malformed pax header.")
         name = record[2]
         if name.startswith(b"GNU.sparse."):
             raise ArchiveRefused("Sparse files are not supported: store them whole (GNU tar: without --sparse).")

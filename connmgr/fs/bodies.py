@@ -50,8 +50,8 @@ class ArrivingBody:
     """The bytes of one body: the parser of its request appends them, and one thread takes them, once.
 
     Bytes are received only on demand, so a client that sends faster must wait. The server sets ``more`` when a thread
-    begins to answer. Until then, and always if the whole request came at once, there are only the bytes that came with
-    the header.
+    begins to answer. Before that, or if the whole request came at once, there are only the bytes that came with the
+    header.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ArrivingBody:
         """The number of bytes that have arrived."""
 
         self.until: int | None = None
-        """A descriptor that is readable when nobody wants more; with it, the sender may pause as long as it likes."""
+        """A descriptor that becomes readable when nobody wants more. If set, the sender may pause without limit."""
 
         self._pieces: deque[bytes] = deque()
         self._line: bytes | None = None
@@ -95,12 +95,12 @@ class ArrivingBody:
         :raises InvalidRequest: the body has no newline within ``most`` bytes; otherwise as the iteration.
         """
         if self._line is None:
-            begun = bytearray()
+            collected = bytearray()
             for piece in self:
-                begun += piece
-                if b"\n" in piece or len(begun) > most:
+                collected += piece
+                if b"\n" in piece or len(collected) > most:
                     break
-            line, newline, rest = bytes(begun).partition(b"\n")
+            line, newline, rest = bytes(collected).partition(b"\n")
             if not newline or len(line) > most:
                 raise InvalidRequest(f"The body does not begin with a line of JSON of at most {most} bytes.")
             self._line = line
@@ -147,7 +147,7 @@ class ArrivingInput:
                 if self._stopped:
                     return
         except ConnmgrError:
-            # The client has left, or what it sent is not a body. The command must not take a part for the whole.
+            # The client has left, or the body is malformed. The command must not take a part for the whole.
             self.failed = not self._stopped
 
     def passed(self, size: int) -> None:
@@ -157,6 +157,8 @@ class ArrivingInput:
         with self._lock:
             if not self._stopped:
                 self._stopped = True
+                # The other end becomes readable (end of file), which wakes a thread in poll() for good: unlike a byte,
+                # nobody can read it away.
                 os.close(self._waker)
 
     def close(self) -> None:
@@ -212,7 +214,7 @@ class Blobs:
             directory.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             reason = "it is not a directory" if isinstance(error, FileExistsError) else error.strerror
-            raise StartupError(f"Blobs cannot be kept in {directory}: {reason}.") from error
+            raise StartupError(f"Blobs cannot be stored in {directory}: {reason}.") from error
         self._directory = directory
         self._room = BlobRoom()
         self._quota = quota
@@ -313,12 +315,12 @@ class Blobs:
                 self._shares.give_back(holder, -size)
             if size > 0 and self._used + size > self._quota:
                 raise BlobQuotaExceeded(
-                    f"All blobs together may have {self._quota} bytes; each is kept for {self._ttl:g} s."
+                    f"The quota of {self._quota} bytes for blobs is used up; each blob is kept for {self._ttl:g} s."
                 )
             if size > 0 and not self._shares.take(holder, size):
                 raise BlobQuotaExceeded(
-                    f"The blobs of a token may have {self._shares.one} of {self._quota} bytes, those of all tokens "
-                    f"{self._shares.together}; each is kept for {self._ttl:g} s."
+                    f"The quota for blobs is used up: of {self._quota} bytes one token may use {self._shares.one}, and "
+                    f"all tokens together {self._shares.together}; each blob is kept for {self._ttl:g} s."
                 )
             self._used += size
 
@@ -383,13 +385,13 @@ class BlobRoom:
         with self._lock:
             if self._files >= self._most_files:
                 raise BlobQuotaExceeded(
-                    f"{self._most_files} blobs lie in files already, and memory has no room: repeat it when some of "
-                    "them have expired."
+                    f"Too many blobs in files ({self._most_files}), and the memory for blobs is full: try again when "
+                    "some have expired."
                 )
             if not self._shares.take(holder):
                 raise BlobQuotaExceeded(
-                    f"Of {self._most_files} files for blobs the token has its share, and memory has no room: repeat it "
-                    "when some of its blobs have expired."
+                    f"The token has used its share of the {self._most_files} files for blobs, and the memory for blobs "
+                    "is full: try again when some of its blobs have expired."
                 )
             self._files += 1
 
@@ -406,7 +408,7 @@ class BlobContent:
         self._directory = directory
         self._room, self._holder = room, holder
         self._file: IO[bytes] = io.BytesIO()
-        self._held = 0
+        self._reserved = 0
         self._in_file = False
 
     def write(self, data: bytes) -> None:
@@ -416,10 +418,10 @@ class BlobContent:
         self._file.write(data)
 
     def _hold(self, size: int) -> bool:
-        needed = size if self._held else size + OVERHEAD_BYTES
-        if self._held + needed > IN_MEMORY_BYTES + OVERHEAD_BYTES or not self._room.take_memory(needed):
+        needed = size if self._reserved else size + OVERHEAD_BYTES
+        if self._reserved + needed > IN_MEMORY_BYTES + OVERHEAD_BYTES or not self._room.take_memory(needed):
             return False
-        self._held += needed
+        self._reserved += needed
         return True
 
     def _move_to_file(self) -> None:
@@ -432,8 +434,8 @@ class BlobContent:
         self._let_go()
 
     def _let_go(self) -> None:
-        self._room.take_memory(-self._held)
-        self._held = 0
+        self._room.take_memory(-self._reserved)
+        self._reserved = 0
 
     def flush(self) -> None:
         """Write buffered bytes, or raise OSError for a full disk."""
@@ -448,7 +450,7 @@ class BlobContent:
         """Free memory and disk space; calling it again does nothing."""
         if self._file.closed:
             return
-        # Closing the file retries a failed write.
+        # Closing a file writes its buffer once more, and fails again on a full disk.
         with suppress(OSError):
             self._file.close()
         self._let_go()

@@ -10,9 +10,9 @@ from itertools import chain
 
 from connmgr.engine.rpc import STALL_SECONDS, Exchange
 from connmgr.errors import InvalidRequest, TransferFailed
-from connmgr.fs import scripts
+from connmgr.fs import remote
 from connmgr.fs.archives import FILE, HARD_LINK, Archive, TarReader
-from connmgr.fs.scripts import DISK_BYTES_A_SECOND, LISTING_BYTES, RECORD_BYTES, ProgramRuns, RemoteFileSystem
+from connmgr.fs.remote import DISK_BYTES_A_SECOND, LISTING_BYTES, RECORD_BYTES, ProgramRuns, RemoteFileSystem
 from connmgr.plugin import Deadline
 
 SIGN_SECONDS = 5.0
@@ -43,9 +43,10 @@ class Checksums:
         """
         self.count = 0
         names = [_below(name) for name in members]
-        # Programs that compute checksums open files by name, and a link may have replaced the file by then.
+        # With a gate the sums are computed here, from an archive: sha256sum and the like open a file by its name, which
+        # may have become a link since the rule was checked.
         self._archive = Archive(fs, path, members) if fs.gate is not None else None
-        self._runs = ProgramRuns(fs, scripts.CHECKSUM, path, names) if self._archive is None else None
+        self._runs = ProgramRuns(fs, remote.CHECKSUM, path, names) if self._archive is None else None
 
     def __iter__(self) -> Iterator[list[Checksum]]:
         """Yield the checksums in bursts, in any order, and an empty list if none came for a while.
@@ -92,7 +93,7 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
         total += len(piece)
         *records, rest = (rest + piece).split(b"\0")
         if total > LISTING_BYTES or len(rest) > RECORD_BYTES:
-            raise TransferFailed("The far side sends more than the checksums that it was asked for.")
+            raise TransferFailed("The remote host sent more than the requested checksums.")
         burst = []
         for record in records:
             if match := _SUM.fullmatch(record):
@@ -101,14 +102,14 @@ def _checksums(exchange: Exchange) -> Iterator[list[Checksum]]:
             elif size := _SIZE.fullmatch(record):
                 deadline = Deadline(STALL_SECONDS + int(size[1]) / DISK_BYTES_A_SECOND)
             else:
-                raise TransferFailed("The far side computed something else than SHA-256.")
+                raise TransferFailed("The remote host sent a malformed line instead of a SHA-256.")
         if burst:
             yield burst
     if not exchange.succeeded() or rest != exchange.mark + b" end":
-        raise TransferFailed("The link broke before all checksums had come.")
+        raise TransferFailed("The link broke before all checksums had arrived.")
 
 
 def _below(name: bytes) -> bytes:
     if name.startswith(b"/") or b".." in name.split(b"/"):
-        raise InvalidRequest("members: a path may not lead out of the directory.")
+        raise InvalidRequest("members: a path must stay within the directory.")
     return b"./" + name

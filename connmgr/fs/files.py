@@ -14,11 +14,11 @@ from datetime import datetime, timezone
 from connmgr.engine.rpc import STALL_SECONDS, Chunk, Exchange, RemoteProgram
 from connmgr.engine.script import new_nonce
 from connmgr.errors import PolicyDenied, TransferFailed
-from connmgr.fs import scripts
+from connmgr.fs import remote
 from connmgr.fs.bodies import Blob, Digest
 from connmgr.fs.listing import FileEntry, Listing, allowed_in, allowed_matches, parse_entry, split_pattern
 from connmgr.fs.path_rules import Gate, PathJudge
-from connmgr.fs.scripts import (
+from connmgr.fs.remote import (
     DISK_BLOCK_BYTES,
     DISK_BYTES_A_SECOND,
     LISTING_BYTES,
@@ -44,14 +44,14 @@ class FileReader:
 
     def __init__(self, fs: RemoteFileSystem, path: bytes) -> None:
         with ExitStack() as cleanup:
-            self._exchange = exchange = cleanup.enter_context(fs.run(scripts.READ, [path]))
+            self._exchange = exchange = cleanup.enter_context(fs.run(remote.READ, [path]))
             self.size = _number(exchange.answer())
             self._pieces = exchange.data()
             if self.size <= WHOLE_BYTES:
-                # The reported size of such a file may be wrong, as in /proc and /sys.
+                # The size of such a file may be wrong: /proc reports 0 and /sys 4,096, whatever the content (proc(5)).
                 content = _limited(self._pieces, UNSIZED_BYTES)
                 if not exchange.succeeded():
-                    raise TransferFailed("The file could not be read to its end.")
+                    raise TransferFailed("The file could not be read to its end; read it again.")
                 self.size, self._pieces = len(content), iter([content])
             self._cleanup = cleanup.pop_all()
 
@@ -60,14 +60,14 @@ class FileReader:
 
         :raises TransferFailed: there are fewer.
         """
-        left = self.size
-        while left:
+        remaining = self.size
+        while remaining:
             piece = next(self._pieces, b"")
             if not piece:
                 raise TransferFailed("The file became shorter while it was read, or the link broke.")
-            yield piece[:left]
-            left -= min(left, len(piece))
-        self._exchange.settle()
+            yield piece[:remaining]
+            remaining -= min(remaining, len(piece))
+        self._exchange.expect_end()
 
     def close(self) -> None:
         """End the remote program. Calling it again does nothing."""
@@ -143,7 +143,7 @@ def _put(
         attributes.stamp,
         attributes.replaces,
     ]
-    with fs.run(scripts.WRITE, arguments) as exchange:
+    with fs.run(remote.WRITE, arguments) as exchange:
         exact = exchange.answer() == b"exact"
         exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)
         exchange.answer(STALL_SECONDS + facts()[0] / DISK_BYTES_A_SECOND)
@@ -155,8 +155,8 @@ def make_temporary(fs: RemoteFileSystem) -> bytes:
     :raises PolicyDenied: there is a gate: rules over paths could not restrict a program that runs from there.
     """
     if fs.gate is not None:
-        raise PolicyDenied("A caller with rules over paths may not put a program on the machine.")
-    with fs.run(scripts.MAKE_TEMPORARY, [new_nonce()]) as exchange:
+        raise PolicyDenied("A token with path rules may not put a program on the machine.")
+    with fs.run(remote.MAKE_TEMPORARY, [new_nonce()]) as exchange:
         return exchange.answer()
 
 
@@ -166,7 +166,7 @@ def list_directory(fs: RemoteFileSystem, path: bytes, *, recursive: bool = False
     With ``recursive`` also the content of its subdirectories, by relative paths.
     """
     judge = PathJudge(fs.gate) if fs.gate is not None else None
-    with fs.run(scripts.LIST, [path, "1" if recursive else ""], judge) as exchange:
+    with fs.run(remote.LIST, [path, "1" if recursive else ""], judge) as exchange:
         exchange.answer()
         records = _entries(exchange)
         return Listing(allowed_in(records, fs.gate, judge.real) if fs.gate and judge else records)
@@ -180,7 +180,7 @@ def matching(fs: RemoteFileSystem, pattern: bytes) -> Listing:
     """
     if fs.gate is not None:
         return _matching_allowed(fs, pattern, fs.gate)
-    with fs.run(scripts.GLOB, [pattern]) as exchange:
+    with fs.run(remote.GLOB, [pattern]) as exchange:
         exchange.answer()
         return Listing(_entries(exchange))
 
@@ -190,7 +190,7 @@ def _matching_allowed(fs: RemoteFileSystem, pattern: bytes, gate: Gate) -> Listi
     if not rest:
         return Listing([])
     judge = PathJudge(gate)
-    with fs.run(scripts.GLOB, [lead or b".", rest], judge) as exchange:
+    with fs.run(remote.GLOB, [lead or b".", rest], judge) as exchange:
         exchange.answer()
         return Listing(allowed_matches(_entries(exchange), gate, judge.real, lead))
 
@@ -211,28 +211,28 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
 
 def stat_file(fs: RemoteFileSystem, path: bytes, *, follow: bool) -> FileEntry:
     """Describe one file; with ``follow`` a link's target."""
-    with fs.run(scripts.STAT, [path, "1" if follow else ""]) as exchange:
+    with fs.run(remote.STAT, [path, "1" if follow else ""]) as exchange:
         exchange.answer()
         records = list(records_of(exchange, DESCRIPTION_BYTES))
     if len(records) != 2 or not records[1].startswith(b"target "):
-        raise TransferFailed("The far side did not describe the file.")
+        raise TransferFailed("The remote host did not describe the file.")
     target = records[1].removeprefix(b"target ").removesuffix(b"\nx")
     return parse_entry(records[0], path, target or None)
 
 
 def remove(fs: RemoteFileSystem, path: bytes, *, recursive: bool, timeout: float) -> None:
     """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory with its content."""
-    _do(fs, scripts.REMOVE, [path, "1" if recursive else ""], timeout)
+    _do(fs, remote.REMOVE, [path, "1" if recursive else ""], timeout)
 
 
 def make_directory(fs: RemoteFileSystem, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:
     """Create a directory; with ``parents`` its missing parents too, and an existing directory is not an error."""
-    _do(fs, scripts.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
+    _do(fs, remote.MKDIR, [path, _octal(mode), "1" if parents else ""], timeout)
 
 
 def move(fs: RemoteFileSystem, source: bytes, target: bytes, *, overwrite: bool, timeout: float) -> None:
     """Rename a file or directory; an existing file is replaced only with ``overwrite``, a directory never."""
-    _do(fs, scripts.MOVE, [source, target, "1" if overwrite else ""], timeout)
+    _do(fs, remote.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 
 def _do(fs: RemoteFileSystem, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
@@ -247,7 +247,7 @@ def _octal(mode: int | None) -> str:
 def _number(text: bytes) -> int:
     # int() would accept signs, blanks and underscores, and any number of digits.
     if not _NUMBER.fullmatch(text):
-        raise TransferFailed("The far side described the file in an unknown way.")
+        raise TransferFailed("The remote host's description of the file is malformed.")
     return int(text)
 
 
@@ -256,5 +256,5 @@ def _limited(pieces: Iterator[bytes], limit: int) -> bytes:
     for piece in pieces:
         collected += piece
         if len(collected) > limit:
-            raise TransferFailed(f"The far side sends more than {limit} bytes.")
+            raise TransferFailed(f"The remote host sent more than {limit} bytes.")
     return bytes(collected)

@@ -119,7 +119,7 @@ def _keyed(record: bytes) -> bytes:
 def _matched(record: bytes) -> re.Match[bytes]:
     match = _RECORD.fullmatch(record)
     if match is None:
-        raise TransferFailed("The far side described the file in an unknown way.")
+        raise TransferFailed("The remote host's description of the file is malformed.")
     return match
 
 
@@ -132,6 +132,7 @@ def _time(seconds: int, fraction: bytes) -> datetime:
 
 
 def _owner(name: bytes, number: bytes) -> str:
+    # GNU's and busybox's stat print UNKNOWN for an id that the system does not list.
     return (number if name == b"UNKNOWN" else name).decode(errors="replace")
 
 
@@ -166,5 +167,5 @@ def split_pattern(pattern: bytes) -> tuple[bytes, bytes]:
     at = next(wild, len(parts) - 1)
     rest = [part for part in parts[at:] if part not in (b"", b".")]
     if b".." in rest:
-        raise PolicyDenied("A caller with rules over paths may not go back by .. from what a pattern matches.")
+        raise PolicyDenied("A token with path rules cannot use `..` after a wildcard in a pattern.")
     return b"".join(part + b"/" for part in parts[:at]), b"/".join(rest)

@@ -61,7 +61,7 @@ class PathJudge:
         """
         kind, _, path = question.partition(b" ")
         if kind not in _QUESTIONS or not path.startswith(b"/"):
-            raise TransferFailed("The far side did not tell a real path.")
+            raise TransferFailed("The remote host did not report a real path.")
         self.real = _normal(path)
         actions, whole = _QUESTIONS[kind]
         decide = self.gate.covers if whole else self.gate.check

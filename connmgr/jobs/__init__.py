@@ -1,1 +1,1 @@
-"""Commands that run on the remote side independently of the link, the shell and the daemon that started them."""
+"""Commands that run on the remote host independently of the link, the shell and the daemon that started them."""

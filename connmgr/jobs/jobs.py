@@ -1,7 +1,8 @@
 """The jobs of all connections: started, read, fed, killed and removed, over any link to their machine.
 
-The vault has a row for each job, so that every daemon of the vault finds it. A :class:`CachedJob` is what this daemon
-has last seen of one, and wakes those who wait for news; a :class:`JobWatch` looks while anybody waits.
+The vault has a row for each job, so that every daemon of the vault finds it. A :class:`CachedJob` has the state that
+this daemon has last seen, and wakes the clients that wait for news of the job. A :class:`JobWatch` asks the remote host
+while any client waits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ READ_SECONDS = 30.0
 """Longest wait of a request for another request that reads the same job."""
 
 FRESH_SECONDS = 0.05
-"""Age up to which a seen state is answered without asking the remote host."""
+"""Age up to which a cached state is returned without asking the remote host."""
 
 CURRENT_SECONDS = 1.0
 """Time for which another daemon's changes of a job's row may go unnoticed."""
@@ -45,13 +46,13 @@ BEGIN_WITHIN = timedelta(minutes=1)
 """Time after the request within which a missing job may still begin."""
 
 COUNTED_SECONDS = 1.0
-"""Time for which a count of the jobs under way stands, while much is left of the limit."""
+"""Time for which a count of the jobs under way is reused, while it is far below the limit."""
 
 GONE = "gone"
 LOST = "lost"
 
 LEAST_SECONDS, LONGEST_SECONDS = 0.01, 0.25
-"""Shortest and longest interval of looks: after news or for a new waiter, and after a long time without news."""
+"""Shortest and longest interval of asking: after news or for a new waiter, and after a long time without news."""
 
 UNREACHABLE_SECONDS = 1.0
 """Interval at which a remote host that did not answer is asked again."""
@@ -69,7 +70,7 @@ class JobLimits:
 class JobOutput:
     """The output of a job from two offsets on, in bytes, and the job's state at that time.
 
-    ``directory`` is where its command ended, b"" if the job does not record it, and None if it was not read.
+    ``directory`` is where its command ended: b"" if the job does not record it, None if it was not read.
     """
 
     seen: RemoteJob | None
@@ -83,11 +84,11 @@ class JobOutput:
 
 
 class CachedJob:
-    """The known state of one job. Safe to use from several threads."""
+    """The state of one job as last seen. Safe to use from several threads."""
 
     def __init__(self, stored: StoredJob) -> None:
         self.stored = stored
-        self.begun = False
+        self.is_started = False
         """Whether this daemon has started it on the remote host."""
         self._used = time.monotonic()
         self._lock = threading.Lock()
@@ -135,19 +136,19 @@ class CachedJob:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Be the only reader of the remote host; the result serves all callers that ask for the same meanwhile.
+        """Be the only reader of the remote host; other callers that want the same meanwhile share the result.
 
         :raises Busy: other readers take too long.
         """
         if not self._reading.acquire(timeout=READ_SECONDS):
-            raise Busy("The far side is slow to answer other requests for this job; try again.")
+            raise Busy("The remote host is slow to answer other requests for this job; try again.")
         try:
             yield
         finally:
             self._reading.release()
 
-    def known(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> JobOutput | None:
-        """Return the known output from these offsets on, or None if the remote host must be asked."""
+    def cached_output(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> JobOutput | None:
+        """Return the cached output from these offsets on, or None if the remote host must be asked."""
         last = self._last
         if last.seen is None or not self.is_fresh(fresh_seconds):
             return None
@@ -192,6 +193,8 @@ class CachedJob:
 
     def subscribe(self, version: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once when ``version`` is outdated; return a function that cancels that."""
+        # The version is compared under the lock under which publish() raises it: news between the caller's answer and
+        # this call would otherwise wake nobody.
         with self._lock:
             if self._last.version == version:
                 self._numbers += 1
@@ -236,11 +239,15 @@ class Jobs:
         self._access: dict[str, Access] = {}
         self._starting: set[str] = set()
         self._room = ("", 0, 0.0)
-        self._of_tokens = 0
         """The connection that was counted last, how many more jobs may start there uncounted, and until when."""
+        self._of_tokens = 0
+        """The number of jobs of tokens that are being started."""
+
+        self._unreported: dict[str, tuple[float, StoredJob]] = {}
+        """The jobs whose end this daemon was the first to see, and when; no request has reported it yet."""
 
     def find(self, id: str) -> CachedJob:
-        """Return the known state of a job, with its row at most a second old.
+        """Return the cached state of a job, with its row at most a second old.
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         """
@@ -256,7 +263,7 @@ class Jobs:
             raise
 
     def cache(self, stored: StoredJob) -> CachedJob:
-        """Return the known state of a job whose current row is ``stored``."""
+        """Return the cached state of a job whose current row is ``stored``."""
         with self._lock:
             cached = self._cached.setdefault(stored.id, CachedJob(stored))
         cached.use(stored)
@@ -278,24 +285,27 @@ class Jobs:
         """Start ``job`` as ``launch`` in ``remote``, or find the job of its connection with the same key.
 
         Return the job, and a warning about the remote host, if any.
-        :raises connmgr.errors.CommandCancelled: it was cancelled before it was stored.
-        :raises connmgr.errors.InvalidRequest: its connection is a temporary one.
-        :raises connmgr.errors.JobLimit: too many are under way.
-        :raises connmgr.errors.ConnmgrError: the remote host refused it, and nothing is left there; or the link broke,
-            and it is unknown whether the job runs, which a start with the same key finds out.
+        :raises connmgr.errors.CommandCancelled: the request was cancelled before the job was stored.
+        :raises connmgr.errors.InvalidRequest: its connection is temporary.
+        :raises connmgr.errors.JobLimit: too many jobs are under way.
+        :raises connmgr.errors.ConnmgrError: the remote host refused the job, and nothing is left there; or the link
+            broke, and it is unknown whether the job runs: another start with the same key finds out.
         """
         if self._vault.connections.temporary.get(job.connection) is not None:
-            raise errors.InvalidRequest("connection: A temporary connection has no jobs. Store it first.")
+            raise errors.InvalidRequest("connection: A temporary connection cannot have jobs; store it first.")
         with self._place(job):
             cancellation.require()
             if job.key is None:
                 with self._beginning(job.id):
                     return self._start_and_store(job, remote, launch)
+            # The row comes before the job: of two requests with the same key, on this daemon or another one of the
+            # vault, the second finds the first one's row. It starts the job only if the first request certainly did
+            # not, which the remote host says.
             stored = self._vault.jobs.add(job)
             cached = self.cache(stored)
             with cached.reading():
                 if stored.id != job.id and (
-                    stored.state != STARTING or cached.begun or self.seen(remote, stored.id).state != GONE
+                    stored.state != STARTING or cached.is_started or self.seen(remote, stored.id).state != GONE
                 ):
                     return stored, None
                 return self._start_and_store(stored, remote, launch, is_stored=True)
@@ -333,7 +343,8 @@ class Jobs:
             # Another daemon of the vault got the same request.
             return job, None
         except UNREACHABLE:
-            # Once it was told to start the job, nobody knows whether it runs, so the row stays. Before, there is none.
+            # Without a row the remote host was not asked to start the job. With a row nobody knows whether it runs, so
+            # the row stays, and the next look at the remote host tells.
             if not is_stored:
                 self.drop(job.id)
             raise
@@ -345,12 +356,12 @@ class Jobs:
             remote.kill(name, "KILL", 0, CALL_SECONDS)
             remote.remove([name], CALL_SECONDS)
             raise failure
-        cached.begun = True
+        cached.is_started = True
         return job, warning
 
     @contextmanager
     def _place(self, job: StoredJob) -> Iterator[None]:
-        """Require room for ``job``; among tokens, those count too that are being started at the same time."""
+        """Require room for ``job``; for a token, jobs that are being started right now count too."""
         with self._lock:
             self._of_tokens += job.token is not None
         try:
@@ -388,7 +399,7 @@ class Jobs:
         try:
             return require(starting=max(0, self._of_tokens - 1))
         except errors.JobLimit:
-            # Some may have ended unnoticed.
+            # The vault counts jobs whose end nobody has seen yet; the remote hosts know better.
             self.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
             return require(starting=max(0, self._of_tokens - 1))
 
@@ -397,36 +408,36 @@ class Jobs:
 
         :raises connmgr.errors.UnknownJob: there is no such job.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
-        :raises connmgr.errors.OutputGone: it was removed or replaced on the remote host.
-        :raises connmgr.errors.InvalidRequest: an offset is beyond the end.
+        :raises connmgr.errors.OutputGone: the output was removed or replaced on the remote host.
+        :raises connmgr.errors.InvalidRequest: an offset is past the end.
         """
         cached = self.find(id)
 
         def read(remote: RemoteJobs) -> JobOutput:
             seen, out, err, directory = remote.read(remote_name(id), stdout, stderr, max_bytes, CALL_SECONDS)
-            self._saw(cached, seen)
+            self._record(cached, seen)
             if seen.state == GONE:
-                raise errors.OutputGone("The job's output was removed on the far side.")
+                raise errors.OutputGone("The job's output was removed on the remote host.")
             return cached.publish(seen, stdout, out, stderr, err, directory)
 
         with cached.reading():
-            answer = cached.known(stdout, stderr, FRESH_SECONDS)
+            answer = cached.cached_output(stdout, stderr, FRESH_SECONDS)
             if answer is None or not self._hosts.allows(cached.stored.connection, access):
-                answer = self._asked(cached, access, read, stdout, stderr)
+                answer = self._ask(cached, access, read, stdout, stderr)
         for name, offset in (("stdout", stdout), ("stderr", stderr)):
             # The last seen output may end before the offset.
             if answer.seen is not None and not answer.stale and offset > (size := getattr(answer.seen, name).size):
-                raise errors.InvalidRequest(f"{name}: beyond the end; {size} bytes were printed.")
+                raise errors.InvalidRequest(f"{name}: offset {offset} is past the end ({size} bytes so far).")
         return answer
 
     def look(self, id: str, access: Access) -> CachedJob:
-        """Look at a job, unless that was just done or it has ended; raises as :meth:`find`, and SecretLocked."""
+        """Refresh a job's state, unless it is fresh or the job has ended; raises as :meth:`find`, and SecretLocked."""
         cached = self.find(id)
         if cached.over:
             return cached
         with cached.reading():
             if not cached.is_fresh(FRESH_SECONDS) or not self._hosts.allows(cached.stored.connection, access):
-                self._asked(cached, access, lambda remote: self._looked(remote, cached))
+                self._ask(cached, access, lambda remote: self._refresh_one(remote, cached))
         return cached
 
     def subscribe(self, id: str, access: Access, version: int, callback: Callable[[], None]) -> Callable[[], None]:
@@ -437,29 +448,29 @@ class Jobs:
             self._access[connection] = access
             watch = self._watches.get(connection)
             if watch is None:
-                watch = self._watches[connection] = JobWatch(connection, partial(self._watched, connection))
+                watch = self._watches[connection] = JobWatch(connection, partial(self._refresh_watched, connection))
         return watch.subscribe(cached, version, callback)
 
     def input(self, id: str, access: Access, data: bytes, *, eof: bool) -> None:
         """Send ``data`` to a job that was started with open input, and end its input with ``eof``.
 
-        :raises connmgr.errors.StdinClosed: it takes no input, or its input has ended.
-        :raises connmgr.errors.JobFinished: it has ended.
+        :raises connmgr.errors.StdinClosed: the job takes no input, or its input has ended.
+        :raises connmgr.errors.JobFinished: the job has ended.
         """
         cached = self._under_way(id)
         if not cached.stored.stdin_open:
             raise errors.StdinClosed("The job was started without open input.")
         with self._slot():
-            # If the answer of a call was lost, it is not repeated, because the input might arrive twice.
+            # Once: if the link broke before the answer, the input may have arrived, and would arrive twice.
             self._hosts.ask_once(
                 cached.stored.connection, access, lambda remote: remote.input(remote_name(id), data, eof, CALL_SECONDS)
             )
 
     def kill(self, id: str, access: Access, signal: str, grace: float) -> None:
-        """Send ``signal`` to all processes of a job, and KILL to those that still run after ``grace`` seconds.
+        """Send ``signal`` to all processes of a job; after ``grace`` seconds, KILL to the processes that still run.
 
-        :raises connmgr.errors.JobFinished: it has ended.
-        :raises connmgr.errors.ShellBusy: it has not begun.
+        :raises connmgr.errors.JobFinished: the job has ended.
+        :raises connmgr.errors.ShellBusy: the job has not begun.
         """
         cached = self._under_way(id)
         with self._slot():
@@ -475,14 +486,14 @@ class Jobs:
     def remove(self, id: str, access: Access, *, force: bool) -> None:
         """Remove a job that has ended, and its files on the remote host; with ``force`` kill a running one first.
 
-        :raises connmgr.errors.JobRunning: it runs.
+        :raises connmgr.errors.JobRunning: the job runs.
         """
         cached = self.find(id)
 
         def work(remote: RemoteJobs) -> None:
             seen = self.seen(remote, id)
             if not force and (seen.state == RUNNING or _may_begin(cached.stored, seen)):
-                raise errors.JobRunning("The job runs: kill it first, or remove it with force.")
+                raise errors.JobRunning("The job is running: kill it first, or remove it with force.")
             if force and seen.state in (STARTING, RUNNING, LOST, GONE):
                 # Processes of a lost job may still run.
                 remote.kill(remote_name(id), "KILL", 0, CALL_SECONDS)
@@ -493,14 +504,14 @@ class Jobs:
         self.forget(cached.stored)
 
     def refresh(self, jobs: Iterable[StoredJob]) -> dict[str, StoredJob]:
-        """Look at jobs over open links; return those that were seen."""
+        """Refresh the states of ``jobs`` over open links; return the rows of the jobs that could be seen."""
         by_connection: dict[str, dict[str, CachedJob]] = {}
         for job in jobs:
             by_connection.setdefault(job.connection, {})[job.id] = self.cache(job)
         seen: dict[str, StoredJob] = {}
         for connection, cached in by_connection.items():
-            if self._hosts.ask_at_once(connection, partial(self._look_at, cached)) is not None:
-                seen |= {id: one.stored for id, one in cached.items()}
+            if self._hosts.ask_at_once(connection, partial(self._refresh_all, cached)) is not None:
+                seen |= {id: state.stored for id, state in cached.items()}
         return seen
 
     def forget(self, job: StoredJob) -> None:
@@ -515,10 +526,25 @@ class Jobs:
         if cached is not None:
             cached.tell_all()
 
-    def let_go(self, idle_seconds: float) -> None:
-        """Forget the known states of unused jobs."""
+    def reported(self, id: str) -> None:
+        """Note that a request has reported the end of a job, if it has ended."""
         with self._lock:
-            self._cached = {id: known for id, known in self._cached.items() if known.is_used(idle_seconds)}
+            self._unreported.pop(id, None)
+
+    def take_unreported(self, seconds: float) -> list[StoredJob]:
+        """Return the jobs whose end was seen ``seconds`` ago or earlier, and that no request has reported, each once.
+
+        A request that waits for an end has that time to report it.
+        """
+        until = time.monotonic() - seconds
+        with self._lock:
+            ids = [id for id, (seen_at, _) in self._unreported.items() if seen_at <= until]
+            return [self._unreported.pop(id)[1] for id in ids]
+
+    def let_go(self, idle_seconds: float) -> None:
+        """Forget the cached states of unused jobs."""
+        with self._lock:
+            self._cached = {id: cached for id, cached in self._cached.items() if cached.is_used(idle_seconds)}
 
     def close(self, timeout: float) -> None:
         """Notify all waiters. The jobs run on."""
@@ -534,7 +560,7 @@ class Jobs:
             raise errors.JobFinished("The job has ended.")
         return cached
 
-    def _asked(
+    def _ask(
         self,
         cached: CachedJob,
         access: Access,
@@ -548,46 +574,49 @@ class Jobs:
         except UNREACHABLE:
             return cached.unreachable(stdout, stderr)
 
-    def _looked(self, remote: RemoteJobs, cached: CachedJob) -> JobOutput:
-        self._look_at({cached.stored.id: cached}, remote)
+    def _refresh_one(self, remote: RemoteJobs, cached: CachedJob) -> JobOutput:
+        self._refresh_all({cached.stored.id: cached}, remote)
         return cached.last
 
-    def _watched(self, connection: str, jobs: Mapping[str, CachedJob]) -> bool | None:
+    def _refresh_watched(self, connection: str, jobs: Mapping[str, CachedJob]) -> bool | None:
         try:
-            return self._hosts.ask(connection, self._access[connection], partial(self._look_at, jobs))
+            return self._hosts.ask(connection, self._access[connection], partial(self._refresh_all, jobs))
         except UNREACHABLE:
             for cached in jobs.values():
                 cached.unreachable()
         except errors.ConnmgrError:
-            # The waiters ask again and get the reason, which may differ from caller to caller.
+            # Such as a locked secret. Each waiter asks again and gets the error that applies to its own access.
             for cached in jobs.values():
                 cached.tell_all()
         return None
 
-    def _look_at(self, jobs: Mapping[str, CachedJob], remote: RemoteJobs) -> bool:
-        """Look at jobs of one connection; return whether there were news."""
+    def _refresh_all(self, jobs: Mapping[str, CachedJob], remote: RemoteJobs) -> bool:
+        """Ask the remote host about jobs of one connection; return whether any has news."""
         news = False
         by_name = {remote_name(id): cached for id, cached in jobs.items()}
         for name, seen in remote.look(by_name, CALL_SECONDS).items():
             cached = by_name[name]
             before = cached.last.version
-            self._saw(cached, seen)
+            self._record(cached, seen)
             news |= cached.publish(seen).version != before
         return news
 
-    def _saw(self, cached: CachedJob, seen: RemoteJob) -> None:
+    def _record(self, cached: CachedJob, seen: RemoteJob) -> None:
         """Record the state of a job, if it has changed."""
         stored = cached.stored
         if _may_begin(stored, seen):
             return
         state = LOST if seen.state in (GONE, STARTING) else seen.state
         if state != stored.state and stored.state in UNDER_WAY:
-            self._vault.jobs.set_state(stored.id, state, seen.exit_code)
+            is_first = self._vault.jobs.set_state(stored.id, state, seen.exit_code)
             cached.use(self._vault.jobs.get(stored.id))
+            if is_first and state in ENDED:
+                with self._lock:
+                    self._unreported[stored.id] = time.monotonic(), cached.stored
 
 
 def _may_begin(stored: StoredJob, seen: RemoteJob) -> bool:
-    """Whether a job that does not run yet was requested recently."""
+    """Whether a job that does not run yet was requested so recently that it may still begin."""
     return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
 
 
@@ -597,7 +626,7 @@ def remote_name(id: str) -> str:
 
 
 Look = Callable[[Mapping[str, CachedJob]], bool | None]
-"""Looks at jobs of one connection; returns whether there were news, None if the remote host did not answer."""
+"""Refreshes jobs of one connection; returns whether any has news, None if the remote host did not answer."""
 
 
 class JobWatch:
@@ -613,7 +642,7 @@ class JobWatch:
         self._thread: threading.Thread | None = None
 
     def subscribe(self, cached: CachedJob, version: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Like :meth:`CachedJob.subscribe`, and look at the job until there is news."""
+        """Like :meth:`CachedJob.subscribe`, and refresh the job until it has news."""
         cancel = cached.subscribe(version, callback)
         with self._lock:
             if self._closing.is_set():
@@ -638,7 +667,7 @@ class JobWatch:
 
     def _run(self) -> None:
         interval = LEAST_SECONDS
-        while waited := self._waited():
+        while waited := self._awaited():
             try:
                 news = self._look(waited)
             except BaseException:
@@ -652,8 +681,10 @@ class JobWatch:
                 interval = LEAST_SECONDS
             self._wake.clear()
 
-    def _waited(self) -> Mapping[str, CachedJob]:
+    def _awaited(self) -> Mapping[str, CachedJob]:
         """Return the awaited jobs; if there are none, let the thread end."""
+        # Under the lock of subscribe(): either the thread sees the new job, or subscribe() sees that there is no thread
+        # and starts the next one.
         with self._lock:
             self._jobs = {id: cached for id, cached in self._jobs.items() if cached.waiting}
             if not self._jobs:

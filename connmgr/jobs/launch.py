@@ -1,4 +1,4 @@
-"""The program of a job, and the script that starts it on the remote side."""
+"""The program of a job, and the script that starts it on the remote host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def stored_input(self) -> bytes:
-        """The input that is stored on the remote side before the job begins; empty if there is none."""
+        """The input that is stored on the remote host before the job begins; empty if there is none."""
         return self.stdin if self.stdin is not OPEN and len(self.stdin) > SMALL_INPUT_BYTES else b""
 
     @property
@@ -69,7 +69,7 @@ class Launch:
     @property
     def words(self) -> Iterator[bytes]:
         """Yield whether its environment is empty, whether it records its directory, and the argv of its shell."""
-        # The shell reads the script on descriptor 7.
+        # The shell reads the script on descriptor 7: an argv is limited (ARG_MAX), and `ps` would show it.
         yield b"1" if self.surroundings else b""
         yield b"1" if self._tells else b""
         yield from (word.encode() for word in (self.surroundings.argv if self.surroundings else ["/bin/sh"]))
@@ -105,7 +105,7 @@ class Launch:
         return self.tells_directory and self.text is not None and not csh
 
     def _subdirectory(self, dialect: Dialect) -> bytes:
-        # The shell is in the directory already; this tells it the directory's name.
+        # The shell is there already, by the name that getcwd(3) found. This gives it the user's name, with links in it.
         return b"%s cd %s 2>/dev/null||:" % (dialect.builtin.encode(), dialect.quoted(self.subdirectory or b"."))
 
     def _state(self) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""Removes what is over: jobs whose time has come, and jobs on a remote host that the vault does not know.
+"""Removes expired jobs, and finds orphans: jobs on a remote host that the vault does not know.
 
-A restored backup, a removed connection and an unreachable machine leave such orphans. They are of a lost or another
-vault, or younger than the backup.
+A restored backup, a removed connection and an unreachable machine leave orphans. They belong to a lost vault or to
+another one, or are younger than the backup.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,14 +29,14 @@ logger = logging.getLogger("connmgr.jobs")
 
 INTERVAL_SECONDS = 30.0
 
+REPORTED_SECONDS = 5.0
+"""A request that waits for a job's end reports it within this time, or not at all."""
+
 IDLE_SECONDS = 60.0
 """Time for which a link stays open, and a job's state is cached, after the last request."""
 
 UNREACHED = timedelta(days=30)
-"""Time after which a job is removed from the vault even if its files on the remote host could not be."""
-
-
-"""Least age of an orphan: another daemon of the vault may have begun a younger job and not stored it yet."""
+"""Time after which a job is removed from the vault even if its files on the remote host could not be removed."""
 
 CLEAR_SECONDS = 5.0
 """Time to clear the remote hosts of removed connections, for all together."""
@@ -45,14 +45,18 @@ CLEAR_SECONDS = 5.0
 class Reaper:
     """A thread that looks at the vault's jobs with an open link, and removes expired ones.
 
-    It also releases ``kept`` links.
+    It calls ``ended`` with each job whose end this daemon has seen and no request has reported. It also releases
+    ``kept`` links.
     """
 
-    def __init__(self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: IdleLinks) -> None:
+    def __init__(
+        self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: IdleLinks, ended: Callable[[StoredJob], object]
+    ) -> None:
         self._vault = vault
         self._jobs = jobs
         self._hosts = hosts
-        self._kept = kept
+        self._idle_links = kept
+        self._ended = ended
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
@@ -61,15 +65,21 @@ class Reaper:
         """End the thread, within about ``timeout`` seconds."""
         self._closing.set()
         self._thread.join(timeout)
+        self._report(0.0)
 
     def tidy(self) -> None:
         """Record the ends of jobs, and remove expired ones."""
-        self._kept.let_go(IDLE_SECONDS)
+        self._idle_links.let_go(IDLE_SECONDS)
         self._jobs.let_go(IDLE_SECONDS)
         self._jobs.refresh(self._vault.jobs.find(JobFilter(states=UNDER_WAY)))
+        self._report(REPORTED_SECONDS)
         for job in self._vault.jobs.find(JobFilter(states=ENDED)):
             if kept_until(job) < now() and (self._cleared(job) or kept_until(job) + UNREACHED < now()):
                 self._jobs.forget(job)
+
+    def _report(self, seconds: float) -> None:
+        for job in self._jobs.take_unreported(seconds):
+            self._ended(job)
 
     def _cleared(self, job: StoredJob) -> bool:
         def remove(remote: RemoteJobs) -> bool:
@@ -113,30 +123,32 @@ class OrphanJobs:
     def find(self, connection: str, access: Access, least_age: float, *, remove: bool) -> list[OrphanJob]:
         """Return the orphans that began at least ``least_age`` seconds ago, and at least a minute ago.
 
-        With ``remove``, ended ones are removed. Running ones stay, because another vault's daemon may cache them.
-        :raises connmgr.errors.ConnmgrError: what opening a link raises, or the remote host cannot remove one.
+        With ``remove``, orphans that have ended are removed. Running orphans stay, because they may be jobs of another
+        vault.
+        :raises connmgr.errors.ConnmgrError: the errors of opening a link, or an orphan cannot be removed.
         """
+        # At least a minute, because another daemon of the vault may have begun a younger job and not stored it yet.
         age = max(math.ceil(least_age), LEAST_AGE_SECONDS)
-        orphans = self._hosts.ask(connection, access, partial(self._found, age), shared=False)
-        over = [remote_name(one.job) for one in orphans if remove and one.state != RUNNING]
+        orphans = self._hosts.ask(connection, access, partial(self._orphans, age), shared=False)
+        over = [remote_name(orphan.job) for orphan in orphans if remove and orphan.state != RUNNING]
         if over:
             self._hosts.ask(connection, access, lambda remote: remote.remove(over, CALL_SECONDS), shared=False)
-        return [replace(one, removed=remove and one.state != RUNNING) for one in orphans]
+        return [replace(orphan, removed=remove and orphan.state != RUNNING) for orphan in orphans]
 
     def clear(self, jobs: Mapping[str, Sequence[str]]) -> int:
         """Remove the files of ``jobs``, given by removed connections; return how many stay.
 
         Jobs stay if they run, are just starting, or their machine has no open link.
         """
-        deadline, left = Deadline(CLEAR_SECONDS), 0
+        deadline, remaining = Deadline(CLEAR_SECONDS), 0
         for connection, ids in jobs.items():
             left_there = self._hosts.ask_at_once(connection, partial(self._clear, ids, deadline))
-            left += len(ids) if left_there is None else left_there
+            remaining += len(ids) if left_there is None else left_there
             for id in ids:
                 self._jobs.drop(id)
-        return left
+        return remaining
 
-    def _found(self, least_age: int, remote: RemoteJobs) -> list[OrphanJob]:
+    def _orphans(self, least_age: int, remote: RemoteJobs) -> list[OrphanJob]:
         # In this order: a job has its row before its start is over, and leaves the remote host before its row is
         # removed. So a job that is started or removed meanwhile does not count as an orphan.
         ages = {str(uuid.UUID(name)): age for name, age in remote.list(CALL_SECONDS, least_age).items()}

@@ -28,14 +28,14 @@ REFUSALS: dict[str, errors.ConnmgrError] = {
     error.code: error
     for error in (
         errors.NoSuchDirectory("The job's working directory cannot be entered."),
-        errors.NoSuchFile("The place for the job vanished."),
+        errors.NoSuchFile("The job's directory on the remote host is gone."),
         errors.FileExists("A job of that id exists already."),
-        errors.WrongFileType("Something else is in the place of the user's jobs."),
-        errors.PermissionDenied("The far side's user has no permission for that."),
-        errors.NoSpace("There is no space left for that."),
-        errors.StdinClosed("The job has stopped taking input."),
-        errors.TransferFailed("What was sent did not arrive whole."),
-        errors.FileOperationFailed("The far side could not do it."),
+        errors.WrongFileType("The directory for the user's jobs is not a directory."),
+        errors.PermissionDenied("The remote host's user has no permission for that."),
+        errors.NoSpace("The remote host has no space left for that."),
+        errors.StdinClosed("The job no longer takes input."),
+        errors.TransferFailed("The input did not arrive whole; send it again."),
+        errors.FileOperationFailed("The remote host could not do it."),
     )
 }
 
@@ -84,7 +84,7 @@ the script on descriptor 7: the two parts, with the variable ``job_setting`` bet
 """
 
 START_FED = replace(START, name="job_run_start_fed", opening=f"fed=1; {_SIZES}", fed=True)
-"""The input's size and block size as for WRITE in :mod:`connmgr.fs.scripts`; then as START.
+"""The input's size and block size as for WRITE in :mod:`connmgr.fs.remote`; then as START.
 
 ``ok`` when it is ready for the input; then as START, when the input is stored.
 """
@@ -126,7 +126,7 @@ SIGNALS = frozenset(_SIGNALS.split(" "))
 """The signals that a job can get; every system knows these names."""
 
 WARNINGS = {
-    "ends_with_login": "The far side's login manager ends a user's processes at logout (KillUserProcesses=yes), and "
+    "ends_with_login": "The remote host's login manager ends a user's processes at logout (KillUserProcesses=yes), and "
     "the job with them; `loginctl enable-linger` there prevents that.",
 }
 
@@ -173,11 +173,11 @@ class RemoteJobs:
     def start(self, launch: Launch, timeout: float, meanwhile: Callable[[], None] = lambda: None) -> str | None:
         """Start a job, and return a warning about the remote host, if any.
 
-        ``meanwhile``, which raises nothing, is called once the remote host has been told to start it, if it could be.
+        ``meanwhile``, which raises nothing, is called after the call was written to the remote host.
 
         :raises connmgr.errors.NoSuchDirectory: its directory cannot be entered; nothing runs.
         :raises connmgr.errors.FileExists: there is a job of that id.
-        :raises connmgr.errors.OperationError: there is no place for it, or the link broke.
+        :raises connmgr.errors.OperationError: the remote host has no directory for it, or the link broke.
         """
         deadline = Deadline(timeout)
         seconds = "" if launch.timeout is None else str(max(1, math.ceil(launch.timeout)))
@@ -194,10 +194,10 @@ class RemoteJobs:
 
     def look(self, ids: Iterable[str], timeout: float) -> dict[str, RemoteJob]:
         """Return the state of each job by id, in one round trip for up to 500 jobs."""
-        deadline, wanted = Deadline(timeout), list(map(_checked, ids))
+        deadline, checked = Deadline(timeout), list(map(_checked, ids))
         seen: dict[str, RemoteJob] = {}
-        for start in range(0, len(wanted), JOBS_A_CALL):
-            some = wanted[start : start + JOBS_A_CALL]
+        for start in range(0, len(checked), JOBS_A_CALL):
+            some = checked[start : start + JOBS_A_CALL]
             with self._run(LOOK, some) as exchange:
                 exchange.answer(deadline.left())
                 seen |= _described(_whole(exchange, DESCRIPTION_BYTES, deadline), some)
@@ -215,8 +215,10 @@ class RemoteJobs:
             limit = DESCRIPTION_BYTES + (2 * blocks + 1) * BLOCK_BYTES
             answer = _whole(exchange, limit, deadline).split(exchange.mark + b" \n")
         if len(answer) != 4:
-            raise TransferFailed("The far side sent malformed output of the job.")
+            raise TransferFailed("The remote host sent malformed output of the job.")
         seen = _described(answer[0], [id])[id]
+        # dd reads whole blocks, so the first one begins before the offset; and the job may have printed more since the
+        # sizes were read.
         parts = (
             content[offset % BLOCK_BYTES :][: max(0, min(max_bytes, stream.size - offset))]
             for content, offset, stream in zip(answer[1:3], offsets, (seen.stdout, seen.stderr), strict=True)
@@ -226,7 +228,7 @@ class RemoteJobs:
     def input(self, id: str, data: bytes, eof: bool, timeout: float) -> None:
         """Queue ``data`` for a job, and with ``eof`` the end of its input; queued input arrives once and in order.
 
-        :raises connmgr.errors.StdinClosed: the job takes no input, or none any more.
+        :raises connmgr.errors.StdinClosed: the job takes no input, or takes no more.
         :raises connmgr.errors.NoSpace: 8 MiB wait already, or the remote host's disk is full.
         """
         deadline = Deadline(timeout)
@@ -241,8 +243,8 @@ class RemoteJobs:
         """Send a signal to all processes of a job, and return its state just afterwards.
 
         With ``grace``, the remote host kills processes that still run after so many seconds; the call does not wait for
-        it. The job is ``killed`` if it ends after KILL or a signal with ``grace``, or by the signal itself.
-        :raises connmgr.errors.PermissionDenied: some of them belong to another user.
+        that. The job is ``killed`` if it ends after KILL or a signal with ``grace``, or by the signal itself.
+        :raises connmgr.errors.PermissionDenied: some processes belong to another user.
         """
         if signal not in SIGNALS:
             raise InvalidRequest(f"signal: one of {', '.join(sorted(SIGNALS))}.")
@@ -253,14 +255,14 @@ class RemoteJobs:
             refused = exchange.answer(deadline.left())
             seen = _described(_whole(exchange, DESCRIPTION_BYTES, deadline), [id])[id]
         if refused != b"0":
-            raise PermissionDenied("The far side's user may not send a signal to some of the job's processes.")
+            raise PermissionDenied("The remote host's user may not send a signal to some of the job's processes.")
         return seen
 
     def remove(self, ids: Iterable[str], timeout: float) -> None:
         """Remove the files of jobs; running jobs go on. A missing job is not an error."""
-        deadline, wanted = Deadline(timeout), list(map(_checked, ids))
-        for start in range(0, len(wanted), JOBS_A_CALL):
-            with self._run(REMOVE, wanted[start : start + JOBS_A_CALL]) as exchange:
+        deadline, checked = Deadline(timeout), list(map(_checked, ids))
+        for start in range(0, len(checked), JOBS_A_CALL):
+            with self._run(REMOVE, checked[start : start + JOBS_A_CALL]) as exchange:
                 exchange.answer(deadline.left())
 
     def list(self, timeout: float, least_age: int = 0) -> dict[str, int | None]:
@@ -290,10 +292,10 @@ def _sizes(data: bytes) -> list[str]:
 
 
 def _warning(facts: bytes) -> str | None:
-    """Return the warning among what a job's start answers: process, its start, boot, warning, directory."""
+    """Return the warning in the answer to START: process, its start time, boot, warning, directory."""
     words = facts.split(b" ", 4)
     if len(words) != 5 or not words[0].isdigit():
-        raise TransferFailed("The far side did not say what it started.")
+        raise TransferFailed("The remote host's answer to the start of the job is malformed.")
     return WARNINGS.get(words[3].decode(errors="replace"))
 
 
@@ -302,9 +304,9 @@ def _whole(exchange: Exchange, limit: int, deadline: Deadline) -> bytes:
     for piece in exchange.data(deadline.left()):
         collected += piece
         if len(collected) > limit:
-            raise TransferFailed(f"The far side sends more than {limit} bytes.")
+            raise TransferFailed(f"The remote host sends more than {limit} bytes.")
     if not exchange.succeeded():
-        raise TransferFailed("The link broke, or the far side's program was killed.")
+        raise TransferFailed("The link broke, or the remote host's program was killed.")
     return bytes(collected)
 
 
@@ -317,7 +319,7 @@ def _described(text: bytes, ids: Sequence[str]) -> dict[str, RemoteJob]:
     sizes = {match["name"]: int(match["size"]) for line in lines if (match := _SIZE.fullmatch(line))}
     seen = {match["id"]: _seen(match, sizes) for line in lines if (match := _LINE.fullmatch(line))}
     if missing := [id for id in ids if id not in seen]:
-        raise TransferFailed(f"The far side did not describe the job {missing[0]}.")
+        raise TransferFailed(f"The remote host did not describe the job {missing[0]}.")
     return seen
 
 
@@ -356,7 +358,7 @@ class RemoteHosts:
 
     def __init__(self, links: LinkTable, kept: IdleLinks) -> None:
         self._links = links
-        self._kept = kept
+        self._idle_links = kept
 
     def allows(self, connection: str, access: Access) -> bool:
         """Whether there is an open link to the connection that ``access`` may use.
@@ -377,7 +379,10 @@ class RemoteHosts:
     def ask(
         self, connection: str, access: Access, work: Callable[[RemoteJobs], Result], *, shared: bool = True
     ) -> Result:
-        """Like :meth:`ask_once`, but try again if the link broke, because it may have been dead for long."""
+        """Like :meth:`ask_once`, but try once more if the link broke, because it may have been dead for long.
+
+        ``work`` must be safe to repeat: the first call may have taken effect.
+        """
         try:
             return self.ask_once(connection, access, work, shared=shared)
         except (errors.ShellLost, errors.TransferFailed):
@@ -388,13 +393,13 @@ class RemoteHosts:
     ) -> Result:
         """Call ``work`` with the remote host of ``connection``, if necessary over a new link, and return its result.
 
-        Without a shell, its jobs are among those of its host's user; ``work`` on other than the vault's jobs is then
-        not ``shared``.
-        :raises connmgr.errors.ConnmgrError: what opening the link raises, including :data:`UNREACHABLE`.
+        The jobs of a container without a shell are kept on its host, among other jobs of that host's user. ``shared``
+        leads there; ``work`` that looks for jobs that the vault does not know must not be ``shared``.
+        :raises connmgr.errors.ConnmgrError: the errors of opening the link, including :data:`UNREACHABLE`.
         """
         lease = self._links.lease(connection, access, OPEN_SECONDS)
         try:
-            self._kept.keep(connection, lease)
+            self._idle_links.keep(connection, lease)
             return _worked(lease.link, work, shared=shared)
         finally:
             lease.release()
@@ -413,7 +418,7 @@ class RemoteHosts:
 
 
 def remote_jobs_of(link: Link) -> RemoteJobs:
-    """Return the remote of a link's jobs; for a container without a shell it is on the host."""
+    """Return the remote jobs of a link; for a container without a shell they are on its host."""
     beside = link.outside
     return RemoteJobs(link.transport, link.helpers) if beside is None else RemoteJobs(beside.transport, beside.helpers)
 

@@ -1,8 +1,8 @@
 """A stored connection as a chain of hops: the machines that it leads over, and how they are opened.
 
-:func:`open_chain` opens the hops as live transports, each over the one before it. The other functions look at the hops
-without opening them: the hosts that would be dialled, the secrets that somebody may not open, the variables of clients
-that would arrive, the known keys of the hosts.
+:func:`open_chain` opens the hops as live transports, each over the one before it. The other functions read the hops
+without opening them, and tell which hosts they would dial, whether a caller may open their secrets, which variables of
+a client would reach the last one, and which host keys are known.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from connmgr.vault.dependencies import complete_digest
 from connmgr.vault.names import base_of, elevation_of
 
 FRESH_SECONDS = 1.0
-"""Sealed secrets of this age are read again."""
+"""Age in seconds at which sealed secrets are read again."""
 
 MAX_REMEMBERED = 20_000
 """Most connections whose sealed secrets are remembered."""
@@ -59,7 +59,7 @@ MAX_REMEMBERED = 20_000
 
 @dataclass(frozen=True)
 class Target:
-    """The data of a connection to open; the last three members are those of a stored connection, else None."""
+    """The data of a connection to open. The last three members are None unless the connection is stored."""
 
     type: str
     data: Mapping[str, Any]
@@ -69,7 +69,7 @@ class Target:
 
     @classmethod
     def stored(cls, record: Connection) -> Target:
-        """Return a stored connection as a target, an elevated one by the name of that which it runs over."""
+        """Return a stored connection as a target; an elevated connection has the name of the one below it."""
         path = record.path if elevation_of(record.id) is None else record.path[:-1]
         return cls(record.type, record.data, record.id, record.dependency_digest, "/".join(path))
 
@@ -101,7 +101,7 @@ class Chain:
 def open_chain(
     vault: Vault, registry: Registry, target: Target, access: Access, timeout: float, *, forwards: bool = True
 ) -> Chain:
-    """Open ``target``, after all connections below it, within ``timeout`` seconds.
+    """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
     Only the link of ``target`` itself may forward an ssh-agent, and only if the chain ``forwards``.
 
@@ -126,17 +126,17 @@ def open_chain(
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
-                    raise ConnectTimeout(f"It was not open within {timeout:.0f} s.")
+                    raise ConnectTimeout(f"The connection was not open within {timeout:.0f} s.")
         if transport is None:
-            raise ConnectionCycle("The connection runs over nothing that could be opened.")
+            raise ConnectionCycle("The connection has no first hop that could be opened.")
         return Chain(transport, sealed, [hop.id for hop in hops], links.pop_all())
 
 
 def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
     """Return why no loan (:mod:`connmgr.secrets.loans`) is used for a chain of ``hops``, or None.
 
-    A loan lets its token use secrets and not choose where they go. So no connection of the chain may be of a token's
-    making: a token could lead the secret to a host of its own, or move a host under a password for sudo.
+    A loan lets its token use secrets, but not choose where they go. So no token may have made or changed a connection
+    of the chain: it could send the secret to a host of its own, or put another host under a password for sudo.
     """
     for id in hops:
         if id is None or vault.connections.temporary.get(base_of(id)) is not None:
@@ -144,8 +144,8 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
         stored = vault.connections.get(base_of(id))
         if SET_BY_TOKEN in stored.cache:
             return (
-                f"The loan to this token is not used for {'/'.join(stored.path)}, which a token has added or changed, "
-                "until the owner gives it new data."
+                f"The loan to this token does not apply to {'/'.join(stored.path)}, because a token has added or "
+                "changed that connection. It applies once the owner has saved the connection's data again."
             )
     return None
 
@@ -173,7 +173,7 @@ def _open_link(
     connection_type = registry.get(kind)
     if isinstance(connection_type, Wrapper):
         if via is None:
-            raise OperationError(f"A connection of type {kind} needs one to run in.")
+            raise OperationError(f"A connection of type {kind} runs inside another connection: name that one.")
         return WrappedTransport(connection_type, plain, via)
     if isinstance(connection_type, Tunnel):
         raise TransportUnsupported("A tunnel carries no processes.")
@@ -221,9 +221,9 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     """Yield the hops that lead to ``target``, from the connection itself to the one that runs over nothing.
 
     :raises ConnectionCycle: the connection runs over itself.
-    :raises connmgr.errors.IntegrityError: a link, or what one runs over, was changed outside of connmgr.
+    :raises connmgr.errors.IntegrityError: a hop was changed outside of connmgr.
     """
-    hop, seen = Hop(target.type, target.data, id=target.id), set[str]()
+    hop, visited = Hop(target.type, target.data, id=target.id), set[str]()
     # All hops come from one snapshot, whose digest the target's code covers. Secrets are sent only to the data that was
     # checked here, even if a row changes before its link is opened.
     carriers = vault.connections.carriers_of(
@@ -232,17 +232,17 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
     while True:
         if isinstance(registry.get(hop.type), Tunnel):
             raise TransportUnsupported(
-                f"{hop.label or 'The connection'} is a tunnel, in which nothing can run: use the connection that it "
-                "goes through."
+                f"{hop.label or 'The connection'} is a tunnel, and no program can run in it: use the connection that "
+                "it goes through."
             )
         yield hop
         via = registry.get(hop.type).via
         reference = hop.data.get(via) if via else None
         if reference is None:
             return
-        if reference in seen:
+        if reference in visited:
             raise ConnectionCycle(f"The connection {reference} runs over itself.")
-        seen.add(reference)
+        visited.add(reference)
         record = carriers.get(reference)
         if record is None:
             raise IntegrityError(
@@ -259,7 +259,7 @@ def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
 
 
 def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:
-    """Return those of ``connections`` that ``access`` cannot open: their secrets, or those of a hop, are locked."""
+    """Return the ``connections`` that ``access`` cannot open: their secrets, or the secrets of a hop, are locked."""
     locked, require = set(), vault.principals.requirement(access)
     for id, record in vault.connections.each(set(connections)).items():
         try:
@@ -276,7 +276,7 @@ def locked_connections(vault: Vault, registry: Registry, connections: Iterable[s
         except (SecretLocked, IntegrityError):
             locked.add(id)
         except ConnmgrError:
-            # It cannot be opened either, but for a reason that no unlocked secret would remove.
+            # This connection cannot be opened either, but unlocking a secret would not help.
             continue
     return locked
 
@@ -284,7 +284,7 @@ def locked_connections(vault: Vault, registry: Registry, connections: Iterable[s
 class ConnectionSecrets:
     """The plain secrets of connections and of their hops, as far as the vault's own key opens them.
 
-    In memory are only their sealed forms, for :data:`FRESH_SECONDS`. Safe to use from several threads.
+    Only their sealed forms are kept in memory, for :data:`FRESH_SECONDS`. Safe to use from several threads.
     """
 
     def __init__(self, vault: Vault, registry: Registry) -> None:
@@ -293,19 +293,19 @@ class ConnectionSecrets:
         self._sealed: dict[str, tuple[float, Sequence[Mapping[str, Any]]]] = {}
 
     def of(self, connections: Iterable[str]) -> set[str]:
-        """Return the secrets of ``connections``; those sealed to a vault user alone are not among them."""
-        found: set[str] = set()
+        """Return the secrets of ``connections``, except secrets that are sealed for vault users alone."""
+        secrets: set[str] = set()
         for secret in self._sealed_of(set(connections)):
             with contextlib.suppress(SecretLocked, IntegrityError):
-                found.add(self._vault.principals.unseal(secret, Access()))
-        return found
+                secrets.add(self._vault.principals.unseal(secret, Access()))
+        return secrets
 
     def _sealed_of(self, ids: set[str]) -> list[Mapping[str, Any]]:
         now = time.monotonic()
         with self._lock:
-            fresh = {id: one for id in ids if (one := self._sealed.get(id)) and now - one[0] <= FRESH_SECONDS}
+            fresh = {id: entry for id in ids if (entry := self._sealed.get(id)) and now - entry[0] <= FRESH_SECONDS}
         if stale := ids - fresh.keys():
-            renewed = {id: (now, self._look_up(one)) for id, one in self._vault.connections.each(stale).items()}
+            renewed = {id: (now, self._look_up(entry)) for id, entry in self._vault.connections.each(stale).items()}
             with self._lock:
                 if len(self._sealed) + len(renewed) > MAX_REMEMBERED:
                     self._sealed = {}
@@ -313,11 +313,11 @@ class ConnectionSecrets:
             fresh |= renewed
         return [secret for _, sealed in fresh.values() for secret in sealed]
 
-    def _look_up(self, one: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
-        # What is broken, or cannot be opened at all, has no secrets that a command could have by chance.
+    def _look_up(self, record: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
+        # A connection that is broken, or that nothing can open, has no secret that a command's words could contain.
         with contextlib.suppress(ConnmgrError):
-            if not isinstance(one, IntegrityError):
-                hops = list(hops_to(self._vault, self._registry, Target.stored(one)))
+            if not isinstance(record, IntegrityError):
+                hops = list(hops_to(self._vault, self._registry, Target.stored(record)))
                 return [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
         return ()
 
@@ -337,10 +337,10 @@ def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> lis
 
 
 def environment_of(vault: Vault, registry: Registry, target: Target, send_env: Sequence[str]) -> ClientEnvironment:
-    """Return which variables of clients reach what runs on ``target``, where ``send_env`` do everywhere.
+    """Return which variables of clients reach the programs on ``target``; those of ``send_env`` always do.
 
     That depends on ``target`` and the connections that it runs *in*, down to the machine.
-    :raises OperationError: a file that says so cannot be read or used.
+    :raises OperationError: a file that names variables, such as ssh_config, cannot be read or used.
     :raises ConnectionCycle | connmgr.errors.IntegrityError: as :func:`hops_to`.
     """
     inside: list[ClientEnvironment] = []
@@ -356,7 +356,7 @@ def environment_of(vault: Vault, registry: Registry, target: Target, send_env: S
 
 
 def trust_host_key(vault: Vault, registry: Registry, connection: str, host: str, key: str, access: Access) -> None:
-    """Accept ``key`` for ``host``; raise as :func:`forget_host_keys`, and HostKeyChanged if another is known."""
+    """Accept ``key`` for ``host``; raise as :func:`forget_host_keys`, and HostKeyChanged if it has another key."""
     if not any(kind.trust_host_key(data, host, key) for kind, data in _key_owners(vault, registry, connection, access)):
         raise _no_host_with_keys(host)
 
@@ -381,7 +381,7 @@ def _key_owners(
 ) -> Iterator[tuple[ConnectionType, Mapping[str, Any]]]:
     """Yield the types and data, without secrets, of the hops that dial a host, the nearest to the connection first.
 
-    Nothing lent counts: who only borrows a secret does not decide which host gets it.
+    Loans do not count: a token that only borrows a secret does not decide which host gets it.
     """
     hops = list(hops_to(vault, registry, Target.stored(vault.connections.get(connection))))
     vault.principals.require([secret for hop in hops for secret in _sealed_secrets(registry, hop)], access)
@@ -393,5 +393,5 @@ def _key_owners(
 
 def _no_host_with_keys(host: str | None) -> InvalidRequest:
     if host is None:
-        return InvalidRequest("connection: It leads to no host that has keys.")
-    return InvalidRequest("host: No link of this connection leads to a host of that name that has keys.")
+        return InvalidRequest("connection: It does not lead to a host that has host keys.")
+    return InvalidRequest("host: This connection does not lead to a host of that name that has host keys.")

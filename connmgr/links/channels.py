@@ -30,9 +30,9 @@ Open = Callable[[Link, float], Channel]
 def lease_live_link(
     links: LinkTable, connection: str, access: Access, deadline: Deadline, cancellation: Cancellation = NEVER
 ) -> Lease:
-    """Lease a link whose remote answers; retire links that give no sign of life.
+    """Lease a link whose remote host answers; retire links that give no sign of life.
 
-    :raises connmgr.errors.ConnmgrError: what leasing raises.
+    :raises connmgr.errors.ConnmgrError: the errors of leasing.
     """
     while True:
         lease = links.lease(connection, access, deadline.left(LEAST_SECONDS), (), cancellation)
@@ -53,12 +53,12 @@ def open_on_link(
     cancellation: Cancellation = NEVER,
     ground: Ground | None = None,
 ) -> tuple[Lease, Channel]:
-    """Return the result of ``open`` within ``timeout`` seconds, and the lease of its link.
+    """Lease a link and call ``open`` within ``timeout`` seconds; return the lease and the channel.
 
-    A link that turns out to be lost is replaced by another one.
-    :raises connmgr.errors.CommandCancelled: it was cancelled before ``open`` was called.
+    If the link turns out to be lost, another one is leased.
+    :raises connmgr.errors.CommandCancelled: the request was cancelled before ``open`` was called.
     :raises connmgr.errors.ApprovalRequired: the link leads elsewhere than the approved ``ground``.
-    :raises connmgr.errors.ConnmgrError: what leasing raises, or ``open``.
+    :raises connmgr.errors.ConnmgrError: the errors of leasing and of ``open``.
     """
     deadline = Deadline(timeout)
     while True:
@@ -120,7 +120,8 @@ class TcpChannel(Channel):
         return 0
 
     def close(self) -> None:
-        # Wakes a reading thread; some streams cannot end only their input.
+        # Closing a socket does not wake a thread in recv() on Linux; shutting it down does. The stream of an SSH link
+        # cannot shut down its input (RFC 4254, section 5.3): its close() wakes the reader.
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()

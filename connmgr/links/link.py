@@ -1,8 +1,8 @@
 """A live link to a connection's machine, shared by everything that runs over it, and its second chain.
 
-Users have leases of a link (:class:`Lease`); it closes with the last one. Its :class:`Admission` says who may have one.
-Sessions use its first chain, everything else a :class:`SpareTransport`, which opens a second chain where the remote
-refuses another channel.
+Each user has a lease of the link (:class:`Lease`); the link closes with its last lease. Its :class:`Admission` says who
+may have one. Sessions use its first chain, everything else a :class:`SpareTransport`, which opens a second chain if the
+remote host refuses another channel.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def open_link(
     helpers = Helpers()
     transport = SpareTransport(
         chain.transport,
-        # It is opened for files and for killing, perhaps for another client's request, which must neither use what this
-        # client lent for its login nor get its agent.
+        # It is opened for files and for killing, perhaps for another client's request. That request must not use the
+        # password or agent that this client lent for its own login.
         lambda seconds: open_chain(vault, registry, target, access.without_loan, min(seconds, timeout), forwards=False),
         helpers.dismiss,
     )
@@ -126,9 +126,9 @@ class Link:
         self.when_closed: Callable[[Link], None] = lambda _: None
         """Called once with this link, before it closes."""
         self.environment = ClientEnvironment(DEFAULT_SEND_ENV)
-        """The variables of clients that reach what runs there."""
+        """The variables of clients that reach the programs there."""
         self.is_borrowed = False
-        """Whether its login used what a client had lent, so that the daemon may be unable to repeat it."""
+        """Whether its login used a password or an agent that a client lent: the daemon may be unable to repeat it."""
         self._chain = chain
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -229,9 +229,9 @@ Who = tuple[int, bytes | None]
 class Admission:
     """Admits sessions that may open all ``secrets``, while ``unchanged()`` holds. Safe to use from several threads.
 
-    ``unchanged`` compares with the given row of the connection, or else reads it. Where the link ``forwards_agent``,
-    only sessions that may use the agent are admitted. A token that may not open the secrets itself is admitted by a
-    loan, whose use is noted for ``connection``, unless there is a ``refusal``.
+    ``unchanged`` compares with the given row of the connection, or reads the row. If the link ``forwards_agent``, only
+    sessions that may use the agent are admitted. A loan admits a token that may not open the secrets itself, unless
+    there is a ``refusal``; its use is noted for ``connection``.
     """
 
     def __init__(
@@ -262,6 +262,8 @@ class Admission:
         # sshd offers a forwarded agent to all sessions of its connection, so the whole link is refused.
         if self._forwards_agent and not access.asker.may_forward:
             raise ScopeDenied(NO_AGENT)
+        # Remembered for a second, because each command asks and the check reads the principals from the database. A
+        # change of the users, or another unlocked user, is another `who`.
         who = self._who(access)
         if self._admits(who):
             return
@@ -269,7 +271,7 @@ class Admission:
         if by is access:
             self._decide(who, None)
             return
-        # Nothing is cached of a loan, which may end in this moment.
+        # The admission by a loan is not cached, because the loan may end at any moment.
         if not self._unchanged(None):
             raise Outdated
         if self._connection is not None:
@@ -412,7 +414,7 @@ class SpareTransport(Transport):
         timeout: float,
         deadline: Deadline,
     ) -> Channel:
-        """Start ``argv`` on a chain whose last channel may take up to ``timeout`` seconds to end."""
+        """Start ``argv`` on a full chain, whose closed channels may take up to ``timeout`` seconds to end."""
         until = deadline.within(timeout)
         while True:
             try:

@@ -39,7 +39,7 @@ STDERR_SECONDS = 0.5
 STATUS_SECONDS = 1.0
 """Longest wait for the exit status of a program whose streams have ended."""
 
-ENDED = "The login ended without access."
+ENDED = "The program that logs in ended without giving access."
 
 _STDERR_END = b".\n"
 _ANNOUNCE = Source(__package__, "announce")
@@ -83,12 +83,12 @@ class WrappedTransport(Transport):
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
         deadline = Deadline(timeout)
-        given = pty or (_RAW if self.on_terminal else None)
+        terminal = pty or (_RAW if self.on_terminal else None)
         try:
-            return self._start(argv, deadline, given, raw=given is _RAW)
+            return self._start(argv, deadline, terminal, raw=terminal is _RAW)
         except TerminalRequired as error:
-            if given:
-                raise ElevationFailed("The login requires a terminal, and refuses the one that it has.") from error
+            if terminal:
+                raise ElevationFailed("The login asks for a terminal, although it already has one.") from error
         # sudo with `requiretty` (sudoers(5)) says so only after it was started without a terminal. That is remembered,
         # so that only the first process of a link is started twice.
         self._terminal = True
@@ -171,7 +171,7 @@ else:
 
 
 class _OutputLimit(Exception):
-    """The program has printed more than a login does."""
+    """The program has printed more than any login should."""
 
 
 class _ChannelSpawn(_BytesSpawn):
@@ -272,12 +272,12 @@ class ChannelDialogue:
         try:
             index = int(self._spawn.expect_loop(_Searcher(patterns, self.ready, self._spawn.out), timeout=seconds))
         except pexpect.TIMEOUT:
-            raise ConnectTimeout(self._failure(f"The login did not continue within {seconds:.0f} s.")) from None
+            raise ConnectTimeout(self._failure(f"The login made no progress for {seconds:.0f} s.")) from None
         except pexpect.EOF:
             raise ElevationFailed(self._failure(ENDED)) from None
         except _OutputLimit:
             size = f"{LOGIN_BYTES >> 10} KiB"
-            raise ElevationFailed(self._failure(f"The login printed more than {size} and was given up.")) from None
+            raise ElevationFailed(self._failure(f"The login printed more than {size} and was stopped.")) from None
         self.matched = patterns[index]
         return index
 
@@ -301,9 +301,10 @@ class ChannelDialogue:
 
 
 class ResumedChannel(Channel):
-    """A channel some of whose output was already read. Output on stderr up to and including ``mark`` is dropped.
+    """A channel whose first output was already read: ``stdout`` and ``stderr`` come again before the rest.
 
-    So is a ``last_line`` (:attr:`connmgr.plugin.Wrapper.last_line`) of stderr.
+    Output on stderr up to and including ``mark`` is dropped, and at its end a ``last_line``
+    (:attr:`connmgr.plugin.Wrapper.last_line`).
     """
 
     def __init__(self, channel: Channel, stdout: bytes, stderr: bytes, mark: bytes, last_line: bytes = b"") -> None:
@@ -351,15 +352,18 @@ class ResumedChannel(Channel):
     def _past_login(self, stderr: bytes) -> bytes:
         if not self._mark:
             return stderr
-        said, mark, rest = (self._login + stderr).partition(self._mark)
+        before, mark, rest = (self._login + stderr).partition(self._mark)
         if mark:
             self._mark = self._login = b""
         else:
-            self._login = said[-len(self._mark) :]
+            self._login = before[-len(self._mark) :]
         return rest
 
     def sendall(self, data: bytes, timeout: float) -> None:
         self._channel.sendall(data, timeout)
+
+    def send_now(self, data: bytes) -> int:
+        return self._channel.send_now(data)
 
     def shutdown_write(self) -> None:
         self._channel.shutdown_write()
@@ -389,23 +393,24 @@ class LastLine:
 
     def __init__(self, beginning: bytes) -> None:
         self._beginning = beginning
-        self._held = b""
+        self._possible_line = b""
         self._at_start = True
 
     def passed(self, data: bytes) -> bytes:
         """Add ``data``, and return the output that may be passed on."""
-        data = self._held + data
+        data = self._possible_line + data
+        # Up to the last byte but one: a newline at the very end does not begin a line yet, and may end the last line.
         line = data.rfind(b"\n", 0, -1) + 1
         if not (line or self._at_start) or not self._may_be_it(data[line:]):
             line = len(data)
-        data, self._held = data[:line], data[line:]
+        data, self._possible_line = data[:line], data[line:]
         if data:
             self._at_start = data.endswith(b"\n")
         return data
 
     def rest(self, status: int | None) -> bytes:
         """Return the rest of the output at the stream's end; ``status`` is the program's."""
-        line, self._held = self._held, b""
+        line, self._possible_line = self._possible_line, b""
         number = _STATUS_LINE.match(line[len(self._beginning) :]) if line.startswith(self._beginning) else None
         # A program that prints such a line itself is believed unless the number is its exit status.
         return b"" if number and int(number[0]) == status else line

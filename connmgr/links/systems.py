@@ -64,7 +64,7 @@ def toggle(
     """
     kind = registry.get(record.type)
     if not isinstance(kind, Toggled):
-        raise NotToggleable(f"A connection of type {record.type} leads to nothing that can be started and stopped.")
+        raise NotToggleable(f"Connections of type {record.type} cannot be started and stopped.")
     deadline = Deadline(timeout)
     via = record.data.get(kind.via) if kind.via else None
     # Checks that the secrets go where the authenticated row leads.

@@ -64,7 +64,7 @@ class LinkTable:
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
         :raises connmgr.errors.OperationError: no link could be opened.
-        :raises connmgr.errors.CommandCancelled: it was cancelled while another thread opened the link.
+        :raises connmgr.errors.CommandCancelled: the request was cancelled while another thread opened the link.
         :raises ShellBusy: the connection kept changing meanwhile.
         """
         lease = self._shared(connection, access, without)
@@ -86,7 +86,7 @@ class LinkTable:
         return next(self._leases(connection, ()), None)
 
     def forget(self, connections: Iterable[str]) -> None:
-        """Give no further leases of links of removed or changed connections, nor of links that are being opened."""
+        """Retire the links of removed or changed connections, including links that are being opened right now."""
         with self._lock:
             for connection in connections:
                 open_links = self._by_connection.get(connection)
@@ -143,6 +143,8 @@ class LinkTable:
         :raises ConnectTimeout: another thread opens one until ``deadline`` is over.
         """
         with self._lock:
+            # Counted before the lock is awaited: _tidy() of a thread that leaves would drop the entry from the table,
+            # and the next thread would open beside us with an entry and a lock of its own.
             open_links = self._by_connection.setdefault(connection, _OpenLinks())
             open_links.openers += 1
             self._vault.connections.hold(connection)
@@ -173,7 +175,7 @@ class LinkTable:
 
 
 class IdleLinks:
-    """Holds a lease of each connection's last used link until :meth:`let_go`, for the next user.
+    """Keeps a lease of each connection's last used link until :meth:`let_go`, so that the next user finds it open.
 
     Safe to use from several threads.
     """

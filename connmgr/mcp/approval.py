@@ -1,18 +1,22 @@
 """Approvals: if a rule asks about a call, the agent's client asks the person in front of it.
 
 The agent's token never decides. With an :class:`Approver`, whose token may decide, the person's answer is the decision.
-Otherwise the person is told which command decides, and the call waits for it.
+Otherwise the person is told which command decides, and the call waits for it. Then the work of the call is repeated.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -20,12 +24,30 @@ from anyio.abc import TaskGroup
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from mcp_types.version import is_version_at_least
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from connmgr.client import ClientError
-from connmgr.mcp.approver import Approver
+from connmgr.client import Client, ClientError
+from connmgr.client.repeat import repeated_task
+from connmgr.client.rights import beyond_ascii, described
+from connmgr.contract.approval import Verdict
+from connmgr.contract.message import time_from_json
 from connmgr.mcp.call import Call
-from connmgr.mcp.question import Question, deciding, decision_of, waiting
+from connmgr.printable import visible
+
+logger = logging.getLogger("connmgr.mcp")
+
+SCOPE = "approval.decide"
+GRANT_SECONDS = 3600
+OVER = "unknown_approval"
+
+MAX_LINES = 400
+"""Longest question; longer requests are decided in a terminal, where they are shown whole."""
+
+MAX_PREVIEW_LINES = 200
+MAX_CHARACTERS = 1000
+"""Longest line of a question."""
+
+_DECISIONS: Mapping[str, Verdict] = {"once": "once", "for an hour": "grant", "deny": "deny"}
 
 REQUIRED = "approval_required"
 
@@ -39,6 +61,133 @@ LONGEST_PAUSE_SECONDS = 4.0
 
 ANSWERS_WITH_THE_RETRY = "2026-07-28"
 """From this version of the protocol, a call is answered with the question, and the next call has the answer."""
+
+
+class Approver:
+    """Decides with the token that ``client`` shows. Safe to use from several threads.
+
+    :raises ClientError: the token is not valid, or may do anything but decide.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        if set(client.token.info().scopes) != {SCOPE}:
+            text = f"The token that decides about approvals must have the scope {SCOPE} and no other."
+            raise ClientError(text, "scope_denied", 0)
+
+    def find(self, approval: str) -> Mapping[str, Any] | None:
+        """Return the approval as ``/approval/query`` describes it, None if the token cannot see it, or it is over."""
+        with self._lock:
+            try:
+                return next((one for one in self._client.approval.query() if one["approval"] == approval), None)
+            except ClientError as error:
+                logger.warning("The token that decides cannot look at the approval %s: %s", approval, error.message)
+                return None
+
+    def decide(self, approval: str, decision: Verdict) -> None:
+        """Decide; an approval that is over stays as it is, since a repeated request asks anew.
+
+        :raises ClientError: the token may not decide about this.
+        """
+        seconds = GRANT_SECONDS if decision == "grant" else None
+        with self._lock:
+            try:
+                self._client.approval.decide(approval, decision, seconds)
+            except ClientError as error:
+                if error.code == OVER:
+                    return
+                logger.warning(
+                    "The token that decides cannot decide about the approval %s: %s", approval, error.message
+                )
+                told = f"What the person has decided could not be passed on: {error.message}"
+                raise ClientError(told, error.code, error.status, error.details) from error
+
+
+class DecisionForm(BaseModel):
+    """The form that a person fills in."""
+
+    decision: Literal["once", "for an hour", "deny"] = Field(
+        title="Decision", description="once: this request; for an hour: the same again and again; deny: not at all."
+    )
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about one ``approval``: if it ``decides``, the answer is the decision, else whether to wait."""
+
+    approval: str
+    message: str
+    seconds: float
+    decides: bool
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The form as JSON Schema, with only the members that the protocol allows."""
+        whole = DecisionForm.model_json_schema() if self.decides else {"type": "object", "properties": {}}
+        return {name: whole[name] for name in ("type", "properties", "required") if name in whole}
+
+
+def decision_of(answer: ElicitResult) -> Verdict | None:
+    """Return the decision, None if the person closed the question or did not fill in the form."""
+    if answer.action != "accept":
+        return "deny" if answer.action == "decline" else None
+    try:
+        return _DECISIONS[DecisionForm.model_validate(answer.content).decision]
+    except ValidationError:
+        return None
+
+
+def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
+    """Return the question whose answer is the decision; it shows the request as the daemon describes it."""
+    asked = list(described(approval, f" for your approval (until {_minute(approval['expires'])})"))
+    lines = [*asked, *_preview(call)]
+    if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in asked):
+        return waiting(call, approval)
+    return Question(approval["approval"], _indented(lines), _seconds(approval["expires"]), decides=True)
+
+
+def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
+    """Return the question whether to wait until somebody decides elsewhere; ``approval`` has its id and expiry."""
+    asked = {"action": call.name, "arguments": {name: one for name, one in call.arguments.items() if one is not None}}
+    named = {"tokenName": call.bridge.rights.name, "asked": asked}
+    told = described(named, f" for an approval (until {_minute(approval['expires'])})")
+    lines = [*map(_cut, told), *_preview(call)]
+    lines[MAX_LINES:] = ["  …"] if len(lines) > MAX_LINES else []
+    command = f"connmgr approve {approval['approval'][:8]}"
+    end = f"\n\nIn a terminal, `{command}` shows it whole and decides. Accept here to have the agent wait for that."
+    return Question(approval["approval"], _indented(lines) + end, _seconds(approval["expires"]), decides=False)
+
+
+def _preview(call: Call) -> Iterator[str]:
+    if call.preview is None:
+        return
+    lines = visible(call.preview, lines=True).removesuffix("\n").replace("\r", "\\r").split("\n")
+    yield "  change"
+    for line in lines[:MAX_PREVIEW_LINES]:
+        yield f"    {_cut(line)}"
+    if len(lines) > MAX_PREVIEW_LINES:
+        yield f"    … and {len(lines) - MAX_PREVIEW_LINES} more lines, which are not shown here"
+    yield from beyond_ascii(call.preview)
+
+
+def _cut(line: str) -> str:
+    """Return a line, or its beginning and the number of omitted characters, so that the omission is seen."""
+    more = len(line) - MAX_CHARACTERS
+    return line if more <= 0 else f"{line[:MAX_CHARACTERS]}… and {more} more characters, which are not shown here"
+
+
+def _indented(lines: list[str]) -> str:
+    """Return lines that a client shows unchanged, except the first, even if it renders Markdown."""
+    return "\n".join((lines[0], "", *(f"  {line}" for line in lines[1:])))
+
+
+def _minute(expires: str) -> str:
+    return f"{time_from_json(expires):%H:%M} UTC"
+
+
+def _seconds(expires: str) -> float:
+    return max(0.0, (time_from_json(expires) - datetime.now(timezone.utc)).total_seconds())
 
 
 class _Step(Enum):
@@ -138,16 +287,18 @@ async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) ->
     """
     waiter = _Waiter(call)
     await waiter.resume()
-    while True:
-        try:
-            return await work()
-        except ClientError as error:
-            if error.code != REQUIRED:
-                raise
-            required = error
-        question = await waiter.settled(required)
-        if question is not None:
-            return question
+    try:
+        return await repeated_task(work, waiter.remedied)
+    except _AskedWithAnswerError as asked:
+        return asked.result
+
+
+class _AskedWithAnswerError(Exception):
+    """The call is answered with a question; its work begins again with the client's next call."""
+
+    def __init__(self, result: InputRequiredResult) -> None:
+        super().__init__()
+        self.result = result
 
 
 class _Waiter:
@@ -171,11 +322,14 @@ class _Waiter:
         if isinstance(answer, ElicitResult):
             self._steps[approval] = await self._questions.take(approval, answer, decides=decides)
 
-    async def settled(self, required: ClientError) -> InputRequiredResult | None:
-        """Return None when the work may be repeated, or the question that the client has to answer first.
+    async def remedied(self, required: ClientError) -> bool:
+        """Whether the work may be repeated, because a person has decided; False for errors of other kinds.
 
         :raises ClientError: repeating it now is useless.
+        :raises _AskedWithAnswerError: the client has to put the question first.
         """
+        if required.code != REQUIRED:
+            return False
         approval = str(required.details.get("approval", ""))
         if not approval or not _can_ask(self._call):
             raise _explained(required)
@@ -185,7 +339,7 @@ class _Waiter:
             # Earlier clients ask the person during the call. Later ones get the question as the call's answer, and call
             # again with the person's answer and a state that is sealed for this tool and these arguments.
             if is_version_at_least(self._call.context.protocol_version or "", ANSWERS_WITH_THE_RETRY):
-                return _as_answer(question)
+                raise _AskedWithAnswerError(_as_answer(question))
             self._steps[approval] = await self._questions.ask(self._call, question, self._left())
         elif self._steps[approval] is _Step.WAIT:
             await self._paused(required)
@@ -193,7 +347,7 @@ class _Waiter:
             raise _explained(required)
         if self._steps[approval] in (_Step.STOP, _Step.OPEN):
             raise _explained(required, asked=self._steps[approval] is _Step.OPEN)
-        return None
+        return True
 
     async def _paused(self, required: ClientError) -> None:
         if self._left() <= self._pause:

@@ -1,19 +1,26 @@
-"""One call of a tool, as its work and its approvals see it."""
+"""One call of a tool, as its work and its approvals see it: its time, its clients, and what its requests need.
+
+A request needs a running shell, and may be repeated while there is time; a command is started only once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import posixpath
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
-from connmgr.client import Client
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client.jobs import Job
+from connmgr.client.repeat import RETRY_SECONDS, is_safe_to_retry, is_transient, repeated
 from connmgr.mcp.bridge import AgentShell, Bridge
 
 ANSWER_SECONDS = 49.0
@@ -22,6 +29,15 @@ ANSWER_SECONDS = 49.0
 PROGRESS_SECONDS = 5.0
 WORK_SECONDS = 47.0
 """Seconds for all requests of a call, so that its thread ends in time for an answer with the known result."""
+
+NO_SHELL = frozenset({"no_shell", "shell_lost"})
+LIMITS = frozenset({"session_limit", "job_limit", "terminal_limit"})
+"""Errors after which something must be closed first."""
+
+SPARE_SECONDS = 2.0
+"""With fewer seconds left, a request is not repeated."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -46,6 +62,11 @@ class Call:
         """Return how many seconds are left for requests, some of which a person may have taken."""
         return 0.0 if self.cancelled.is_set() else max(0.0, self.began + WORK_SECONDS - time.monotonic())
 
+    def pause(self, error: ClientError) -> bool:
+        """Wait a moment after ``error``; return whether time for another request is left."""
+        seconds = error.retry_after or RETRY_SECONDS
+        return self.left() >= seconds + SPARE_SECONDS and not self.cancelled.wait(seconds)
+
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
         """Lend a client to the calling thread; its requests end with the call."""
@@ -63,3 +84,64 @@ class Call:
         while True:
             await anyio.sleep(PROGRESS_SECONDS)
             await self.context.report_progress(time.monotonic() - self.began, message=self.news)
+
+
+def path_in(bridge: Bridge, place: AgentShell, path: str) -> str:
+    """Return ``path`` from the directory in which the last command in ``place`` ended."""
+    directory = bridge.directory(place)
+    if directory is None or path.startswith(("/", "~")):
+        return path
+    return posixpath.join(directory, path) if path else directory
+
+
+def in_shell(call: Call, client: Client, place: AgentShell, request: Callable[[], Answer]) -> Answer:
+    """Return the result of ``request``, with the shell of ``place`` running.
+
+    A request that the daemon has not carried out is repeated while there is time.
+    """
+
+    def running() -> None:
+        call.bridge.start_shell(client, place)
+
+    # The shell is started first: a request without a shell could use up its approval.
+    persist(call, running, is_transient)
+    try:
+        return persist(call, request, is_safe_to_retry)
+    except ClientError as error:
+        if error.code not in NO_SHELL:
+            raise
+    # The shell was lost or stopped meanwhile.
+    persist(call, running, is_transient)
+    return persist(call, request, is_safe_to_retry)
+
+
+def persist(call: Call, request: Callable[[], Answer], passing: Callable[[ClientError], bool]) -> Answer:
+    """Return the result of ``request``, repeated after ``passing`` errors while there is time."""
+    return repeated(request, lambda error: passing(error) and error.code not in LIMITS and call.pause(error))
+
+
+def start(call: Call, client: Client, place: AgentShell, options: Mapping[str, Any]) -> Job:
+    """Start a job once: if an earlier call lost the answer to its start, the same call finds that job.
+
+    ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
+    """
+    fingerprint = json.dumps([place.connection, place.session, options], sort_keys=True, default=str)
+    key = call.bridge.key_of(fingerprint, call.cancelled)
+
+    def request() -> Job:
+        return client.jobs.start(place.connection, session=place.session, key=key, name=call.bridge.session, **options)
+
+    try:
+        job = in_shell(call, client, place, lambda: persist(call, request, is_transient))
+    except Unreachable as error:
+        if error.sent:
+            raise
+        call.bridge.settled(key)
+        raise
+    except ClientError:
+        call.bridge.settled(key)
+        raise
+    if not call.cancelled.is_set():
+        call.bridge.settled(key)
+    # Otherwise the answer is lost, and a repeated call must find this job.
+    return job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import signal
@@ -18,11 +19,11 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
 from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agents, Build, ConnectedAgent, TooManyAgentsError
-from connmgr.mcp.callers import CALLER, MAX_CONNECTIONS, AgentConnection
 from connmgr.mcp.server import build
 
 HOST = "127.0.0.1"
@@ -34,6 +35,105 @@ MAX_THREADS = 256
 
 CLOSING_SECONDS = 5
 RETRY = {"Retry-After": "5"}
+
+MAX_CONNECTIONS = 512
+"""Most connections at once; one more takes the place of a client without a valid token, or of one that asks nothing."""
+
+MOST_ACCEPTED_AT_ONCE = 16
+"""Most connections that are accepted before what has come on earlier ones is read.
+
+asyncio accepts so many at a time as uvicorn's ``backlog`` says, 2,048 by default: a flood of new connections would
+displace an agent's before its token is read.
+"""
+
+HEADER_SECONDS = 10.0
+"""Time to send the head of the next request; after at most twice this time the connection is closed."""
+
+REFUSAL_SECONDS = 0.02
+"""Pause between the refusals of clients without a valid token. One costs this process half a millisecond."""
+
+MOST_REFUSALS_AT_ONCE = 50
+"""Refusals that come without a pause after a quiet time, so that a client that looks how to log in does not wait."""
+
+CALLER = "connmgr.caller"
+"""The key in a request's scope for its :class:`AgentConnection`."""
+
+
+class AgentConnection(H11Protocol):
+    """One connection, closed if no request begins on it in time."""
+
+    is_known = False
+    """Whether a request on it has shown a valid token."""
+
+    waits: anyio.CancelScope | None = None
+    """Cancelled when the connection is lost, so that a client that has left takes no turn from others."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.waits is not None:
+            self.waits.cancel()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        application = self.app
+
+        async def named(scope: Scope, receive: Receive, send: Send) -> None:
+            scope[CALLER] = self
+            await application(scope, receive, send)
+
+        self.app = named
+        self._made = self.loop.time()
+        self._look_again()
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._displace()
+
+    @property
+    def _waits(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _displace(self) -> None:
+        """Close another connection for this one, or this one if all others are of use."""
+        others = [
+            one
+            for one in self.connections
+            if isinstance(one, AgentConnection) and not one.transport.is_closing() and (one._waits or not one.is_known)
+        ]
+        # This one came last, and is not known yet. A client that reads nothing must not delay the end.
+        min(others, key=lambda one: (one.is_known, one is self, one._made)).transport.abort()
+
+    def _look_again(self) -> None:
+        self.loop.call_later(HEADER_SECONDS, self._look, self.cycle)
+
+    def _look(self, seen: object) -> None:
+        if self.transport.is_closing():
+            return
+        if self._waits and self.cycle is seen:
+            self.transport.close()
+        else:
+            self._look_again()
+
+
+class _Refusals:
+    """Gives each client without a valid token its turn to be refused, in the order in which they came.
+
+    Refusing costs this process about as much as an agent's call, and any local user may ask for it. Whoever asks again
+    and again only waits: at most one refusal each :data:`REFUSAL_SECONDS`, and the connections that wait are among
+    those that are displaced first.
+    """
+
+    def __init__(self) -> None:
+        self._turn = anyio.Lock()
+        self._due = 0.0
+
+    async def turn(self, caller: AgentConnection) -> None:
+        """Return when it is the turn of ``caller``, or when it has left."""
+        if caller.transport.is_closing():
+            return
+        with anyio.CancelScope() as caller.waits:
+            async with self._turn:
+                due = max(self._due, anyio.current_time())
+                await anyio.sleep_until(due - MOST_REFUSALS_AT_ONCE * REFUSAL_SECONDS)
+                self._due = due + REFUSAL_SECONDS
 
 
 class _Reply:
@@ -72,6 +172,7 @@ class App:
         names = [f"{host}:{port}" for host in (HOST, "localhost", "[::1]")]
         allowed = TransportSecuritySettings(allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names])
         self._names = TransportSecurityMiddleware(allowed)
+        self._refusals = _Refusals()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -80,6 +181,9 @@ class App:
             known = request.url.path == PATH
             refusal = await self._answered(request, send) if known else _refused(404, "not_found", f"MCP is at {PATH}.")
         if refusal is not None:
+            caller: AgentConnection = scope[CALLER]
+            if not caller.is_known:
+                await self._refusals.turn(caller)
             await refusal(scope, receive, send)
 
     async def _answered(self, request: Request, send: Send) -> Response | None:
@@ -145,6 +249,13 @@ def _refused(status: int, code: str, message: str, headers: Mapping[str, str] | 
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, with a queue of :data:`MAX_CONNECTIONS` in the kernel."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            # asyncio has just told the kernel the number that it accepts at once.
+            listening.listen(MAX_CONNECTIONS)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to :func:`serve`, which ends agents first."""
@@ -190,6 +301,7 @@ async def serve(
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                backlog=MOST_ACCEPTED_AT_ONCE,
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, ValidationError
 
 from connmgr.client import ClientError
-from connmgr.mcp.advice import advice
 from connmgr.printable import visible
 
 
@@ -43,3 +44,107 @@ def invalid(error: ValidationError) -> CallToolResult:
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     told = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults)
     return refused(ClientError(told, "invalid_arguments", 0))
+
+
+_ASK = "Ask the person whom you work for: "
+_WAIT = "Wait some seconds, and repeat the call."
+
+NEXT: Mapping[str, str] = {
+    # What the call says
+    "invalid_arguments": "Correct the arguments as the tool's schema has them.",
+    "invalid_request": "Correct the argument that the message names, and call again.",
+    "unknown_connection": "Call list_systems for the valid names.",
+    "unknown_type": _ASK + "this kind of system needs a plugin that is not installed.",
+    "unknown_job": "Call list_jobs for the existing jobs. A job is kept for a day after its end.",
+    "unknown_command": "Call list_commands for the saved commands.",
+    "unknown_terminal": "Open one with open_terminal. An ended terminal is kept for five minutes.",
+    "unknown_blob": "Repeat the call.",
+    "no_shell": "Repeat the call: it starts the shell.",
+    "no_such_directory": "Create it with create_directory, or name another. If you named none, your directory was "
+    "removed: the next command begins in the home directory.",
+    "job_running": "Stop it first with stop_job, or wait for its end with read_job.",
+    "job_finished": "The job has ended: read_job shows its result.",
+    "stdin_closed": "The job takes no input: only run_command with openStdin allows input later.",
+    "terminal_ended": "The program has ended: read_screen shows its last screen. Open another with open_terminal.",
+    "output_gone": "Its output was removed. Run it again if that does no harm.",
+    # Files
+    "no_such_file": "Look for it with list_files or find_file. A relative path begins in your directory.",
+    "wrong_file_type": "Look at its type with get_file_info.",
+    "file_exists": "The path exists. Choose another path, or omit createOnly to replace a file.",
+    "directory_not_empty": "Look at its content with list_files.",
+    "text_not_found": "Read the file with read_file, and copy `old` from it exactly, with blanks and line ends.",
+    "text_not_unique": "Add neighbouring lines to `old`, so that it occurs only once.",
+    "file_changed": "Somebody else has changed it. Read it again, and repeat the edit if it is still right.",
+    "not_text": "It is not UTF-8 text. Read it with binary=true as base64; change it with run_command.",
+    "file_too_large": "Read a part of it with offset and limit, or work on it with run_command.",
+    "permission_denied": "This system's user has no permission. list_systems may show one with more rights, such as "
+    "NAME/root.",
+    "no_space": "The disk or a quota is full there. Nothing was changed.",
+    "transfer_failed": "The data did not arrive whole, and nothing was changed. Repeat the call.",
+    "file_operation_failed": "Read the machine's error in the message.",
+    "tar_missing": "Work on single files.",
+    "archive_refused": "Work on single files.",
+    "body_too_large": "Send less at once.",
+    "blob_quota_exceeded": _WAIT,
+    # What the token may do
+    "scope_denied": "The token does not allow it. Do not try another way. Ask the person whom you work for: they may "
+    "extend the token.",
+    "policy_denied": "A rule denies it. Do not try to evade it. Ask the person whom you work for: they may change the "
+    "rule.",
+    "approval_required": "Tell the person what waits and how to approve it. Then repeat the very same call.",
+    "approval_denied": "A person has denied it. Do not try to achieve the same in another way; ask what they want.",
+    "quota_exceeded": "Wait, and send fewer requests. The message names the quota.",
+    "token_expired": _ASK + "the token has expired and must be renewed.",
+    "token_revoked": _ASK + "the token was revoked. Nothing more is allowed.",
+    "invalid_token": _ASK + "the token is not valid.",
+    "invalid_credential": _ASK + "the token is not valid.",
+    "not_authenticated": _ASK + "the token is not valid.",
+    "secret_locked": _ASK
+    + "a password or key of this system is locked; `connmgr token lend` lends its use while it is unlocked.",
+    "vault_locked": _ASK + "the vault has to be unlocked.",
+    # The way to the machine
+    "host_unresolved": "The machine's name has no address. Try another system, or ask whether it is still there.",
+    "host_refused": "The machine refuses connections now. Try again later, or ask whether it runs.",
+    "host_unreachable": "No route leads to the machine. Try again later, or ask whether it runs.",
+    "connect_timeout": "The machine does not answer. Try again later, or ask whether it runs.",
+    "host_key_unknown": _ASK + "they have to compare and accept the machine's key.",
+    "host_key_changed": _ASK + "the machine's key has changed. Do not use it until they have checked.",
+    "auth_failed": _ASK + "the machine refuses the login that is stored for it.",
+    "elevation_failed": _ASK + "sudo, su or doas refuses the stored password.",
+    "transport_unsupported": "This system cannot do that. Use another one.",
+    "channel_refused": "The machine opens no further process over this link. " + _WAIT,
+    "unsupported_shell": "The login shell there runs no commands. Use another system.",
+    "shell_start_failed": "The message tells why no shell starts there.",
+    "shell_lost": "The link broke, and it is unknown whether the command began. Check its effects before you repeat "
+    "the call.",
+    "shell_stopped": "Somebody stopped the shell. Repeat the call if that does no harm.",
+    "command_timeout": "It exceeded its time limit. Use run_command, which lets it run on.",
+    "command_cancelled": "Repeat the call if that does no harm.",
+    "recording_failed": _ASK + "recordings cannot be written.",
+    "integrity": _ASK + "the stored data of this system was changed outside connmgr, and is refused.",
+    # The daemon
+    "not_toggleable": "It can be neither started nor stopped. `usage` in list_systems shows which systems can.",
+    "port_in_use": "Another program listens there. " + _ASK + "they may free the port or choose another.",
+    "connection_cycle": _ASK + "a system would run over itself.",
+    "runtime_unreachable": "The program that runs the containers does not answer there. Check whether it runs.",
+    "no_shell_inside": "The container has no shell. It can only be used from the system that contains it.",
+    "busy": _WAIT,
+    "shell_busy": "Another command holds the shell. " + _WAIT,
+    "session_limit": "Omit session, or use one that list_jobs shows: a system has 16 at most.",
+    "job_limit": "Too many jobs run. Wait for one with read_job, or stop one with stop_job.",
+    "terminal_limit": "Too many terminals are open. Close one with close_terminal.",
+    "stream_limit": _WAIT,
+    "temporary_limit": _WAIT,
+    "vault_unavailable": _WAIT,
+    "audit_unavailable": _ASK + "the audit log cannot be written, and the daemon does nothing without it.",
+    "stopping": "The daemon is stopping. Jobs run on. " + _WAIT,
+    "unreachable": "The daemon or the machine does not answer. Jobs run on. "
+    + _WAIT
+    + " If the command was started, the call finds it and does not start it twice.",
+    "internal": _ASK + "this is a fault of the program; its log has more.",
+}
+
+
+def advice(error: ClientError) -> str | None:
+    """Return what to do after ``error``, None if there is no advice."""
+    return NEXT.get(error.code)

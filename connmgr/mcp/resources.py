@@ -11,26 +11,23 @@ from mcp.server.mcpserver.exceptions import ResourceError
 from mcp_types import Resource
 from pydantic import BaseModel, Field
 
-from connmgr.client import Client, ClientError
-from connmgr.client.results import Connection, ShellInfo
-from connmgr.mcp.advice import advice
+from connmgr.client import Client, ClientError, Connection, ShellInfo
+from connmgr.contract.connection import ConnectionInfoRequest, ConnectionInfoResponse
+from connmgr.contract.job import MIN_BYTES
+from connmgr.contract.message import from_json, given_json
+from connmgr.contract.shell import LANGUAGES
 from connmgr.mcp.bridge import AgentShell, Bridge
-from connmgr.mcp.shown import text_of
+from connmgr.mcp.outcome import advice
+from connmgr.mcp.output import text_of
 from connmgr.printable import visible
 
 SCHEME = "connmgr"
 JSON = "application/json"
 READ_SECONDS = 45.0
 OUTPUT_BYTES = 65536
-MIN_BYTES = 16
-"""The fewest bytes that the daemon accepts as a limit."""
-
 MAX_LISTED = 500
 
 Answer = TypeVar("Answer")
-
-LANGUAGES = ("sh", "bash", "dash", "ash", "zsh", "ksh", "fish", "csh", "pwsh", "cmd", "unknown")
-"""Languages of commands, by the daemon's number."""
 
 
 class Facts(BaseModel):
@@ -125,9 +122,10 @@ def _told(shell: ShellInfo) -> dict[str, str]:
 
 def _described(client: Client, id: str) -> tuple[Connection, list[str]]:
     """Return a connection, and the hosts that its links lead to, each with its user."""
-    [info] = client.post("/connection/info", connections=[id], dialled=True)["infos"]
-    dialled = info["dialled"].get("hosts", ())
-    return Connection.read(info), [visible(f"{one['user']}@{one['host']}:{one['port']}") for one in dialled]
+    request = ConnectionInfoRequest(connections=[id], dialled=True)
+    [info] = from_json(ConnectionInfoResponse, client.post("/connection/info", **given_json(request))).infos
+    hosts = (info.dialled.hosts if info.dialled else None) or ()
+    return info, [visible(f"{one.user}@{one.host}:{one.port}") for one in hosts]
 
 
 def _uuid(text: str) -> str:

@@ -19,6 +19,7 @@ from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from connmgr.client import ClientError, Unreachable
+from connmgr.contract.message import Length, Message, Range, fields_of
 from connmgr.mcp.approval import with_approval
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.call import ANSWER_SECONDS
@@ -123,6 +124,20 @@ class Declared:
         if call.known is None:
             raise Unreachable("There was no answer in time.", sent=True)
         return call.known
+
+
+def derived(kind: type[Message], name: str, description: str | None = None, **own: Any) -> Any:
+    """Return pydantic's description of a value that is the field ``name`` of a message of the contract.
+
+    It has the contract's sentence and limits, unless others are given: those that a call needs for itself.
+    """
+    declared = next(one for one in fields_of(kind) if one.name == name)
+    limits: dict[str, Any] = {}
+    if length := declared.fact(Length):
+        limits |= {"min_length": length.min, "max_length": length.max}
+    if bounds := declared.fact(Range):
+        limits |= {"gt" if bounds.above else "ge": bounds.min, "le": bounds.max}
+    return Field(description=description or declared.description.replace("`", ""), **{**limits, **own})
 
 
 class _Strict(Tool):

@@ -50,14 +50,49 @@ GOODBYE_SECONDS = 5.0
 RECEIVE_BYTES = 256 * 1024
 FRAMES_AT_ONCE = 16
 SMALL_FRAME_BYTES = 1024
-"""After :data:`FRAMES_AT_ONCE` frames of fewer bytes others have their turn, and a token's clients rest. It is not
-their length that takes the time."""
+"""After :data:`FRAMES_AT_ONCE` frames smaller than this the loop serves others, and a token's clients rest: a frame
+takes the same time whatever its length."""
 
 FRAMES_REST = 4.0
-"""Small frames of a token may take a fifth of the time of the thread that serves all streams."""
+"""Rest after small frames, as a multiple of their time: a token may use a fifth of the thread that serves all."""
 
 MAX_PENDING_BYTES = 2 * 1024 * 1024
 """Most unread bytes of a client, beyond which it is considered gone; its window does not limit answers to pings."""
+
+
+class AnsweringEndpoint(Endpoint):
+    """The client of a stream, as an endpoint: it waits for an outcome, and can be told why there is none."""
+
+    awaits_outcome = True
+
+    def stop(self, why: ConnmgrError) -> None:
+        """Tell the client at once why its stream ends, and close."""
+        raise NotImplementedError
+
+
+class WaitingClient(Protocol):
+    """A client that waits for its stream, until the loop serves it."""
+
+    @property
+    def token(self) -> str | None:
+        """The id of the client's token, with which the stream ends; None for the owner."""
+
+    @property
+    def holder(self) -> str | None:
+        """Whose share of the streams it counts for."""
+
+    @property
+    def has_ended(self) -> Callable[[], bool]:
+        """Returns whether that token has become invalid."""
+
+    def join(self, loop: Loop, resized: Callable[[int, int], object], *, forwards_agent: bool) -> AnsweringEndpoint:
+        """Return the client as an endpoint; called in the loop's thread.
+
+        ``resized`` gets the sizes of its terminal. ``forwards_agent`` says whether its process gets an ssh-agent.
+        """
+
+    def abandon(self) -> None:
+        """Release the client without an answer, instead of :meth:`join`."""
 
 
 class Opening:
@@ -105,7 +140,7 @@ class Opening:
         )
 
     def accept(self, stream: socket.socket) -> None:
-        """Answer 101 on ``stream``, which belongs to this from now on."""
+        """Answer 101 on ``stream``, which belongs to this object from now on."""
         self.stream = stream
         with suppress(OSError):
             # A Unix socket sends small pieces at once anyway.
@@ -172,8 +207,18 @@ class Opening:
         loop.call(begin)
         return lambda: loop.call(end)
 
+    def join(
+        self, loop: Loop, resized: Callable[[int, int], object], *, forwards_agent: bool = False
+    ) -> AnsweringEndpoint:
+        """Return the client as an endpoint (:class:`WaitingClient`)."""
+        return ClientEndpoint(loop, self, resized)
+
+    def abandon(self) -> None:
+        """Close its socket."""
+        self.stream.close()
+
     def _receive(self) -> bool:
-        """Receive what has come; return whether anything has, the end of the stream included."""
+        """Receive available data; return whether there was any, or the stream has ended."""
         try:
             data = self.stream.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -212,7 +257,7 @@ class WebSocket:
         self._awaits_room = False
         self._holder, self._rests = opening.holder, opening.rests
         self._is_resting = False
-        """Whether some of what came is not handled yet; no more is read meanwhile."""
+        """Whether received frames still wait for their turn; nothing is read meanwhile."""
         self._watched = 0
         self._heard = True
         self._silences = 0
@@ -220,7 +265,7 @@ class WebSocket:
         self._closing = self._client_closed = self._closed = False
         self._socket.setblocking(False)
         self._timer = loop.after(PING_SECONDS, self._tick)
-        # Scheduled, because the caller is not ready for frames yet.
+        # Scheduled: a frame that has come already would reach the caller's handler before its constructor has ended.
         loop.call(self._begin)
 
     def send(self, *parts: bytes | memoryview) -> None:
@@ -245,7 +290,7 @@ class WebSocket:
         self._handle_on()
 
     def _watch(self) -> None:
-        """Watch the socket for what is wanted now."""
+        """Watch the socket for the events that matter now."""
         reads = 0 if self._is_resting else selectors.EVENT_READ
         events = reads | (selectors.EVENT_WRITE if self._awaits_room else 0)
         if self._closed or events == self._watched:
@@ -277,7 +322,7 @@ class WebSocket:
         self._handle_on()
 
     def _handle_on(self) -> None:
-        """Handle what came, but few small frames at once: if some are left, go on after a rest."""
+        """Handle received frames, but only a few small ones at once: the rest are handled after a pause."""
         began, small = time.thread_time(), 0
         self._is_resting = False
         try:
@@ -293,7 +338,7 @@ class WebSocket:
                 self._refused(refusal)
                 self.close(refusal.code, str(refusal))
         except Exception:
-            # What came with the frame would be lost unnoticed, and the client must not go on as if it had been taken.
+            # The frame has left the codec and is not handled. If the client went on, a piece of its data would be lost.
             self.close(INTERNAL_ERROR, "A frame could not be handled; the daemon's log says more.")
             raise
         finally:
@@ -320,6 +365,7 @@ class WebSocket:
             self._end()
 
     def _tick(self) -> None:
+        # TCP notices a client that vanished only after minutes of resending, or never if there is nothing to send.
         self._silences = 0 if self._heard else self._silences + 1
         if self._silences * PING_SECONDS >= SILENCE_SECONDS:
             self._end()
@@ -332,6 +378,8 @@ class WebSocket:
         if self._closed:
             return
         self._pass_on(lambda: self._outbox.put(data))
+        # Each ping wants a pong of the same size (RFC 6455, section 5.5.3), and no window counts them: a client that
+        # sends pings and reads nothing would fill the memory.
         if self._outbox.size > MAX_PENDING_BYTES:
             self._end()
 
@@ -362,7 +410,7 @@ class WebSocket:
 
 
 class Handler(Protocol):
-    """Handles a client's frames. All methods are called in the loop's thread."""
+    """Handles the frames of a client. All methods are called in the loop's thread."""
 
     def receive(self, data: bytes) -> None:
         """Handle input; call :meth:`Client.acknowledge` when it was passed on."""
@@ -500,10 +548,8 @@ class Client:
         self.tell(frames.error(BadFrame(str(refusal))))
 
 
-class ClientEndpoint(Endpoint):
+class ClientEndpoint(AnsweringEndpoint):
     """The client of ``opening``; it is over when it has left. ``resized`` gets the sizes of its terminal."""
-
-    awaits_outcome = True
 
     def __init__(self, loop: Loop, opening: Opening, resized: Callable[[int, int], object]) -> None:
         self._resized = resized
@@ -515,7 +561,7 @@ class ClientEndpoint(Endpoint):
         return self._client.unsent
 
     def begin(self, receiver: Receiver) -> None:
-        # It is never paused: its window bounds what it sends.
+        # Never paused, because the window bounds its data (streams/frames.py: Windows says why).
         self.receiver = receiver
 
     def write(self, data: bytes | memoryview, kind: int = frames.DATA) -> None:
@@ -533,11 +579,10 @@ class ClientEndpoint(Endpoint):
         if isinstance(outcome, int):
             self._client.finish(outcome)
         else:
-            self.fail(outcome if isinstance(outcome, ConnmgrError) else InternalError("The stream broke."))
+            self._client.fail(outcome if isinstance(outcome, ConnmgrError) else InternalError("The stream broke."))
 
-    def fail(self, why: ConnmgrError, code: int = INTERNAL_ERROR) -> None:
-        """Tell the client why its stream ends, and close."""
-        self._client.fail(why, code)
+    def stop(self, why: ConnmgrError) -> None:
+        self._client.fail(why, GOING_AWAY)
 
     def close(self, *, reset: bool = False) -> None:
         self._client.close()
@@ -558,9 +603,9 @@ class ClientEndpoint(Endpoint):
         self._report()
 
     def _report(self) -> None:
-        taken, self._written = self._written - self._client.unsent, self._client.unsent
-        if taken:
-            self.receiver.taken(taken)
+        sent, self._written = self._written - self._client.unsent, self._client.unsent
+        if sent:
+            self.receiver.taken(sent)
 
     def leave(self) -> None:
         self.receiver.over(ConnectionResetError("The client has left."))

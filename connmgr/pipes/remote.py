@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from connmgr.errors import ShellLost, TransportUnsupported
 from connmgr.links.channels import TcpChannel
 from connmgr.plugin import ByteStream, Channel
-from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, Endpoint, Outbox, Receiver, SocketEndpoint
+from connmgr.streams.endpoints import READS_AT_ONCE, BufferedEndpoint, Endpoint, Receiver, SocketEndpoint
 from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop, Timer
 
@@ -20,12 +20,15 @@ INPUT_SECONDS = 24 * 3600.0
 """Input that a process does not read is dropped after this time."""
 
 QUEUE_BYTES = 512 * 1024
-"""Most bytes of queued input; the queue lets client and far side work without waiting for each other."""
+"""Most bytes of queued input; the queue lets client and remote host work without waiting for each other."""
+
+AT_ONCE_BYTES = 4 * 1024
+"""Most bytes of input, such as keys, that the loop's own thread writes: to encrypt more would hold up other streams."""
 
 POLL_SECONDS = 1.0
-"""Interval at which a process without a descriptor is checked for being still wanted."""
+"""Interval at which the reader of a process without a descriptor checks whether it was closed."""
 
-STATUS_SECONDS = (0.001, 0.004, 0.016, 0.064, 0.25)
+STATUS_SECONDS = (0.001, 0.001, 0.001, 0.002, 0.004, 0.008, 0.016, 0.064, 0.25)
 """Intervals between checks for the exit status of a process that runs on after the end of its output."""
 
 QUIET_SECONDS = 1.0
@@ -38,9 +41,9 @@ BOTH_BLOCKED_SECONDS = 0.02
 class RemoteProcess:
     """The process behind ``channel``. All methods and callbacks belong to the thread of ``loop``.
 
-    ``output`` gets stdout and stderr as they come; ``taken`` the number of bytes of input that the far side or a queue
-    has accepted; ``ended`` finally the exit status, or None if the link is lost. After :meth:`close` only ``released``
-    is called, once, in a thread that may block, when the channel is closed.
+    ``output`` gets stdout and stderr as they come; ``taken`` the number of bytes of input that the remote host or a
+    queue has accepted; ``ended`` finally the exit status, or None if the link is lost. After :meth:`close` only
+    ``released`` is called, once, in a thread that may block, when the channel is closed.
     """
 
     def __init__(
@@ -84,10 +87,26 @@ class RemoteProcess:
         self._untaken += len(data)
         if self._broken:
             self._written(len(data), broken=True)
-        else:
-            self._input.append(data)
-            self._take()
-            self._write_on()
+            return
+        try:
+            sent = self._write_at_once(data)
+        except (OSError, EOFError):
+            self._written(len(data), broken=True)
+            return
+        self._unwritten -= sent
+        if sent < len(data):
+            self._input.append(data[sent:])
+        self._take()
+        self._write_on()
+
+    def _write_at_once(self, data: bytes) -> int:
+        """Write some of ``data`` in this thread, and return how much: none where that waits, or for earlier input."""
+        if self._over or self._writing or self._input or self._ends_input or len(data) > AT_ONCE_BYTES:
+            return 0
+        try:
+            return self._channel.send_now(data)
+        except TimeoutError:
+            return 0
 
     def end_input(self) -> None:
         """End the standard input after all earlier input."""
@@ -161,7 +180,7 @@ class RemoteProcess:
         if self._over or self._paused or self._descriptor is None:
             return
         self._loop.watch(self._descriptor, selectors.EVENT_READ, lambda _: self._read())
-        # The descriptor may not signal data that the channel has already buffered.
+        # A wrapped channel may already have output in memory (ResumedChannel), which no descriptor signals.
         self._read()
 
     def _read(self) -> None:
@@ -174,7 +193,8 @@ class RemoteProcess:
                 self._output_is_over()
                 return
             if not (stdout or stderr):
-                # After output the news may have been that; the descriptor tells of an end again.
+                # Readable and still no output: it may be the end of the process. After output the descriptor was
+                # readable for that; for an end it stays readable, and this is called again.
                 if not count:
                     self._look_at_end()
                 return
@@ -185,12 +205,13 @@ class RemoteProcess:
         self._output(stdout, stderr)
 
     def _look_at_end(self) -> None:
-        """Check for the end of a terminal's process, whose children may keep the terminal open."""
+        """Check for the end of a terminal's process; its children may keep the terminal open after it."""
         try:
             status = self._channel.exit_status(0)
         except (TimeoutError, EOFError, OSError):
             return
-        # The status may overtake output: sshd sends it when the process ends. Without a terminal, the output ends too.
+        # The status may overtake output: sshd sends it when the process ends. So a terminal is over only when it has
+        # been quiet for a while. Without a terminal the end of the output tells.
         if self._channel.merged and self._quiet_timer is None:
             self._await_quiet(status)
 
@@ -201,7 +222,7 @@ class RemoteProcess:
             if self._paused or self._received != received:
                 self._await_quiet(status)
             elif not self._over:
-                # Before the channel is released in another thread, whose owner then asks for it.
+                # Set before close(): its thread calls ``released``, which reads the status for the audit log.
                 self.status = status
                 self.close()
                 self._ended(status)
@@ -225,7 +246,7 @@ class RemoteProcess:
             self._loop.after(seconds, self._await_status)
             return
         except (EOFError, OSError):
-            # The link is lost, and the status unknown.
+            # The link is lost, so nobody knows the status.
             status = None
         self.status = status
         self.close()
@@ -258,6 +279,8 @@ class RemoteProcess:
         if self._writing or self._over or not (self._input or self._ends_input):
             return
         self._writing = True
+        # All that waits, in one task: while it is written, the next pieces gather, so a slow link gets large writes and
+        # a process has at most one writing thread.
         pieces = list(self._input)
         self._input.clear()
         ends, self._ends_input = self._ends_input, False
@@ -367,51 +390,14 @@ class ProcessEndpoint(Endpoint):
         self.receiver.over(lost if status is None else status)
 
 
-class RemoteStreamEndpoint(Endpoint):
+class RemoteStreamEndpoint(BufferedEndpoint):
     """A TCP stream with a descriptor that signals news (:class:`connmgr.plugin.ByteStream`)."""
 
     def __init__(self, loop: Loop, stream: ByteStream, descriptor: int) -> None:
         stream.settimeout(0.0)
-        self._loop, self._stream, self._descriptor = loop, stream, descriptor
-        self._outbox = Outbox(stream.send)
-        self._reads = self._closed = self._ends = self._watched = self._looks = False
-
-    @property
-    def unwritten(self) -> int:
-        return self._outbox.size
-
-    def write(self, data: bytes | memoryview, kind: int = DATA) -> None:
-        if self._closed:
-            return
-        try:
-            written = self._outbox.put(data)
-        except (OSError, EOFError) as error:
-            self._fail(error)
-            return
-        if self._outbox.size:
-            self._watch()
-        if written:
-            self.receiver.taken(written)
-
-    def end(self) -> None:
-        self._ends = True
-        self._end_if_written()
-
-    def pause(self) -> None:
-        self._reads = False
-        self._watch()
-
-    def resume(self) -> None:
-        self._reads = not self._closed
-        self._watch()
-
-    def close(self, *, reset: bool = False) -> None:
-        if self._closed:
-            return
-        self._closed, self._reads = True, False
-        self._loop.unwatch(self._descriptor)
-        self._outbox.drop()
-        self._loop.work(self._stream.close)
+        super().__init__(loop, descriptor, stream.recv, stream.send)
+        self._stream = stream
+        self._watched = self._looks = False
 
     def _watch(self) -> None:
         if self._reads != self._watched and not self._closed:
@@ -421,6 +407,8 @@ class RemoteStreamEndpoint(Endpoint):
             else:
                 # Data that must not be read yet would be signalled again and again.
                 self._loop.unwatch(self._descriptor)
+        # The only descriptor tells of data and of room alike (ByteStream). While it cannot be watched, because data
+        # must wait, room is looked for by a timer.
         if self._outbox.size and not self._reads and not self._looks:
             self._looks = True
             self._loop.after(BOTH_BLOCKED_SECONDS, self._look)
@@ -435,55 +423,20 @@ class RemoteStreamEndpoint(Endpoint):
         if self._outbox.size:
             self._flush()
 
-    def _read(self) -> None:
-        for _ in range(READS_AT_ONCE):
-            if not self._reads:
-                return
-            try:
-                data = self._stream.recv(READ_BYTES)
-            except (BlockingIOError, TimeoutError):
-                return
-            except (OSError, EOFError) as error:
-                self._fail(error)
-                return
-            if not data:
-                self.pause()
-                self.receiver.ended()
-                return
-            self.receiver.arrived(data)
-            if len(data) < READ_BYTES:
-                return
-
-    def _flush(self) -> None:
-        if self._closed:
-            return
-        try:
-            written = self._outbox.flush()
-        except (OSError, EOFError) as error:
-            self._fail(error)
-            return
-        self._watch()
-        if written:
-            self._end_if_written()
-            self.receiver.taken(written)
-
-    def _end_if_written(self) -> None:
-        if self._ends and not self._outbox.size and not self._closed:
-            self._ends = False
-            # Another thread may be sending on the link.
-            self._loop.work(self._shut_down)
-
     def _shut_down(self) -> None:
+        # In a thread that may block: another one may be sending on the link.
+        self._loop.work(self._send_end)
+
+    def _send_end(self) -> None:
         with suppress(OSError, EOFError):
             self._stream.shutdown(socket.SHUT_WR)
 
-    def _fail(self, error: Exception) -> None:
-        self.close()
-        self.receiver.over(error)
+    def _release(self, *, reset: bool) -> None:
+        self._loop.work(self._stream.close)
 
 
 def endpoint_of(loop: Loop, stream: ByteStream | Channel) -> Endpoint:
-    """Return an endpoint that takes over ``stream``; nobody reads a relaying program's standard error."""
+    """Return an endpoint that takes over ``stream``; the standard error of a relaying program is dropped."""
     if isinstance(stream, socket.socket):
         return SocketEndpoint(loop, stream)
     if isinstance(stream, Channel):

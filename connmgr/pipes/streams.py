@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from connmgr.errors import ConnmgrError, ShellStopped, Stopping, StreamLimit, TokenRevoked
-from connmgr.pipes.clients import FRAMES_REST, ClientEndpoint, Opening
+from connmgr.pipes.clients import FRAMES_REST, WaitingClient
 from connmgr.pipes.remote import ProcessEndpoint
 from connmgr.plugin import Channel
-from connmgr.shares import Rests
+from connmgr.shares import Computing, Pace, Rests
 from connmgr.streams.loop import Loop
 from connmgr.streams.splice import Splice
-from connmgr.streams.websocket import GOING_AWAY
 
 MAX_STREAMS = 256
 
 TOKEN_STREAMS = 64
-"""Most streams of one token, and of those made with it."""
+"""Most streams of one token and its descendants together."""
 
 TOKENS_STREAMS = 192
 """Most streams of all tokens together."""
@@ -36,26 +35,39 @@ class OpenStream(Protocol):
         """Tell its client the reason, and end; called in the loop's thread."""
 
 
-class _Held(NamedTuple):
-    """The connection and the token's id with which a stream ends, and whose share it is of."""
+class _StreamOwner(NamedTuple):
+    """The connection and the id of the token with which a stream ends, and the ``holder`` whose share it takes."""
 
     connection: str | None
     token: str | None
     holder: str | None
     on: str | None
-    """The connection that it shows or uses, even if it does not end with it."""
+    """The connection that the stream shows or uses, even if it does not end with that connection."""
 
 
 class Streams:
-    """Holds the streams until they end. Safe to use from several threads."""
+    """Holds the streams until they end. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    What it computes for a client outside the loop, it does in the client's turn of ``computing`` and at its ``pace``.
+    """
+
+    def __init__(self, computing: Computing, pace: Pace) -> None:
+        self._computing, self._pace = computing, pace
         self.loop = Loop()
         self.rests = Rests(FRAMES_REST)
         self._lock = threading.Lock()
-        self._open: dict[OpenStream, _Held] = {}
+        self._open: dict[OpenStream, _StreamOwner] = {}
         self._stopping = False
         self._all_ended = threading.Event()
+
+    @contextmanager
+    def turn(self, holder: str | None) -> Iterator[None]:
+        """Wait for the turn of ``holder`` to compute in a thread that may block, and have it during the block.
+
+        The owner has no turns: what takes long for the owner must not hold up the tokens.
+        """
+        with nullcontext() if holder is None else self._computing.turn(holder), self._pace.turn(holder):
+            yield
 
     def require_room(self, holder: str | None) -> None:
         """Return if one more stream may be opened for ``holder`` (:mod:`connmgr.shares`).
@@ -67,15 +79,13 @@ class Streams:
             if self._stopping:
                 raise _stopping()
             if len(self._open) >= MAX_STREAMS:
-                raise StreamLimit(f"{MAX_STREAMS} streams are open, and no more may be; try again later.")
+                raise StreamLimit(f"Too many open streams ({MAX_STREAMS}); try again later.")
             if holder is not None:
-                of_tokens = [held.holder for held in self._open.values() if held.holder is not None]
+                of_tokens = [owner.holder for owner in self._open.values() if owner.holder is not None]
                 if of_tokens.count(holder) >= TOKEN_STREAMS:
-                    raise StreamLimit(f"The token has {TOKEN_STREAMS} streams open; end one first.")
+                    raise StreamLimit(f"Too many open streams of this token ({TOKEN_STREAMS}); end one first.")
                 if len(of_tokens) >= TOKENS_STREAMS:
-                    raise StreamLimit(
-                        f"Tokens have {TOKENS_STREAMS} streams open, and no more may be; try again later."
-                    )
+                    raise StreamLimit(f"Too many open streams of all tokens ({TOKENS_STREAMS}); try again later.")
 
     def add(
         self,
@@ -87,19 +97,21 @@ class Streams:
         on: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Hold ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
+        """Register ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        It ends with ``connection``, and if given with ``token``, the id of a token; it counts for ``holder``. ``on`` is
-        the connection of a stream that does not end with it.
-        ``has_ended`` returns whether that token has become invalid; then the stream is stopped too.
+        The stream ends with its ``connection`` and with ``token``, the id of a token; it counts for ``holder``. ``on``
+        is the connection of a stream that does not end with that connection. ``has_ended`` returns whether the token
+        has become invalid; then the stream is stopped too.
         """
         with self._lock:
-            self._open[stream] = _Held(connection, token, holder, on or connection)
+            self._open[stream] = _StreamOwner(connection, token, holder, on or connection)
             stopping = self._stopping
+        # stop() may have listed the streams before this one was in the table, and end() likewise for the token, which
+        # was valid when the request was authorised. Asking again after adding leaves no gap.
         if stopping:
             self.loop.call(lambda: stream.stop(_stopping()))
         elif has_ended():
-            self.loop.call(lambda: stream.stop(TokenRevoked("The token is not valid any more.")))
+            self.loop.call(lambda: stream.stop(TokenRevoked("The token is no longer valid.")))
 
     def discard(self, stream: OpenStream) -> None:
         """Release ``stream``."""
@@ -110,15 +122,15 @@ class Streams:
 
     def forget(self, connections: Collection[str]) -> None:
         """End the streams of connections that were removed or changed."""
-        self._end(lambda held: held.connection in connections, ShellStopped("The connection was changed or removed."))
+        self._end(lambda owner: owner.connection in connections, ShellStopped("The connection was changed or removed."))
 
     def end(self, tokens: Collection[str], why: ConnmgrError, on: Collection[str] | None = None) -> None:
-        """End the streams of clients with these tokens, ``on`` these connections or all, and tell them ``why``."""
-        self._end(lambda held: held.token in tokens and (on is None or held.on in on), why)
+        """End the streams of clients with these tokens, all or those ``on`` certain connections; tell them ``why``."""
+        self._end(lambda owner: owner.token in tokens and (on is None or owner.on in on), why)
 
-    def _end(self, concerns: Callable[[_Held], bool], why: ConnmgrError) -> None:
+    def _end(self, concerns: Callable[[_StreamOwner], bool], why: ConnmgrError) -> None:
         with self._lock:
-            ending = [stream for stream, held in self._open.items() if concerns(held)]
+            ending = [stream for stream, owner in self._open.items() if concerns(owner)]
         for stream in ending:
             self.loop.call(partial(stream.stop, why))
 
@@ -142,8 +154,9 @@ def _stopping() -> Stopping:
 
 
 class Pipe:
-    """Joins the client of ``opening`` with the process behind ``channel`` on ``connection``.
+    """Joins the client of ``opening``, which waits for that, with the process behind ``channel`` on ``connection``.
 
+    ``forwards_agent`` says whether the link forwards an ssh-agent to the process.
     ``hang_up`` is called, in a thread that may block, if the client leaves while the process runs; ``when_ended`` once,
     in such a thread and after the process, with its exit status, or None if that is unknown. Belongs to the thread of
     the loop.
@@ -152,10 +165,11 @@ class Pipe:
     def __init__(
         self,
         streams: Streams,
-        opening: Opening,
+        opening: WaitingClient,
         channel: Channel,
         connection: str,
         *,
+        forwards_agent: bool,
         hang_up: Callable[[], object],
         when_ended: Callable[[int | None], object],
     ) -> None:
@@ -163,12 +177,12 @@ class Pipe:
         self._hang_up, self._when_ended = hang_up, when_ended
         self._is_released = False
         self._process = ProcessEndpoint(streams.loop, channel, hang_up=self._end_process, released=self._released)
-        self._client = ClientEndpoint(streams.loop, opening, self._process.resize)
+        self._client = opening.join(streams.loop, self._process.resize, forwards_agent=forwards_agent)
         self._splice = Splice(self._client, self._process, ended=lambda _: self._discard_at_end())
         streams.add(self, connection, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
 
     def stop(self, why: ConnmgrError) -> None:
-        self._client.fail(why, GOING_AWAY)
+        self._client.stop(why)
         self._process.close()
 
     def _end_process(self) -> None:

@@ -13,7 +13,7 @@ from connmgr.errors import TransportUnsupported
 class Pty:
     """The terminal of a process: the value of TERM, and its size in characters.
 
-    A ``raw`` terminal neither echoes nor translates from the beginning, if the far side supports that.
+    A ``raw`` terminal neither echoes nor translates from the beginning, if the remote host supports that.
     """
 
     term: str = "xterm"
@@ -23,10 +23,10 @@ class Pty:
 
 
 class Channel(ABC):
-    """One process on the far side: its three byte streams and its exit status.
+    """One process on the remote host: its three byte streams and its exit status.
 
-    One thread at a time calls ``recv``, and one at a time ``sendall`` and ``shutdown_write``; the two may overlap, and
-    must not block each other. Another thread may call ``close`` at any moment: a blocked call then raises
+    One thread at a time calls ``recv``, and one at a time ``sendall``, ``send_now`` and ``shutdown_write``; the two may
+    overlap, and must not block each other. Another thread may call ``close`` at any moment: a blocked call then raises
     :class:`EOFError` or :class:`OSError` at once.
     """
 
@@ -45,9 +45,19 @@ class Channel(ABC):
     def sendall(self, data: bytes, timeout: float) -> None:
         """Write all of ``data`` to the process.
 
-        :raises TimeoutError: the far side did not accept it within ``timeout`` seconds.
+        :raises TimeoutError: the remote host did not accept it within ``timeout`` seconds.
         :raises OSError: the process or the link is gone.
         """
+
+    def send_now(self, data: bytes) -> int:
+        """Write some of ``data`` to the process without waiting, and return the number of bytes.
+
+        The daemon writes small input this way, such as keys, and the rest by ``sendall`` in another thread.
+        :raises TimeoutError: nothing was written, because that would wait, or, as by default, because the channel
+            cannot tell.
+        :raises OSError: the process or the link is gone.
+        """
+        raise TimeoutError("This channel cannot write without waiting.")
 
     @abstractmethod
     def shutdown_write(self) -> None:
@@ -70,7 +80,7 @@ class Channel(ABC):
 
         News means that ``recv`` would return or raise at once, or that the process has ended. A channel with a
         descriptor promises that ``recv`` and ``exit_status`` with a timeout of 0, and ``resize``, never wait for the
-        far side. The descriptor need not signal data that ``open_channel`` itself has read. Without a descriptor, a
+        remote host. The descriptor need not signal data that ``open_channel`` itself has read. Without a descriptor, a
         thread of the daemon waits in ``recv``.
         """
         return None
@@ -78,7 +88,7 @@ class Channel(ABC):
     def expect_bulk(self) -> None:  # noqa: B027 - most channels have nothing to do
         """Prepare for much output that is read as fast as it comes, if that needs memory; by default do nothing.
 
-        Otherwise the channel keeps little unread output, and the process waits as for a full pipe.
+        Without this call a channel keeps little unread output, and the process waits as for a full pipe.
         """
 
     def resize(self, columns: int, rows: int) -> None:
@@ -87,7 +97,7 @@ class Channel(ABC):
         :raises connmgr.errors.TransportUnsupported: the channel cannot, as by default, or has no terminal.
         :raises OSError: the process or the link is gone.
         """
-        raise TransportUnsupported("This channel has no terminal whose size could be set.")
+        raise TransportUnsupported("This channel has no terminal, so its size cannot be set.")
 
 
 class ByteStream(Protocol):

@@ -22,7 +22,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True)
 class Subjects:
-    """What a request is about: connections and categories by uuid, paths on the far side, and a shell."""
+    """What a request is about: connections and categories by uuid, paths on the remote host, and a shell."""
 
     connections: frozenset[str] = frozenset()
     """The connections that the request names, also within data, and all connections below them."""

@@ -20,20 +20,20 @@ class Transport(ABC):
     """Whether processes are children of the daemon, so that a later daemon can find leftovers."""
 
     forwards_agent: bool = False
-    """Whether processes on the far side reach an ssh-agent of this side. Tokens then need the scope ``ssh.agent``."""
+    """Whether remote processes reach an ssh-agent of this side. Tokens then need the scope ``ssh.agent``."""
 
     @property
     def alive(self) -> bool:
-        """Whether the link works, as far as known without asking the far side; by default True.
+        """Whether the link works, as far as known without asking the remote host; by default True.
 
         A link that is not alive gets no further channels: the daemon opens the connection again.
         """
         return True
 
     def answers(self, timeout: float) -> bool:
-        """Whether the far side is there, by default True.
+        """Whether the remote host is there, by default True.
 
-        Called only if a sign of life is overdue; the far side has ``timeout`` seconds to answer. If it does not, the
+        Called only if a sign of life is overdue; the remote host has ``timeout`` seconds to answer. If it does not, the
         daemon opens the connection again before it sends a command.
         """
         return True
@@ -45,7 +45,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> Channel:
-        """Start ``argv`` on the far side and return its channel.
+        """Start ``argv`` on the remote host and return its channel.
 
         A transport that needs one string quotes ``argv`` with :func:`shlex.join`. With ``pty`` the process has such a
         terminal, its stderr arrives within stdout, and the channel is ``merged``.
@@ -58,7 +58,7 @@ class Transport(ABC):
         """Close the link and all its channels. Never raises; calling it again does nothing."""
 
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
-        """Open a TCP stream from the far side to ``host:port``, for the caller alone.
+        """Open a TCP stream from the remote host to ``host:port``, for the caller alone.
 
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
         :raises connmgr.errors.OperationError: the stream could not be opened within ``timeout`` seconds.
@@ -68,16 +68,16 @@ class Transport(ABC):
         )
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> Listener:
-        """Listen on ``host:port`` of the far side; on a free port if ``port`` is 0.
+        """Listen on ``host:port`` of the remote host; on a free port if ``port`` is 0.
 
         :raises connmgr.errors.TransportUnsupported: the transport cannot, as by default.
-        :raises connmgr.errors.OperationError: the far side refused, or did not answer within ``timeout`` seconds.
+        :raises connmgr.errors.OperationError: the remote host refused, or did not answer within ``timeout`` seconds.
         """
-        raise TransportUnsupported("This connection cannot listen on its far side.")
+        raise TransportUnsupported("This connection cannot listen on its remote host.")
 
 
 class Listener(Protocol):
-    """A TCP port of the far side."""
+    """A TCP port of the remote host."""
 
     port: int
 

@@ -53,9 +53,9 @@ class Dialled:
 
 @dataclass(frozen=True, repr=False)
 class Asker:
-    """Who asks for a link, and what the client lends for its logins.
+    """The caller that wants a link, and the credentials that its client lends for the logins.
 
-    What is lent is for this one opening: a type keeps none of it, except an agent that the link forwards.
+    They are lent for this one opening: a type must not keep them, except an agent that the link forwards.
     """
 
     agent: Callable[[float], socket.socket] | None = None
@@ -68,8 +68,14 @@ class Asker:
     """Whether it may use a link that forwards an agent. A token needs the scope ``ssh.agent`` for that."""
 
     is_own: bool = True
-    """Whether the link is that of the requested connection, not of one below it: only the former forwards an agent."""
+    """Whether the link is for the requested connection itself: a connection below it never forwards an agent."""
 
+
+EXPLAINER = ("ssh-config", "--explain", "%n", "%p")
+"""The end of the ``ProxyCommand`` of connmgr's own hosts in ssh_config, which lead to the daemon and not past it."""
+
+KEPT_CONFIG = "# connmgr keeps this file as its connections are. `connmgr ssh-config --remove` removes it.\n"
+"""The first line of the file with these hosts that the daemon keeps, which ``~/.ssh/config`` may include."""
 
 DEFAULT_SEND_ENV = ("LANG", "LC_*")
 """As in the ssh_config that Debian and others ship."""
@@ -77,7 +83,7 @@ DEFAULT_SEND_ENV = ("LANG", "LC_*")
 
 @dataclass(frozen=True)
 class ClientEnvironment:
-    """Which variables of a client reach what it runs, as SendEnv and SetEnv of ssh_config(5) say.
+    """Which variables of a client reach the programs that it runs, as with SendEnv and SetEnv of ssh_config(5).
 
     ``send`` are patterns of ``*`` and ``?``; one that begins with ``-`` removes earlier patterns. ``values`` are set
     whatever the client sends.
@@ -141,7 +147,7 @@ class Described(ABC):
         """
 
     def client_environment(self, data: Mapping[str, Any]) -> ClientEnvironment:
-        """Return which variables of clients reach what runs there, in addition to the daemon's ``send-env``.
+        """Return which variables of clients reach the programs there, in addition to the daemon's ``send-env``.
 
         A secret in ``data`` is an empty text.
         :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be read or used.
@@ -164,8 +170,8 @@ class ConnectionType(Described):
     def open(self, data: Mapping[str, Any], via: Transport | None, *, timeout: float) -> Transport:
         """Open a link described by ``data``, over ``via`` if ``data`` names a connection to run over.
 
-        ``data`` is what the schema loaded, each :class:`Secret` in plain. The caller closes the transport, then
-        ``via``.
+        ``data`` are the fields that the schema has loaded, with each :class:`Secret` in plain text. The caller closes
+        the transport, then ``via``.
         :raises connmgr.errors.OperationError: it failed or took longer than ``timeout`` seconds; the most specific
             class that says why.
         """
@@ -210,7 +216,7 @@ class Toggled(Described):
     def toggle(self, transport: Transport | None, data: Mapping[str, Any], state: bool, *, timeout: float) -> None:
         """Start the system that ``data`` leads to, or stop it if ``state`` is False; do nothing if it is in that state.
 
-        ``transport`` is that of the connection below, None if there is none: a stopped system cannot be opened itself.
+        ``transport`` belongs to the connection below, because a stopped system cannot be opened; None without one.
         Secrets in ``data`` are in plain text.
         :raises connmgr.errors.OperationError: it failed, or took longer than ``timeout`` seconds.
         """
@@ -248,13 +254,13 @@ class Dialogue(Protocol):
         """Wait for the first of the regular expressions and return its index.
 
         ``ready`` is found anywhere, others only in the last 1,024 bytes, because a program stops there and waits for an
-        answer. No expression may take long, whatever the far side prints.
+        answer. No expression may take long, whatever the remote host prints.
         :raises connmgr.errors.ElevationFailed: the program ended.
         :raises connmgr.errors.ConnectTimeout: none came within ``timeout`` seconds.
         """
 
     def send_secret(self, secret: str) -> None:
-        """Write ``secret`` and a newline; only after a prompt, when the far side has switched echo off."""
+        """Write ``secret`` and a newline; only after a prompt, when the remote host has switched echo off."""
 
 
 class Wrapper(Described):
@@ -299,7 +305,7 @@ class Forward:
     """The address on which a tunnel listens, and the target of its connections."""
 
     host: str
-    """The address to listen on: of the daemon's machine, of the far side for a type that has ``listens_far``."""
+    """The address to listen on: of the daemon's machine, of the remote host for a type that has ``listens_far``."""
 
     port: int
     """The TCP port to listen on; 0 for a free one."""
@@ -323,7 +329,7 @@ class Tunnel(Described):
     """The part of its path, if any, between the path of the connection it goes through and its own name."""
 
     listens_far: ClassVar[bool] = False
-    """Whether it listens on the far side, and leads to addresses that the daemon's machine reaches."""
+    """Whether it listens on the remote host, and leads to addresses that the daemon's machine reaches."""
 
     @abstractmethod
     def forward(self, data: Mapping[str, Any]) -> Forward:

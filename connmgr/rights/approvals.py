@@ -1,4 +1,9 @@
-"""Requests of tokens that need an approval, stored in the vault, so that all its daemons know the decisions."""
+"""Approvals: requests of tokens that a person decides about. The vault stores them, so that all its daemons know them.
+
+A rule asks; :meth:`Approvals.require` finds the approval of exactly this request or stores a pending one, waits for the
+decision if the client wishes so, and uses up an approval that was given once. :meth:`Approvals.decide` takes the
+decision. :class:`ApprovalWaiters` tells the waiting requests.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +13,39 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from connmgr.contract.approval import DECISION_MINUTES
-from connmgr.errors import ApprovalDenied, ApprovalRequired, PolicyDenied, QuotaExceeded, UnknownApproval
-from connmgr.rights.approval import (
+from connmgr.contract.approval import (
+    DECISION_MINUTES,
     DENIED,
     GRANTED,
     ONCE,
     PENDING,
     STATES,
     USED,
-    Approval,
+    ApprovalInfo,
     Verdict,
-    approval_of,
-    shown,
-    written,
 )
-from connmgr.rights.approval_waiters import ApprovalWaiters, Subscribe
+from connmgr.contract.message import time_to_json, to_json
+from connmgr.errors import (
+    ApprovalDenied,
+    ApprovalRequired,
+    ConnmgrError,
+    PolicyDenied,
+    QuotaExceeded,
+    UnknownApproval,
+)
 from connmgr.rights.ground import Ground, all_differences
+from connmgr.suspension import Continuation, Suspended
 from connmgr.vault.documents import Document, Documents
 from connmgr.vault.schema import canonical, now
 
 logger = logging.getLogger("connmgr.rights")
 
 MAX_PENDING = 20
-"""Most pending approvals of one token, its ancestors and its descendants."""
+"""Most pending approvals of a token made by the owner and all its descendants."""
 
 MAX_KEPT = 2000
 """Most approvals that the vault stores."""
@@ -47,6 +58,9 @@ DECIDERS = "deciders of approvals"
 
 OWNER = "owner"
 
+LOOK_SECONDS = 0.5
+"""Interval of checks for decisions that another daemon of the vault received."""
+
 _USED = "used approvals"
 """The key under which a request keeps the approvals that it has used up."""
 
@@ -55,8 +69,67 @@ _APPROVED, _BEGUN = "approved subjects", "begun subjects"
 """The keys under which a request keeps the approvals of its subjects, and those with which it has begun."""
 
 
-def _age(document: Document) -> datetime:
-    return document.created
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """The request of a token and the decision about it. Times are aware and in UTC."""
+
+    id: str
+    state: str
+    token: str
+    token_name: str
+    asked: Mapping[str, Any]
+    """The whole request; empty once the approval is over."""
+
+    created: datetime
+    expires: datetime
+    askers: tuple[str, ...]
+    """The ids of the tokens whose rules ask: the requesting token, or some of its ancestors."""
+
+    root: str
+    """The id of the token made by the owner from which the requesting token descends; they may be the same."""
+
+    on: tuple[Mapping[str, Any], ...]
+    """The grounds on which it was asked, as :meth:`connmgr.rights.ground.Ground.shown` returns them."""
+
+    decided_by: str | None
+    """The id of the token that decided; None for the owner, or without a decision."""
+
+    @classmethod
+    def of(cls, document: Document) -> Approval:
+        """Return the approval in a document of the vault."""
+        body = document.body
+        return cls(
+            id=document.id,
+            state=body["state"],
+            token=body["token"],
+            token_name=body["tokenName"],
+            asked=body["asked"],
+            created=document.created,
+            expires=document.expires or document.created,
+            askers=tuple(body.get("askers", ())),
+            root=body.get("root", body["token"]),
+            on=tuple(body["asked"].get("on", body.get("on", ()))),
+            decided_by=body.get("decidedBy"),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time has passed; a used one may be kept for longer."""
+        return self.expires <= now()
+
+    @property
+    def info(self) -> ApprovalInfo:
+        """The approval as clients and plugins see it."""
+        return ApprovalInfo(
+            id=self.id,
+            state=self.state,
+            token=self.token,
+            token_name=self.token_name,
+            asked=self.asked,
+            created=self.created,
+            expires=self.expires,
+            decided_by=self.decided_by,
+        )
 
 
 class Holder(Protocol):
@@ -84,33 +157,22 @@ class _Question:
     digest: str
 
 
-class Turns(Protocol):
-    """The turns of a request that may wait without a thread; see :func:`connmgr.api.account.turns`."""
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        """Data that the request keeps from turn to turn."""
-
-    def wait(self, subscribe: Subscribe, seconds: float) -> None:
-        """Return if the request is ``seconds`` old; otherwise park it until the event of ``subscribe``."""
-
-
 class Approvals:
     """The approvals of a vault. Safe to use from several threads.
 
-    ``key`` has 32 bytes, and keys the digests by which an approval is found. ``turns`` returns the turns of the current
-    request. ``requested`` is called with each new approval, as clients see it; its exceptions are logged. ``waiters``
-    are notified of decisions.
+    ``key`` has 32 bytes, and keys the digests by which an approval is found. ``continuation`` returns what lasts of
+    the current request if it is suspended. ``requested`` is called with each new approval, as clients see it; its
+    exceptions are logged. ``waiters`` are notified of decisions.
     """
 
     def __init__(
         self,
         stored: Documents,
         key: bytes,
-        turns: Callable[[], Turns],
+        continuation: Callable[[], Continuation],
         requested: Callable[[Mapping[str, Any]], object],
     ) -> None:
-        self._stored, self._key, self._turns, self._requested = stored, key, turns, requested
+        self._stored, self._key, self._continuation, self._requested = stored, key, continuation, requested
         self._lock = threading.Lock()
         self.waiters = ApprovalWaiters(self._is_decided)
 
@@ -124,24 +186,24 @@ class Approvals:
     ) -> str:
         """Return the id of an approval of exactly what is ``asked``, on these ``grounds``.
 
-        It waits up to ``wait`` seconds for a decision.
-
+        :raises Suspended: nobody has decided, and the request may wait until it is ``wait`` seconds old.
         :raises ApprovalRequired: nobody has decided; ``details`` have ``approval``, its id, and ``expires``.
         :raises ApprovalDenied: a person has refused it.
         :raises PolicyDenied, QuotaExceeded: it is too long to be shown, or too many requests wait.
         """
         # `asked` is JSON with everything that decides what is done; `askers` are the ids of the tokens whose rules ask.
-        # An approval given once is used up, unless give_back() follows.
-        kept = self._turns().kept.setdefault("approvals", {})
+        # A suspended request runs again from its beginning when there is news, and comes here again: what it has found
+        # or used up already is kept. An approval given once is used up, unless give_back() follows.
+        kept = self._continuation().kept.setdefault("approvals", {})
         question = self._question(holder, asked, askers, grounds)
-        begun: dict[str, str] = self._turns().kept.get(_BEGUN, {})
+        begun: dict[str, str] = self._continuation().kept.get(_BEGUN, {})
         if question.subject in begun:
             # It runs already, as a job: it does not matter where the shell moves while the request waits for its end.
             return begun[question.subject]
         digest = question.digest
         if digest not in kept:
             kept[digest] = self._required(question, wait)
-        self._turns().kept.setdefault(_APPROVED, {})[question.subject] = kept[digest]
+        self._continuation().kept.setdefault(_APPROVED, {})[question.subject] = kept[digest]
         id: str = kept[digest]
         return id
 
@@ -149,52 +211,54 @@ class Approvals:
         digest = question.digest
         found = self._current(digest) or self._ask(question)
         if found.state == PENDING:
-            self._turns().wait(lambda told: self.waiters.subscribe(found.id, told), wait)
+            if self._continuation().is_younger_than(wait):
+                raise Suspended(partial(self.waiters.subscribe, found.id), wait)
             # It may have been decided just now.
             found = self._current(digest) or found
         if found.state == ONCE and not self._use(found.id):
-            # Another request for the same was faster.
+            # Another request for the same, perhaps at another daemon, has used it up since it was read. Both tried to
+            # change its document, and the vault let one of them.
             found = self._current(digest) or self._ask(question)
         if found.state in (ONCE, GRANTED, DENIED):
-            self._turns().kept.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
+            self._continuation().kept.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
         if found.state in (ONCE, GRANTED):
             return found.id
         if found.state == DENIED:
-            raise ApprovalDenied("This was asked for, and denied.", approval=found.id)
-        text = "A rule of the token asks for an approval of this: send it again when somebody has approved it."
+            raise ApprovalDenied("Somebody has denied this request.", approval=found.id)
+        text = "A rule of the token asks for an approval: send the request again when somebody has approved it."
         if changes := found.asked.get("moved"):
-            text += f" An earlier approval does not hold: {'; '.join(changes)}."
-        raise ApprovalRequired(text, approval=found.id, expires=written(found.expires))
+            text += f" An earlier approval no longer applies: {'; '.join(changes)}."
+        raise ApprovalRequired(text, approval=found.id, expires=time_to_json(found.expires))
 
     def begun(self) -> None:
         """Note that a part of this request may be carried out, so that its approvals stay used up."""
-        kept = self._turns().kept
+        kept = self._continuation().kept
         kept.pop(_USED, None)
         kept.setdefault(_BEGUN, {}).update(kept.get(_APPROVED, {}))
 
     def not_begun(self) -> None:
         """Note that nothing of this request was carried out, because the ground of its approval had moved."""
-        kept = self._turns().kept
+        kept = self._continuation().kept
         kept.pop(_BEGUN, None)
         kept.pop(_APPROVED, None)
 
     def give_back(self) -> None:
         """Restore the approvals that this request has used up, unless it has :meth:`begun`."""
-        for before in self._turns().kept.pop(_USED, ()):
+        for before in self._continuation().kept.pop(_USED, ()):
             self._stored.remove([before.id])
             # If the same was asked again meanwhile, nothing is added.
             self._stored.add(before)
 
     def query(self, states: Collection[str] = STATES) -> list[Approval]:
         """Return the approvals in one of ``states`` that are not over, oldest first."""
-        found = map(approval_of, self._stored.all())
-        return [one for one in found if one.state in states and one.expires > now()]
+        found = map(Approval.of, self._stored.all())
+        return [one for one in found if one.state in states and not one.is_over]
 
     def get(self, id: str) -> Approval:
         """Return an approval that is not over; raise :class:`UnknownApproval`."""
         document = self._stored.get(id)
-        found = None if document is None else approval_of(document)
-        if found is None or found.state == USED or found.expires <= now():
+        found = None if document is None else Approval.of(document)
+        if found is None or found.state == USED or found.is_over:
             raise UnknownApproval(id)
         return found
 
@@ -210,14 +274,17 @@ class Approvals:
         found = self.get(id)
         # Otherwise a token whose rule asks could create one token that requests and one that decides.
         if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
-            raise PolicyDenied("A token does not decide about itself, nor about those that it was created with.")
+            text = (
+                "A token cannot decide about requests of its own or of its ancestors, nor where a rule of theirs asks."
+            )
+            raise PolicyDenied(text)
         lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=DECISION_MINUTES)
         state = {"once": ONCE, "grant": GRANTED, "deny": DENIED}[verdict]
         decided = {"state": state, "decidedBy": decider.id if decider else None}
 
         def change(one: Document) -> Document:
-            current = approval_of(one)
-            if current.state == USED or current.expires <= now():
+            current = Approval.of(one)
+            if current.state == USED or current.is_over:
                 return one
             return replace(one, body={**one.body, **decided}, expires=now() + lasts)
 
@@ -225,7 +292,7 @@ class Approvals:
         if changed is None or changed.body["state"] != state:
             raise UnknownApproval(id)
         self.waiters.tell([id])
-        return approval_of(changed)
+        return Approval.of(changed)
 
     def _question(
         self, holder: Holder, asked: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
@@ -233,7 +300,9 @@ class Approvals:
         shown = [one.shown() for one in grounds]
         whole = {**asked, **({"on": shown} if shown else {})}
         if len(canonical(whole)) > MAX_BYTES:
-            raise PolicyDenied(f"It is too long for somebody to decide about: more than {MAX_BYTES // 1024} KiB.")
+            raise PolicyDenied(
+                f"The request is too long to be approved: a person would read more than {MAX_BYTES // 1024} KiB."
+            )
         subject = self._digest([holder.id, asked])
         # The directory in which a shell starts is shown if it is known, and is the same ground if it is not.
         digest = self._digest([holder.id, asked, [one.bound for one in grounds]]) if grounds else subject
@@ -247,8 +316,8 @@ class Approvals:
         document = self._stored.by_key(digest)
         if document is None:
             return None
-        found = approval_of(document)
-        if found.expires <= now():
+        found = Approval.of(document)
+        if found.is_over:
             self._stored.remove([found.id])
             return None
         return found
@@ -274,11 +343,11 @@ class Approvals:
             # Another daemon may have received the same request just now.
             found = self._current(digest)
             if found is None:
-                raise QuotaExceeded(f"{MAX_KEPT} approvals are kept: wait until some are over.")
+                raise QuotaExceeded(f"The vault has {MAX_KEPT} approvals already: wait until some have expired.")
             return found
-        approval = approval_of(document)
+        approval = Approval.of(document)
         try:
-            self._requested(shown(approval))
+            self._requested(to_json(approval.info))
         except Exception:
             # A plugin may raise any exception; the approval is listed as pending anyway.
             logger.exception("A plugin failed to take note of the approval %s.", approval.id)
@@ -289,20 +358,24 @@ class Approvals:
         if question.digest == question.subject:
             return []
         stored = [one for one in self._stored.all() if one.body.get("subject") == question.subject]
-        latest = max((one for one in stored if one.expires and one.expires > now()), key=_age, default=None)
+        latest = max(
+            (one for one in stored if one.expires and one.expires > now()), key=lambda one: one.created, default=None
+        )
         if latest is None or latest.body["digest"] == question.digest:
             return []
-        return all_differences(approval_of(latest).on, question.asked["on"])
+        return all_differences(Approval.of(latest).on, question.asked["on"])
 
     def _require_room(self, holder: Holder) -> None:
-        stored = list(map(approval_of, self._stored.all()))
-        if over := [one.id for one in stored if one.expires <= now()]:
+        stored = list(map(Approval.of, self._stored.all()))
+        if over := [one.id for one in stored if one.is_over]:
             self._stored.remove(over)
         # Otherwise a token could create others and fill the store through them.
         root = holder.lineage[-1].id
         pending = [one for one in stored if one.state == PENDING and one.root == root and one.id not in over]
         if len(pending) >= MAX_PENDING:
-            raise QuotaExceeded(f"{MAX_PENDING} requests of the token and its kin wait for approval; no more may.")
+            raise QuotaExceeded(
+                f"Too many pending approvals ({MAX_PENDING}) for this token, its ancestors and their descendants."
+            )
 
     def _use(self, id: str) -> bool:
         """Use up an approval given once; return whether this call did."""
@@ -311,8 +384,8 @@ class Approvals:
 
         def change(one: Document) -> Document:
             nonlocal before
-            before, current = one, approval_of(one)
-            if current.state != ONCE or current.expires <= now():
+            before, current = one, Approval.of(one)
+            if current.state != ONCE or current.is_over:
                 return one
             # The next question may have to say what has moved since.
             on = one.body["asked"].get("on", [])
@@ -322,9 +395,73 @@ class Approvals:
         changed = self._stored.change(id, change)
         if before is None or changed is None or changed.body.get("use") != use:
             return False
-        self._turns().kept.setdefault(_USED, []).append(before)
+        self._continuation().kept.setdefault(_USED, []).append(before)
         return True
 
     def _is_decided(self, id: str) -> bool:
         document = self._stored.get(id)
         return document is None or document.body["state"] != PENDING
+
+
+class ApprovalWaiters:
+    """The requests that wait for decisions, which any daemon of the vault may receive. Safe for several threads.
+
+    ``is_decided`` returns whether the approval with an id is decided or gone.
+    """
+
+    def __init__(self, is_decided: Callable[[str], bool]) -> None:
+        self._is_decided = is_decided
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, list[Callable[[], None]]] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def subscribe(self, id: str, notify: Callable[[], None]) -> Callable[[], None]:
+        """Call ``notify`` once when an approval is decided, by any daemon; return a function that cancels this."""
+        with self._lock:
+            self._callbacks.setdefault(id, []).append(notify)
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._watch, name="approvals", daemon=True)
+                self._thread.start()
+
+        def cancel() -> None:
+            with self._lock:
+                waiting = self._callbacks.get(id, [])
+                if notify in waiting:
+                    waiting.remove(notify)
+                if not waiting:
+                    self._callbacks.pop(id, None)
+
+        # It may have been decided after the caller looked and before it subscribed, when nobody was told.
+        if self._is_decided(id):
+            self.tell([id])
+        return cancel
+
+    def close(self) -> None:
+        """Notify all who wait, and end the thread."""
+        self._closing.set()
+        with self._lock:
+            thread, waiting = self._thread, list(self._callbacks)
+        self.tell(waiting)
+        if thread is not None:
+            thread.join()
+
+    def tell(self, ids: Collection[str]) -> None:
+        """Notify those who wait for the approvals ``ids``: each is decided or gone."""
+        with self._lock:
+            callbacks = [notify for id in ids for notify in self._callbacks.pop(id, [])]
+        for notify in callbacks:
+            notify()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            with self._lock:
+                waited = list(self._callbacks)
+                if not waited:
+                    self._thread = None
+                    return
+            try:
+                self.tell([id for id in waited if self._is_decided(id)])
+            except ConnmgrError as error:
+                # The vault is out of reach; waiting requests have deadlines.
+                logger.warning("Approvals cannot be read: %s", error.message)

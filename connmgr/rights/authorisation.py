@@ -1,28 +1,56 @@
-"""Decides, before a request is carried out, whether its caller may do it; nothing else decides that."""
+"""Decides, before a request is carried out, whether its caller may do it; nothing else decides that.
+
+A token's request passes, in the order of this module: the scopes of its action, the sight of all that it names and the
+limits of its action (:meth:`Authorisation._admitted`); and if it runs something, the rules over commands
+(:class:`CommandRules`), which may ask a person. Then plugins may refuse it, as they may refuse the owner's. The rules
+over paths apply later, when the remote host has told the real paths (:mod:`connmgr.rights.path_rules`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from connmgr.errors import ScopeDenied, UnknownJob, UnknownTerminal
+from connmgr.contract.common import AwaitsApproval, CommandOptions
+from connmgr.contract.job import JobRequest
+from connmgr.contract.message import (
+    DISTINCT,
+    FILTER,
+    ID,
+    SEQUENCES,
+    Field,
+    Message,
+    fields_of,
+    members,
+    replace,
+    unwrapped,
+)
+from connmgr.contract.shell import ExecRequest, OwnShell, PipeRequest
+from connmgr.contract.terminal import TerminalRequest
+from connmgr.errors import ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
+from connmgr.fields import references
 from connmgr.plugin import Caller as PluginCaller
+from connmgr.plugin import Subjects
 from connmgr.registry import Registry
-from connmgr.rights.action import Action
+from connmgr.rights.actions import Action
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.command_rules import CommandRules, GroundOf, Permitted, scope_to_run
-from connmgr.rights.grant import Grant, Seen
-from connmgr.rights.ground import Ground
-from connmgr.rights.path_rules import PathRules, foretold_of_paths
-from connmgr.rights.rules import Decision
-from connmgr.rights.scopes import TERMINAL
-from connmgr.rights.subjects import NAMES, SubjectsOf, Work
-from connmgr.rights.visibility import Visibility
+from connmgr.rights.argv import as_argv
+from connmgr.rights.grant import ConnectionFacts, Grant
+from connmgr.rights.ground import Ground, Reads, RunRequest
+from connmgr.rights.path_rules import PathRules, denied, dry_run_of_paths
+from connmgr.rights.programs import LOCALE
+from connmgr.rights.rules import Decision, RequestedCommand, combined, not_too_free, rule_of
+from connmgr.rights.scopes import ARGV, TERMINAL, TEXT
+from connmgr.rights.visibility import PlannedConnection, Visibility
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import sealed_secrets
 from connmgr.vault.names import elevation_of
 
-_UNKNOWN: Mapping[str, Callable[[str], Exception]] = {"job": UnknownJob, "terminal": UnknownTerminal}
+Sent = TypeVar("Sent", bound="Message | None")
+Running = TypeVar("Running", bound=RunRequest)
+Item = TypeVar("Item")
 
 
 class GrantedCaller(PluginCaller, Protocol):
@@ -32,14 +60,101 @@ class GrantedCaller(PluginCaller, Protocol):
     def grant(self) -> Grant | None: ...
 
 
+class Named(NamedTuple):
+    """What the fields of a request name: connections and categories by ids, paths, and the name of a shell.
+
+    ``data`` are those of a connection, which may name others.
+    """
+
+    connections: list[str]
+    categories: list[str]
+    paths: list[str | bytes]
+    session: str | None
+    data: Mapping[str, Any] | None
+
+
+_SUBJECTS = frozenset(
+    ["connection", "connections", "category", "categories", "parent", "path", "source", "target", "session", "data"]
+)
+"""The fields of requests that name subjects, wherever a message declares them."""
+
+
+def named(request: Message | None) -> Named:
+    """Return what the fields of a request name."""
+    given = {} if request is None else {name: getattr(request, name) for name in subject_fields(type(request))}
+
+    def each(*names: str) -> list[Any]:
+        values = [given[name] for name in names if given.get(name) is not None]
+        return [one for value in values for one in (value if isinstance(value, list) else [value])]
+
+    data = given.get("data")
+    return Named(
+        connections=list(dict.fromkeys(each("connection", "connections"))),
+        categories=list(dict.fromkeys(each("category", "categories", "parent"))),
+        paths=each("path", "source", "target"),
+        session=given.get("session"),
+        # The input of a job is called data too, and is a text.
+        data=data if isinstance(data, Mapping) else None,
+    )
+
+
+def subject_fields(kind: type[Message]) -> list[str]:
+    """Return the fields of a class of requests that name subjects, besides a job and a terminal."""
+    # By their names, so that no endpoint can forget to declare one.
+    return [field.name for field in fields_of(kind) if field.name in _SUBJECTS and _names_subject(field)]
+
+
+def _names_subject(field: Field) -> bool:
+    if typing.get_origin(field.type) in SEQUENCES:
+        # The connections and categories of a new token are filters, and those of a batch are paths.
+        return DISTINCT in field.facts or ID in unwrapped(typing.get_args(field.type)[0]).facts
+    return FILTER not in field.facts
+
+
+class Work(NamedTuple):
+    """A job or a terminal: its connection, and the id of the token that started it, None for the owner."""
+
+    connection: str
+    token: str | None
+
+
+FindWork = Callable[[str], Work | None]
+"""Returns the job or terminal with an id, or None."""
+
+GroundOf = Callable[[str, str | None, Reads | None, bool], Ground]
+"""Returns the ground of a request on a connection, in a ``session``, with what it reads; True: in a fresh shell."""
+
+
+@dataclass(frozen=True)
+class Permitted(Generic[Sent]):
+    """A request that may be carried out, unchanged or with another command in place of the requested one."""
+
+    request: Sent
+    reasons: Mapping[str, Any] = field(default_factory=dict)
+    """The deciding ``rule`` and ``approval``, if any, for the audit log."""
+
+    grounds: Mapping[str, Ground] = field(default_factory=dict)
+    """On what an approved request was approved, by connections."""
+
+    requested: Sent | None = None
+    """An approved request as it was, before a rule put another command in its place."""
+
+
 class Authorisation:
     """Applies the rights of tokens, and lets each plugin with the hook ``connmgr_authorise`` refuse a request."""
 
     def __init__(
-        self, registry: Registry, vault: Vault, subjects: SubjectsOf, approvals: Approvals, ground_of: GroundOf
+        self,
+        registry: Registry,
+        vault: Vault,
+        find_job: FindWork,
+        find_terminal: FindWork,
+        approvals: Approvals,
+        ground_of: GroundOf,
     ) -> None:
-        self.subjects = subjects
         self.visibility = Visibility(vault, registry)
+        self._registry, self._vault = registry, vault
+        self._find_job, self._find_terminal = find_job, find_terminal
         self._approvals = approvals
         self._ground_of = ground_of
         self._hook = registry.plugins.hook.connmgr_authorise
@@ -49,40 +164,135 @@ class Authorisation:
         """Whether anything decides about ``caller``; if not, the subjects of a request need not be found."""
         return self._has_plugins or caller.grant is not None
 
-    def check(self, caller: GrantedCaller, action: Action, request: Any, names: Collection[str] = NAMES) -> Permitted:
-        """Return how ``caller`` may carry out the loaded ``request``, whose fields ``names`` name its subjects.
+    def check(
+        self,
+        caller: GrantedCaller,
+        action: Action[Any],
+        request: Sent,
+        planned: Mapping[str, PlannedConnection] | None = None,
+    ) -> Permitted[Sent]:
+        """Return how ``caller`` may carry out a request.
+
+        Its data may refer to ``planned`` connections by labels.
 
         :raises ScopeDenied: its token lacks a scope.
         :raises PolicyDenied: a rule of its token or a plugin refuses it, or a plugin raised another exception.
         :raises connmgr.errors.UnknownConnection, connmgr.errors.UnknownCategory, UnknownJob, UnknownTerminal: a subject
             is out of its token's sight.
         """
-        permitted = Permitted(request, {})
-        about = {name: request[name] for name in names if name in request} if request else {}
+        permitted = Permitted(request)
+        visibility = self.visibility.with_planned(planned) if planned else self.visibility
         if caller.grant is not None:
-            permitted = self._by_grant(caller.grant, action, request or {}, about)
+            permitted = self._by_grant(caller.grant, visibility, action, request)
         if self._has_plugins:
-            self._hook(caller=caller, action=action.name, subjects=self.subjects(about))
+            self._hook(caller=caller, action=action.name, subjects=self.subjects(request, visibility))
         return permitted
 
+    def _by_grant(self, grant: Grant, visibility: Visibility, action: Action[Any], request: Sent) -> Permitted[Sent]:
+        facts = self._admitted(grant, visibility, action, request)
+        if not isinstance(request, RunRequest):
+            return Permitted(request)
+        permitted: Permitted[Any] = CommandRules(grant, action, request, facts).permitted(
+            self._approvals, self._ground_of
+        )
+        return permitted
+
+    def _admitted(
+        self, grant: Grant, visibility: Visibility, action: Action[Any], request: Message | None
+    ) -> list[ConnectionFacts]:
+        """Return the connections of a request that only a rule may refuse; raise as :meth:`check`."""
+        grant.require_scope(action.name)
+        if isinstance(request, RunRequest):
+            grant.require_one(_scopes_to_run(request))
+            if action.on_terminal(request):
+                grant.require_one(TERMINAL)
+        about = named(request)
+        if about.data and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about.data), None):
+            # Otherwise the caller could have a sealed secret sent to a machine of its own.
+            raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
+        facts = visibility.require(grant, self._connections(about, visibility))
+        visibility.require_categories(grant, about.categories)
+        facts += self._facts_of_work(grant, request)
+        if request is not None:
+            for limit in action.limits:
+                limit(visibility, grant, request)
+        return facts
+
+    def _facts_of_work(self, grant: Grant, request: Message | None) -> list[ConnectionFacts]:
+        """Return the connection of the job or terminal that a request names; it must be in sight."""
+        if not isinstance(request, JobRequest | TerminalRequest):
+            return []
+        work = self.work_of(request)
+        if work is None or not _is_open(grant, work) or not self.visibility.visible(grant, [work.connection]):
+            # The same answer for one on a hidden connection, whose id the token must not learn.
+            raise UnknownJob(request.job) if isinstance(request, JobRequest) else UnknownTerminal(request.terminal)
+        return self.visibility.require(grant, [work.connection])
+
+    def work_of(self, request: Message | None) -> Work | None:
+        """Return the job or terminal that a request names; None if it names none, or an unknown one."""
+        if isinstance(request, JobRequest):
+            return self._find_job(request.job)
+        return self._find_terminal(request.terminal) if isinstance(request, TerminalRequest) else None
+
+    def subjects(self, request: Message | None, visibility: Visibility) -> Subjects:
+        """Return the subjects of a request, including all that its connections run over."""
+        about, work = named(request), self.work_of(request)
+        connections = {*self._connections(about, visibility), *([work.connection] if work else [])}
+        return Subjects(
+            frozenset(self._vault.connections.with_carriers(connections)),
+            frozenset(about.categories),
+            tuple(about.paths),
+            about.session,
+        )
+
+    def _connections(self, about: Named, visibility: Visibility) -> list[str]:
+        """Return the connections that a request names, each once, in order; those in ``data`` are last."""
+        return list(dict.fromkeys([*about.connections, *self._references(about.data or {}, visibility)]))
+
+    def _references(self, data: Mapping[str, Any], visibility: Visibility) -> Iterator[str]:
+        """Yield the connections that a connection's data name; the view refuses malformed data."""
+        if not isinstance(data.get("type"), str):
+            return
+        try:
+            schema = self._registry.get(data["type"]).schema()
+        except UnknownType:
+            return
+        for reference in references(schema, data):
+            value = reference.get("storeId") if isinstance(reference, Mapping) else reference
+            if planned := visibility.planned_by(reference):
+                yield from planned.over
+            elif isinstance(value, str):
+                yield value.lower()
+
+    def dry_run(self, grant: Grant, action: Action[Any], request: Message) -> Decision | None:
+        """Return the decision about a request, without asking a person or plugin; None if the remote host decides.
+
+        :raises ConnmgrError: as :meth:`check`, except for decisions of rules.
+        """
+        facts = self._admitted(grant, self.visibility, action, request)
+        if isinstance(request, RunRequest):
+            return CommandRules(grant, action, request, facts).decision() or Decision("allow")
+        # Paths count as they are written; the remote host may resolve them to others.
+        return dry_run_of_paths(grant, facts, action.paths(request), whole=action.whole(request))
+
     def path_rules(
-        self, caller: GrantedCaller, connection: str, asked: Mapping[str, Any] | None, wait: float, way: str | None
+        self, caller: GrantedCaller, connection: str, asked: Mapping[str, Any] | None, wait: float, digest: str | None
     ) -> PathRules | None:
         """Return the rules over paths of the caller's token for one request, or None if there are none.
 
-        ``asked`` and ``wait`` are as in :class:`PathRules`. ``way`` is the digest to which the link in use was opened.
+        ``asked`` and ``wait`` are as in :class:`PathRules`. ``digest`` is the connection's when its link was opened.
         """
         grant = caller.grant
         if grant is None or not grant.has_rules_over_paths:
             return None
-        [seen] = self.visibility.require(grant, [connection])
+        [facts] = self.visibility.require(grant, [connection])
 
         def ground() -> Ground:
             found = self._ground_of(connection, None, None, False)
-            found.require(way)
+            found.require(digest)
             return found
 
-        return PathRules(grant, seen, self._approvals, asked, wait, ground)
+        return PathRules(grant, facts, self._approvals, asked, wait, ground)
 
     def visible(self, caller: GrantedCaller, connections: Iterable[str]) -> list[str]:
         """Return those of ``connections`` that ``caller`` may see, in their order."""
@@ -92,6 +302,19 @@ class Authorisation:
             return found
         return self.visibility.visible(grant, found)
 
+    def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
+        """Return those of ``categories`` that ``caller`` may see, in their order."""
+        grant = caller.grant
+        if grant is None or grant.sees_all:
+            return list(categories)
+        return self.visibility.visible_categories(grant, categories)
+
+    def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Item, Work]]) -> Iterator[Item]:
+        """Yield the first members of pairs whose job or terminal ``caller`` may see."""
+        pairs = list(work)
+        seen = set(self.visible(caller, {of.connection for _, of in pairs}))
+        yield from (item for item, of in pairs if of.connection in seen and _is_open(caller.grant, of))
+
     def knows(self, caller: GrantedCaller, connections: Collection[str]) -> bool:
         """Whether ``caller`` may read about ``connections``: all are in sight, or would be if they were its own."""
         grant, wanted = caller.grant, set(connections)
@@ -100,80 +323,146 @@ class Authorisation:
         found = self.visibility.of(wanted)
         return found.keys() == wanted and all(map(grant.sees, found.values()))
 
-    def visible_categories(self, caller: GrantedCaller, categories: Iterable[str]) -> list[str]:
-        """Return those of ``categories`` that ``caller`` may see, in their order."""
-        grant = caller.grant
-        return (
-            list(categories)
-            if grant is None or grant.sees_all
-            else self.visibility.visible_categories(grant, categories)
-        )
-
-    def visible_work(self, caller: GrantedCaller, work: Iterable[tuple[Any, Work]]) -> Iterator[Any]:
-        """Yield the first members of pairs whose job or terminal ``caller`` may see."""
-        pairs = list(work)
-        seen = set(self.visible(caller, {of.connection for _, of in pairs}))
-        yield from (one for one, of in pairs if of.connection in seen and _is_open(caller.grant, of))
-
-    def sees(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
+    def sees_entry(self, caller: GrantedCaller, entry: Mapping[str, Any]) -> bool:
         """Whether ``caller`` may see an entry of the audit log: its token's own, or one about visible subjects."""
         grant = caller.grant
         if grant is None or entry.get("token") == grant.id:
             return True
-        named = [*([entry["connection"]] if "connection" in entry else []), *entry.get("connections", ())]
-        if not named or "category" in entry or "categories" in entry:
+        connections = [*([entry["connection"]] if "connection" in entry else []), *entry.get("connections", ())]
+        if not connections or "category" in entry or "categories" in entry:
             return grant.sees_all
-        return self.knows(caller, named)
-
-    def foretold(
-        self, grant: Grant, action: Action, request: Mapping[str, Any], names: Collection[str]
-    ) -> Decision | None:
-        """Return the decision about a request, without asking a person or plugin; None if the far side decides.
-        :raises ConnmgrError: as :meth:`check`, except for decisions of rules.
-        """
-        # Paths count as they are written; the far side may resolve them to others.
-        about = {name: request[name] for name in names if name in request}
-        seen = self._admitted(grant, action, request, about)
-        if action.runs:
-            return CommandRules(grant, action, request, seen).decision() or Decision("allow")
-        return foretold_of_paths(grant, seen, action, request)
-
-    def _by_grant(
-        self, grant: Grant, action: Action, request: Mapping[str, Any], about: Mapping[str, Any]
-    ) -> Permitted:
-        seen = self._admitted(grant, action, request, about)
-        if not action.runs:
-            return Permitted(request, {})
-        return CommandRules(grant, action, request, seen).permitted(self._approvals, self._ground_of)
-
-    def _admitted(
-        self, grant: Grant, action: Action, request: Mapping[str, Any], about: Mapping[str, Any]
-    ) -> list[Seen]:
-        """Return the connections of a request that only a rule may refuse; raise as :meth:`check`."""
-        grant.require_scope(action.name)
-        if action.runs:
-            grant.require_one(scope_to_run(request))
-            if action.on_terminal(request):
-                grant.require_one(TERMINAL)
-        if "data" in about and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about["data"]), None):
-            # Otherwise the caller could have a sealed secret sent to a machine of its own.
-            raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
-        seen = self._seen(grant, about)
-        for limit in action.limits:
-            limit(self.visibility, grant, request)
-        return seen
-
-    def _seen(self, grant: Grant, about: Mapping[str, Any]) -> list[Seen]:
-        """Return the connections of a request, those of jobs and terminals last; all must be in sight."""
-        seen = self.visibility.require(grant, self.subjects.connections(about))
-        self.visibility.require_categories(grant, self.subjects.categories(about))
-        for name, work in self.subjects.works(about):
-            if work is None or not _is_open(grant, work) or not self.visibility.visible(grant, [work.connection]):
-                # The same answer for one on a hidden connection, whose id the token must not learn.
-                raise _UNKNOWN[name](about[name])
-            seen += self.visibility.require(grant, [work.connection])
-        return seen
+        return self.knows(caller, connections)
 
 
 def _is_open(grant: Grant | None, work: Work) -> bool:
     return grant is None or grant.is_unbound or work.token == grant.id
+
+
+def _scopes_to_run(request: RunRequest) -> frozenset[str]:
+    """Return scopes, one of which a token needs for the command of a request."""
+    if isinstance(request, PipeRequest) and request.tcp is not None:
+        return frozenset({"tunnel"})
+    is_argv = request.argv is not None or request.saved is not None or as_argv(request.command or "") is not None
+    return ARGV if is_argv else TEXT
+
+
+_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
+"""The fields of a request to which an approval is bound, besides its connections."""
+
+
+class CommandRules(Generic[Running]):
+    """Decides by the rules of a token and its ancestors about a request to run something on ``connections``."""
+
+    def __init__(
+        self, grant: Grant, action: Action[Any], request: Running, connections: Sequence[ConnectionFacts]
+    ) -> None:
+        self._grant, self._action, self._connections = grant, action, connections
+        self._request: Running = _as_scoped(grant, request)
+        opens_tcp = isinstance(request, PipeRequest) and request.tcp is not None
+        self._ruled = [] if opens_tcp else [one for one in grant.lineage if one.rules.over_commands]
+        self._commands = [_requested(request, on, action) for on in connections if self._ruled]
+
+    def decision(self) -> Decision | None:
+        """Return the decision about the request, or None if no rule applies to commands."""
+        if not self._commands:
+            return None
+        return combined([one.rules.decide_command(command) for one in self._ruled for command in self._commands])
+
+    def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted[Running]:
+        """Return how the request may be carried out, and on which grounds it was approved.
+
+        :raises PolicyDenied: a rule denies it, or none allows it.
+        :raises connmgr.errors.ApprovalRequired, connmgr.errors.ApprovalDenied: a rule asks about it.
+        """
+        decision, request = self.decision(), self._request
+        if decision is None:
+            return Permitted(request)
+        rule = rule_of(decision)
+        if decision.effect == "deny":
+            refusal = denied(rule)
+            saved = request.saved
+            if saved is not None and saved.too_free is not None and (why := saved.too_free("allow", {})):
+                refusal.message += f" No rule allows every argument of this command: {why}"
+            raise refusal
+        decided = _decided(request, decision)
+        reasons = {} if rule is None else {"rule": rule}
+        if decision.effect == "allow":
+            return Permitted(decided, reasons)
+        wait = request.wait if isinstance(request, AwaitsApproval) else 0
+        grounds = self._grounds(decided, ground_of)
+        approval = approvals.require(self._grant, self._asked(decided), wait, self._askers(), grounds)
+        by_connection = {ground.connection: ground for ground in grounds}
+        return Permitted(decided, {**reasons, "approval": approval}, by_connection, request)
+
+    def _asked(self, decided: Running) -> dict[str, Any]:
+        """Return as JSON all of a request that decides what is done."""
+        given = members(decided)
+        asked: dict[str, Any] = {name: given[name] for name in _BOUND if given.get(name)}
+        if "stdin" not in asked:
+            # Only the encoding of input and answer, which is irrelevant to the decision.
+            asked.pop("encoding", None)
+        if "input" in asked:
+            asked["input"] = "unknown: the client sends it while the command runs"
+        if sent := _sent_environment(decided):
+            asked["sendEnv"] = sent
+        return {
+            **asked,
+            "action": self._action.name,
+            "connections": [one.id for one in self._connections],
+            "names": [one.path for one in self._connections],
+            "terminal": self._action.on_terminal(self._request),
+        }
+
+    def _grounds(self, decided: Running, ground_of: GroundOf) -> list[Ground]:
+        reads = Reads.of(decided) if self._action.in_shell(decided) else None
+        session = None if isinstance(decided, PipeRequest) else decided.session
+        fresh = isinstance(decided, OwnShell) and decided.fresh
+        return [ground_of(one.id, session, reads, fresh) for one in self._connections]
+
+    def _askers(self) -> list[str]:
+        return [
+            one.id
+            for one in self._ruled
+            if any(one.rules.decide_command(command).effect == "ask" for command in self._commands)
+        ]
+
+
+def _as_scoped(grant: Grant, request: Running) -> Running:
+    """Return the request, with an argv in place of a text if the token may run only argvs."""
+    argv = as_argv(request.command or "")
+    if argv is None or not TEXT.isdisjoint(grant.scopes):
+        return request
+    return replace(request, command=None, argv=list(argv))
+
+
+def _sent_environment(request: RunRequest) -> dict[str, str]:
+    """Return the variables of the client's environment, without those of the locale: they choose only a language."""
+    return {name: value for name, value in (request.send_env or {}).items() if name not in LOCALE}
+
+
+def _requested(request: RunRequest, on: ConnectionFacts, action: Action[Any]) -> RequestedCommand:
+    saved = request.saved
+    has_stdin = isinstance(request, CommandOptions) and bool(request.stdin)
+    has_input = isinstance(request, ExecRequest) and request.input is not None
+    return RequestedCommand(
+        names=on.names,
+        user=on.user,
+        argv=None if request.argv is None else tuple(request.argv),
+        text=request.command,
+        saved=None if saved is None else (saved.name, saved.arguments),
+        too_free=not_too_free if saved is None or saved.too_free is None else saved.too_free,
+        # What a client sends counts as what a request sets, whether the connection admits it or not.
+        env={**_sent_environment(request), **(request.env or {})},
+        cwd=request.cwd if isinstance(request, CommandOptions) else None,
+        has_stdin=action.takes_input or has_stdin or has_input,
+        has_pty=action.on_terminal(request),
+    )
+
+
+def _decided(request: Running, decision: Decision) -> Running:
+    """Return the request with the command of the deciding rule in place of the requested one."""
+    if decision.argv is not None:
+        request = replace(request, command=None, argv=list(decision.argv))
+    if decision.path is not None:
+        request = replace(request, env={**(request.env or {}), "PATH": decision.path})
+    return request

@@ -7,7 +7,7 @@ Each answers two questions. A command that an *allow* rule matches is run, so th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -45,9 +45,66 @@ class Element(Protocol):
         """Whether the rule may mean ``word``."""
 
 
-def refuse(place: str, message: str) -> InvalidRequest:
-    """Return the error for the value at ``place``, such as ``rules[3].argv[2].re``."""
-    return InvalidRequest(f"{place}: {message}")
+class JsonValue:
+    """A value of a rule or of a saved command, and its ``place`` there, such as ``rules[3].argv[2].re``.
+
+    Its methods raise InvalidRequest, with the place, for a value of another form.
+    """
+
+    def __init__(self, value: Any, place: str) -> None:
+        self.value, self.place = value, place
+
+    def refused(self, message: str) -> InvalidRequest:
+        """Return the error that says what is wrong with this value."""
+        return InvalidRequest(f"{self.place}: {message}")
+
+    def text(self, most: int = MAX_WORD) -> str:
+        """Return the value if it is a text of at most ``most`` characters that can be a word."""
+        if not isinstance(self.value, str):
+            raise self.refused("Not a text.")
+        if len(self.value) > most:
+            raise self.refused(f"Longer than {most} characters.")
+        if not can_be_words([self.value]):
+            raise self.refused("It holds a NUL character or a lone surrogate.")
+        return self.value
+
+    def flag(self) -> bool:
+        """Return the value if it is true or false."""
+        if not isinstance(self.value, bool):
+            raise self.refused("Neither true nor false.")
+        return self.value
+
+    def items(self, most: int) -> list[JsonValue]:
+        """Return the members of a list that has 1 to ``most``."""
+        if not isinstance(self.value, list) or not self.value:
+            raise self.refused("Not a list with members.")
+        if len(self.value) > most:
+            raise self.refused(f"More than {most} members.")
+        return [JsonValue(one, f"{self.place}[{at}]") for at, one in enumerate(self.value)]
+
+    def members(self, what: str = "Not an object.", most: int | None = None) -> dict[str, JsonValue]:
+        """Return the members of an object that has at most ``most``; ``what`` is the message about anything else."""
+        if not isinstance(self.value, Mapping) or (most is not None and len(self.value) > most):
+            raise self.refused(what)
+        return {name: JsonValue(one, f"{self.place}.{name}") for name, one in self.value.items()}
+
+    def program(self) -> str:
+        """Return the value if it can name a program in an argv."""
+        name = self.value
+        if not isinstance(name, str) or not name or ("/" in name and (not is_clean(name) or name == "/")):
+            message = "The program is a text: a name, or an absolute path without `.`, `..` and empty segments."
+            raise self.refused(message)
+        return self.text()
+
+
+def can_be_words(texts: Sequence[str]) -> bool:
+    """Whether ``texts`` can be passed to a program unchanged: encodable, and without NUL."""
+    joined = "".join(texts)
+    try:
+        joined.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in joined
 
 
 @dataclass(frozen=True)
@@ -71,13 +128,13 @@ class Expression:
 
     fixed = bounded = False
 
-    def __init__(self, pattern: str, place: str) -> None:
-        self._pattern, self._place = pattern, place
-        self._strict = compiled(pattern, place)
+    def __init__(self, pattern: JsonValue) -> None:
+        self._pattern = pattern
+        self._strict = compiled(pattern)
 
     @cached_property
     def _liberal(self) -> Any:
-        return compiled(self._pattern, self._place, dot_newline=True)
+        return compiled(self._pattern, dot_newline=True)
 
     def permits(self, word: str) -> bool:
         return len(word) <= MAX_WORD and "\n" not in word and self._strict.fullmatch(word.encode()) is not None
@@ -86,26 +143,24 @@ class Expression:
         return len(word) > MAX_WORD or self._liberal.fullmatch(word.encode()) is not None
 
 
-def compiled(pattern: str, place: str, *, dot_newline: bool = False) -> Any:
+def compiled(pattern: JsonValue, *, dot_newline: bool = False) -> Any:
     """Return ``pattern`` as an RE2 expression over UTF-8.
 
-    :raises InvalidRequest: RE2 does not support it (lookaround, backreferences), or it needs too much memory.
+    :raises InvalidRequest: RE2 does not support it (lookaround, backreferences), or it is too long or too large.
     """
     # Imported here, because only some rules need it.
     import re2
 
-    if len(pattern) > MAX_PATTERN:
-        raise refuse(place, f"Longer than {MAX_PATTERN} characters.")
     options = re2.Options()
     options.log_errors = False
     options.max_mem = 1 << 20
     options.dot_nl = dot_newline
     try:
-        return re2.compile(pattern.encode(), options)
+        return re2.compile(pattern.text(MAX_PATTERN).encode(), options)
     except re2.error as error:
-        told = error.args[0] if error.args else b""
-        text = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
-        raise refuse(place, f"Not a regular expression of RE2: {text}.") from None
+        why = error.args[0] if error.args else b""
+        text = why.decode(errors="replace") if isinstance(why, bytes) else str(why)
+        raise pattern.refused(f"Not a regular expression of RE2: {text}.") from None
 
 
 @dataclass(frozen=True)
@@ -144,8 +199,8 @@ class PathWord:
 
     fixed = bounded = False
 
-    def __init__(self, pattern: str, place: str) -> None:
-        self._matches = names.Matcher(path_alternatives(pattern, place))
+    def __init__(self, pattern: JsonValue) -> None:
+        self._matches = names.Matcher(path_alternatives(pattern))
 
     def permits(self, word: str) -> bool:
         return len(word) <= MAX_WORD and is_clean(word) and self._matches(word)
@@ -164,86 +219,52 @@ def is_clean(path: str) -> bool:
     return path[:1] == "/" and _UNCLEAN.search(path) is None
 
 
-def path_alternatives(pattern: str, place: str) -> list[names.Alternative]:
+def path_alternatives(pattern: JsonValue) -> list[names.Alternative]:
     """Return the alternatives of a pattern over absolute paths.
 
     :raises InvalidRequest: it is malformed, or matches only paths with ``.``, ``..`` or empty segments.
     """
-    if not is_clean(pattern):
-        raise refuse(place, "Not an absolute path without `.`, `..` and empty segments.")
+    text = pattern.text()
+    if not is_clean(text):
+        raise pattern.refused("Not an absolute path without `.`, `..` and empty segments.")
     try:
-        return names.compile_exact_pattern(pattern)
+        return names.compile_exact_pattern(text)
     except InvalidRequest as error:
-        raise refuse(place, error.message) from None
+        raise pattern.refused(error.message) from None
 
 
-def read_element(raw: object, place: str) -> Element:
-    """Return the element of a rule at ``place``.
+def read_element(one: JsonValue) -> Element:
+    """Return the element of a rule or parameter.
 
     :raises InvalidRequest: it is malformed.
     """
-    if isinstance(raw, str):
-        return OneOfTexts(frozenset({read_text(raw, place)}))
-    if not isinstance(raw, Mapping) or len(raw) != 1 or next(iter(raw)) not in _KINDS:
-        raise refuse(place, f"Neither a text nor an object with one of {', '.join(_KINDS)}.")
-    [(kind, value)] = raw.items()
-    return _KINDS[kind](value, f"{place}.{kind}")
+    if isinstance(one.value, str):
+        return OneOfTexts(frozenset({one.text()}))
+    what = f"Neither a text nor an object with one of {', '.join(_KINDS)}."
+    members = one.members(what)
+    if len(members) != 1 or (kind := next(iter(members))) not in _KINDS:
+        raise one.refused(what)
+    return _KINDS[kind](members[kind])
 
 
-def read_text(raw: object, place: str, most: int = MAX_WORD) -> str:
-    """Return ``raw`` if it is a text of at most ``most`` characters that can be a word; else raise InvalidRequest."""
-    if not isinstance(raw, str):
-        raise refuse(place, "Not a text.")
-    if len(raw) > most:
-        raise refuse(place, f"Longer than {most} characters.")
-    if not can_be_words([raw]):
-        raise refuse(place, "It holds a NUL character or a lone surrogate.")
-    return raw
-
-
-def can_be_words(texts: Sequence[str]) -> bool:
-    """Whether ``texts`` can be passed to a program unchanged: encodable, and without NUL."""
-    joined = "".join(texts)
-    try:
-        joined.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in joined
-
-
-def read_list(raw: object, place: str, most: int) -> list[Any]:
-    """Return ``raw`` if it is a list of 1 to ``most`` members; else raise InvalidRequest."""
-    if not isinstance(raw, list) or not raw:
-        raise refuse(place, "Not a list with members.")
-    if len(raw) > most:
-        raise refuse(place, f"More than {most} members.")
-    return raw
-
-
-def _read_expression(raw: object, place: str) -> Element:
-    return Expression(read_text(raw, place, MAX_PATTERN), place)
-
-
-def _read_texts(raw: object, place: str) -> Element:
-    texts = read_list(raw, place, MAX_TEXTS)
-    return OneOfTexts(frozenset(read_text(text, f"{place}[{at}]") for at, text in enumerate(texts)))
-
-
-def _read_span(raw: object, place: str) -> Element:
-    if not isinstance(raw, Mapping) or not raw.keys() <= {"min", "max"}:
-        raise refuse(place, "Not an object with min, max or both.")
-    for name, bound in raw.items():
-        if isinstance(bound, bool) or not isinstance(bound, int) or abs(bound) >= 10**MAX_DIGITS:
-            raise refuse(f"{place}.{name}", f"Not an integer of at most {MAX_DIGITS} digits.")
+def _read_span(one: JsonValue) -> Element:
+    what = "Not an object with min, max or both."
+    bounds = one.members(what)
+    if not bounds.keys() <= {"min", "max"}:
+        raise one.refused(what)
+    for bound in bounds.values():
+        if isinstance(bound.value, bool) or not isinstance(bound.value, int) or abs(bound.value) >= 10**MAX_DIGITS:
+            raise bound.refused(f"Not an integer of at most {MAX_DIGITS} digits.")
     # A program may read a word with a minus as an option.
-    low, high = raw.get("min", 0), raw.get("max")
+    low, high = one.value.get("min", 0), one.value.get("max")
     if high is not None and high < low:
-        raise refuse(place, f"No integer is between {low} and {high}.")
+        raise one.refused(f"No integer is between {low} and {high}.")
     return Span(low, high)
 
 
-def _read_path(raw: object, place: str) -> Element:
-    return PathWord(read_text(raw, place), place)
-
-
-_KINDS = {"re": _read_expression, "in": _read_texts, "integer": _read_span, "path": _read_path}
+_KINDS: Mapping[str, Callable[[JsonValue], Element]] = {
+    "re": Expression,
+    "in": lambda one: OneOfTexts(frozenset(each.text() for each in one.items(MAX_TEXTS))),
+    "integer": _read_span,
+    "path": PathWord,
+}

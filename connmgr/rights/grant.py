@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any
 
 from connmgr.contract.token import MAX_DAYS as MAX_DAYS
 from connmgr.contract.token import MAX_FILTERS as MAX_FILTERS
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
 from connmgr.rights.rule import FS_ACTIONS
 from connmgr.rights.rules import Rules, load_rules
-from connmgr.rights.scopes import SCOPES, missing
+from connmgr.rights.scopes import missing
 from connmgr.vault import names
 from connmgr.vault.documents import Document
 from connmgr.vault.names import SEPARATOR
-from connmgr.vault.schema import now
 
 LOOPBACK = "127.0.0.1"
-GRACE = timedelta(minutes=1)
-"""Tolerance for a request for the longest time, which arrives a moment later."""
-
 REVOKED = "The token was revoked."
 
 
@@ -50,7 +45,7 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ConnectionFacts:
     """A connection as rights see it: its path, the path of its category, and its user."""
 
     id: str
@@ -84,6 +79,7 @@ class Grant:
     """This token, its parent, and so on."""
 
     scopes: frozenset[str] = field(init=False)
+    """Its own scopes, as far as all its ancestors have them too."""
 
     def __post_init__(self) -> None:
         above = self.parent.lineage if self.parent else ()
@@ -150,13 +146,17 @@ class Grant:
     # A token may do only what the tokens above it may. Each is asked in turn, here and for rules: whether one filter or
     # rule allows less than another cannot be decided in general, so none is compared with another.
 
-    def sees(self, one: Seen) -> bool:
+    def sees(self, one: ConnectionFacts) -> bool:
         """Whether a connection is in its sight."""
         return all(grant.connections(one.path) and grant.categories(one.category) for grant in self.lineage)
 
     def may_see_category(self, path: str) -> bool:
         """Whether a category may be in its sight, by its filters alone."""
         return all(grant.categories(path) for grant in self.lineage)
+
+    @property
+    def lineage_ids(self) -> list[str]:
+        return [one.id for one in self.lineage]
 
     @property
     def sees_all(self) -> bool:
@@ -168,7 +168,7 @@ class Grant:
 
     @property
     def is_unbound(self) -> bool:
-        """Whether no rule limits what it runs; it then can affect the work of others there anyway."""
+        """Whether it may run any command. It can then affect the work of others on the machine anyway."""
         return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
 
 
@@ -197,34 +197,6 @@ def networks(texts: Iterable[str]) -> Iterable[IPv4Network | IPv6Network]:
             yield ip_network(text)
         except ValueError as error:
             raise InvalidRequest(f"from[{place}]: Not an IP address or network: {error}") from None
-
-
-def check_wanted(wanted: Mapping[str, Any], creator: Grant | None) -> None:
-    """Refuse unknown scopes, and rights that exceed those of the ``creator``.
-
-    :raises InvalidRequest, ScopeDenied: the message says which.
-    """
-    for place, scope in enumerate(wanted["scopes"]):
-        if scope not in SCOPES:
-            raise InvalidRequest(f"scopes[{place}]: There is no scope {scope!r}; there are: {', '.join(SCOPES)}.")
-    if creator is not None and (more := sorted(set(wanted["scopes"]) - creator.scopes)):
-        raise ScopeDenied(f"A token creates only narrower ones, and this one lacks the scope {more[0]}.")
-
-
-def end_of(expires: datetime, creator: Grant | None) -> datetime:
-    """Return when a token of a ``creator`` expires, if ``expires`` was requested.
-
-    A request for the creator's own full lifetime ends with the creator.
-    :raises InvalidRequest: the time is past, or more than 90 days away.
-    :raises ScopeDenied: it is after the creator's own end.
-    """
-    at = now()
-    if not at < expires <= at + timedelta(days=MAX_DAYS) + GRACE:
-        raise InvalidRequest(f"expires: Must be in the future, and at most {MAX_DAYS} days from now.")
-    latest = min((one.expires for one in creator.lineage), default=expires) if creator else expires
-    if expires > latest + GRACE:
-        raise ScopeDenied("A token creates only narrower ones, and this one expires earlier.")
-    return min(expires, latest)
 
 
 def joined(path: Iterable[str]) -> str:

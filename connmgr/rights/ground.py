@@ -11,10 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from connmgr.contract.common import CommandOptions
+from connmgr.contract.job import JobStartRequest
+from connmgr.contract.shell import BroadcastRequest, ExecRequest, PipeRequest
+from connmgr.contract.terminal import TerminalOpenRequest
 from connmgr.errors import ApprovalRequired
 from connmgr.rights.programs import LOCALE, runs_others, steers
 
-SEND_AGAIN = " Send it again to ask for an approval of that."
+RunRequest = ExecRequest | JobStartRequest | BroadcastRequest | PipeRequest | TerminalOpenRequest
+"""The requests that say what to run."""
+
+SEND_AGAIN = " Send the request again to ask for a new approval."
 """The end of the message of a request whose ground has moved, while nobody is asked."""
 
 
@@ -26,7 +33,7 @@ class ShellState:
     """Its directory; None if it is still the first one."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
-    """The exported variables that were changed; None for those that are exported no longer."""
+    """The exported variables that were changed; None for a variable that is not exported any more."""
 
     at: str | None = None
     """Its directory, even if it is the first one; None if no shell runs yet."""
@@ -37,25 +44,24 @@ class Reads:
     """The part of a shell's state that a request depends on."""
 
     directory: bool = True
-    regardless: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     """The variables that do not count. All others do: no list has each by which some program chooses where it acts."""
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> Reads:
-        """Return what the command of a request reads.
+    def of(cls, request: RunRequest) -> Reads:
+        """Return what the command of a request depends on: not on variables that the request sets itself.
 
-        Variables that the request sets itself do not count. Nor do locale and former directory, unless it is a text, or
-        a program that runs others: their texts may use any variable.
+        Locale and former directory count only for a text, and for a program that runs others: these may use them.
         """
-        directory, regardless = not (request.get("cwd") or "").startswith("/"), frozenset(request.get("env") or ())
-        argv = request.get("argv")
-        if argv and not runs_others(argv[0]):
-            regardless |= LOCALE | {"OLDPWD"}
-        return cls(directory, regardless)
+        cwd = request.cwd if isinstance(request, CommandOptions) else None
+        directory, ignored = not (cwd or "").startswith("/"), frozenset(request.env or ())
+        if request.argv and not runs_others(request.argv[0]):
+            ignored |= LOCALE | {"OLDPWD"}
+        return cls(directory, ignored)
 
     def variables(self, state: ShellState) -> dict[str, str | None]:
         """Return the changed variables of ``state`` that count."""
-        return {name: value for name, value in state.variables.items() if name not in self.regardless}
+        return {name: value for name, value in state.variables.items() if name not in self.ignored}
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Ground:
 
     connection: str
     name: str
-    way: str
+    digest: str
     """A digest of the connection's data, and of all that it runs over."""
 
     hosts: tuple[str, ...] = ()
@@ -78,9 +84,9 @@ class Ground:
     def bound(self) -> list[Any]:
         """The part by which two grounds are compared, as JSON."""
         if self.state is None:
-            return [self.connection, self.way, self.hosts, self.user]
+            return [self.connection, self.digest, self.hosts, self.user]
         directory = self.state.directory if self.reads.directory else None
-        return [self.connection, self.way, self.hosts, self.user, directory, self.reads.variables(self.state)]
+        return [self.connection, self.digest, self.hosts, self.user, directory, self.reads.variables(self.state)]
 
     def shown(self) -> dict[str, Any]:
         """Return what the deciding person sees, as JSON; of variables that do not steer, only the names."""
@@ -96,12 +102,12 @@ class Ground:
             shown["otherVariables"] = others
         return shown
 
-    def require(self, way: str | None, state: ShellState | None = None) -> None:
-        """Return if this is still the ground: the link in use was opened to ``way``, its shell is in ``state``.
+    def require(self, digest: str | None, state: ShellState | None = None) -> None:
+        """Return if this is still the ground: of the connection when its link was opened, and of its shell now.
 
-        :raises ApprovalRequired: it is another one; without an ``approval``, because nobody was asked yet.
+        :raises ApprovalRequired: it has moved; without an ``approval``, because nobody was asked yet.
         """
-        if way != self.way:
+        if digest != self.digest:
             raise _moved(f"{self.name} was changed")
         if self.state is not None and state is not None:
             now = replace(self, state=state)
@@ -110,7 +116,7 @@ class Ground:
 
 
 def _moved(why: str) -> ApprovalRequired:
-    return ApprovalRequired(f"It was approved, but not run: {why}.{SEND_AGAIN}")
+    return ApprovalRequired(f"The approved request was not carried out: {why}.{SEND_AGAIN}")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

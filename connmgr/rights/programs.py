@@ -98,6 +98,22 @@ def only_prints(program: str) -> bool:
     return name in PRINTERS and (not slash or directory in FIXED_DIRECTORIES)
 
 
+def why_fixed(program: str, chosen: str) -> str | None:
+    """Return why no token may choose ``chosen`` of this program, such as "a word", freely; None if it may."""
+    if not runs_others(program):
+        return None
+    name = last_segment(program)
+    return f"{name} runs or loads other programs as its words tell it: whoever chooses {chosen} may choose the program."
+
+
+def why_bounded(program: str, chosen: str) -> str | None:
+    """Return why a rule that allows this program must list what ``chosen`` may be; None if it need not."""
+    if only_prints(program):
+        return None
+    name = last_segment(program)
+    return f"{name} may do more than print: whoever chooses {chosen} may make it write a file or run a program."
+
+
 _STEERING = """
     AWKLIBPATH AWKPATH BASHOPTS BASH_ENV BASH_XTRACEFD BROWSER CC CDPATH CFLAGS CLASSPATH CXX
     DBUS_SESSION_BUS_ADDRESS EDITOR ENV ERL_AFLAGS ERL_FLAGS ERL_ZFLAGS EXINIT FCEDIT FIGNORE FPATH GCONV_PATH

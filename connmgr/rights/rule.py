@@ -9,17 +9,7 @@ from typing import Any, Literal
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
-from connmgr.rights.elements import (
-    MAX_PATTERN,
-    Element,
-    compiled,
-    is_clean,
-    path_alternatives,
-    read_element,
-    read_list,
-    read_text,
-    refuse,
-)
+from connmgr.rights.elements import Element, JsonValue, PathWord, compiled, path_alternatives, read_element
 from connmgr.vault import names
 
 Effect = Literal["allow", "ask", "deny"]
@@ -83,7 +73,7 @@ class ArgvRule(RunRule):
     """The condition on each further word; None allows none."""
 
     void: bool = False
-    """Whether it permits nothing, because no such rule can be made any more."""
+    """Whether it permits nothing: an older version stored it, and this one accepts no such rule."""
 
     def permits(self, words: tuple[str, ...]) -> bool:
         """Whether the rule certainly means these words, which follow the program."""
@@ -155,7 +145,7 @@ class TextRule(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class PathRule(Rule):
-    """A rule over paths of the far side."""
+    """A rule over paths of the remote host."""
 
     alternatives: tuple[names.Alternative, ...]
     actions: frozenset[str] = field(default=frozenset(FS_ACTIONS))
@@ -164,170 +154,151 @@ class PathRule(Rule):
 def read_rule(raw: object, index: int, *, is_stored: bool = False) -> Rule:
     """Return the rule at ``index``.
 
-    One that ``is_stored`` may allow more words than new rules can; then it allows nothing, so that its token can still
-    be listed and revoked.
+    One that ``is_stored`` may allow more words than new rules can. Then it allows nothing, and is not refused, so that
+    its token can still be listed and revoked.
+
     :raises InvalidRequest: it is malformed; the message names the place.
     """
-    place = f"rules[{index}]"
-    if not isinstance(raw, Mapping):
-        raise refuse(place, "Not an object.")
-    kinds = [kind for kind in _KINDS if kind in raw]
+    one = JsonValue(raw, f"rules[{index}]")
+    members = one.members()
+    kinds = [kind for kind in _KINDS if kind in members]
     if len(kinds) != 1:
-        raise refuse(place, f"It has to have one of {', '.join(_KINDS)}.")
-    read, members = _KINDS[kinds[0]]
-    unknown = raw.keys() - _COMMON - members
-    if unknown:
-        raise refuse(f"{place}.{min(map(str, unknown))[:100]}", f"Not a member of a rule with {kinds[0]}.")
-    if raw.get("effect") not in ("allow", "ask", "deny"):
-        raise refuse(f"{place}.effect", "Not one of allow, ask, deny.")
-    rule = read(raw, place, {"index": index, "effect": raw["effect"], **_read_common(raw, place)})
-    if isinstance(rule, ArgvRule) and rule.effect == "allow" and not _may_run_others(raw) and (why := _too_free(rule)):
-        if not is_stored:
-            raise refuse(f"{place}.argv", why)
-        return replace(rule, void=True)
-    return rule
+        raise one.refused(f"It has to have one of {', '.join(_KINDS)}.")
+    read, allowed = _KINDS[kinds[0]]
+    if unknown := members.keys() - _COMMON - allowed:
+        raise InvalidRequest(f"{one.place}.{min(unknown)[:100]}: Not a member of a rule with {kinds[0]}.")
+    effect = members["effect"].value if "effect" in members else None
+    if effect not in ("allow", "ask", "deny"):
+        raise InvalidRequest(f"{one.place}.effect: Not one of allow, ask, deny.")
+    rule = read(members, {"index": index, "effect": effect, **_read_common(members)})
+    if not isinstance(rule, ArgvRule) or rule.effect != "allow" or _may_run_others(members):
+        return rule
+    is_bounded = rule.rest is None and all(each.bounded for each in rule.elements)
+    if is_bounded or (why := programs.why_bounded(rule.program, "a word")) is None:
+        return rule
+    if not is_stored:
+        raise members["argv"].refused(f"{why} {_LIST_WORDS}")
+    # An older version stored it; it must not allow more than the same rule could today.
+    return replace(rule, void=True)
 
 
-def _too_free(rule: ArgvRule) -> str | None:
-    """Return why the words of a rule may not be free, or None if they may."""
-    if programs.only_prints(rule.program) or (rule.rest is None and all(each.bounded for each in rule.elements)):
-        return None
-    name = programs.last_segment(rule.program)
-    return (
-        f"{name} is not known to do nothing but print: a word that the token chooses may have it write a file or run "
-        'a program. Write every word as a text, as {"in": […]} or as {"integer": {"min": …, "max": …}} with both '
-        "limits; or say mayRunOthers (in --may: argv-any), which allows what the program can do with any word; or ask."
-    )
+Members = Mapping[str, JsonValue]
 
 
-def _read_common(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
-    users = raw.get("user")
-    return {
-        "name": None if "name" not in raw else read_text(raw["name"], f"{place}.name", 100),
-        "connections": _read_connections(raw, f"{place}.connections"),
-        "users": None
-        if "user" not in raw
-        else frozenset(_texts([users] if isinstance(users, str) else users, f"{place}.user")),
-    }
+_LIST_WORDS = (
+    'Write every word as a text, as {"in": […]} or as {"integer": {"min": …, "max": …}} with both limits; or say '
+    "mayRunOthers (in --may: argv-any), which allows what the program can do with any word; or let the rule ask."
+)
 
 
-def _texts(raw: object, place: str) -> list[str]:
-    return [read_text(text, f"{place}[{at}]") for at, text in enumerate(read_list(raw, place, MAX_ELEMENTS))]
+def _read_common(members: Members) -> dict[str, Any]:
+    common: dict[str, Any] = {"name": None, "connections": None, "users": None}
+    if "name" in members:
+        common["name"] = members["name"].text(100)
+    if "connections" in members:
+        common["connections"] = _read_connections(members["connections"])
+    if "user" in members:
+        users = members["user"]
+        texts = [users] if isinstance(users.value, str) else users.items(MAX_ELEMENTS)
+        common["users"] = frozenset(text.text() for text in texts)
+    return common
 
 
-def _read_connections(raw: Mapping[str, Any], place: str) -> tuple[names.Alternative, ...] | None:
-    if "connections" not in raw:
-        return None
+def _read_connections(patterns: JsonValue) -> tuple[names.Alternative, ...] | None:
     found: list[names.Alternative] = []
-    for at, pattern in enumerate(_texts(raw["connections"], place)):
+    for pattern in patterns.items(MAX_ELEMENTS):
         try:
-            compiled_pattern = names.compile_pattern(pattern)
+            compiled_pattern = names.compile_pattern(pattern.text())
         except InvalidRequest as error:
-            raise refuse(f"{place}[{at}]", error.message) from None
+            raise pattern.refused(error.message) from None
         if compiled_pattern is None:
             return None
         found += compiled_pattern
     return tuple(found)
 
 
-def _read_surroundings(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
-    if raw["effect"] == "deny":
-        for member in ("env", "cwd", "stdin", "pty", "mayRunOthers"):
-            if member in raw:
-                raise refuse(f"{place}.{member}", "A deny rule holds whatever comes with the command; leave it out.")
-    env, cwd = raw.get("env", {}), raw.get("cwd")
-    if not isinstance(env, Mapping) or len(env) > MAX_ELEMENTS:
-        raise refuse(f"{place}.env", f"Not an object with at most {MAX_ELEMENTS} variables.")
-    for name in env:
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise refuse(f"{place}.env", "Not the name of a variable.")
-        if programs.steers(name) and not _may_run_others(raw):
-            message = "This variable can have a program run or read something else; allow it with mayRunOthers."
-            raise refuse(f"{place}.env.{name}", message)
-    for member in ("stdin", "pty", "mayRunOthers"):
-        if member in raw and not isinstance(raw[member], bool):
-            raise refuse(f"{place}.{member}", "Neither true nor false.")
-    return {
-        "env": {name: read_element(element, f"{place}.env.{name}") for name, element in env.items()},
-        "cwd": None if "cwd" not in raw else read_element({"path": cwd}, place + ".cwd"),
-        "stdin": raw.get("stdin"),
-        "pty": raw.get("pty", False),
-    }
+def _read_surroundings(members: Members) -> dict[str, Any]:
+    """Return what may accompany the words of a command: the members of :class:`RunRule`."""
+    if members["effect"].value == "deny":
+        for name in sorted(_SURROUNDINGS & members.keys()):
+            raise members[name].refused("A deny rule holds whatever comes with the command; leave it out.")
+    flags = {name: members[name].flag() for name in ("stdin", "pty", "mayRunOthers") if name in members}
+    read: dict[str, Any] = {"env": {}, "cwd": None, "stdin": flags.get("stdin"), "pty": flags.get("pty", False)}
+    if "env" in members:
+        what = f"Not an object with at most {MAX_ELEMENTS} variables."
+        for name, value in members["env"].members(what, MAX_ELEMENTS).items():
+            if not _VARIABLE.fullmatch(name):
+                raise members["env"].refused("Not the name of a variable.")
+            if programs.steers(name) and not _may_run_others(members):
+                message = "This variable can have a program run or read something else; allow it with mayRunOthers."
+                raise value.refused(message)
+            read["env"][name] = read_element(value)
+    if "cwd" in members:
+        read["cwd"] = PathWord(JsonValue(members["cwd"].value, f"{members['cwd'].place}.path"))
+    return read
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _may_run_others(raw: Mapping[str, Any]) -> bool:
-    return raw.get("mayRunOthers") is True
+def _may_run_others(members: Members) -> bool:
+    return "mayRunOthers" in members and members["mayRunOthers"].value is True
 
 
-def _read_argv_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) -> Rule:
-    argv = read_list(raw["argv"], f"{place}.argv", MAX_ELEMENTS)
-    program = argv[0]
-    if not isinstance(program, str) or not program or ("/" in program and (not is_clean(program) or program == "/")):
-        message = "The program is a text: a name, or an absolute path without `.`, `..` and empty segments."
-        raise refuse(f"{place}.argv[0]", message)
-    read_text(program, f"{place}.argv[0]")
+def _read_argv_rule(members: Members, common: dict[str, Any]) -> Rule:
+    argv = members["argv"]
+    first, *words = argv.items(MAX_ELEMENTS)
+    program = first.program()
     if "=" in program:
-        raise refuse(f"{place}.argv[0]", "A program with `=` in its name might be read as the setting of a variable.")
-    last = argv[-1]
-    has_rest = len(argv) > 1 and isinstance(last, Mapping) and set(last) == {"rest"}
-    words = argv[1:-1] if has_rest else argv[1:]
-    elements = [read_element(raw_word, f"{place}.argv[{at}]") for at, raw_word in enumerate(words, 1)]
-    rest = read_element(last["rest"], f"{place}.argv[{len(argv) - 1}].rest") if has_rest else None
-    open_ended = rest is not None or not all(element.fixed for element in elements)
-    if open_ended and raw["effect"] != "deny" and programs.runs_others(program) and not _may_run_others(raw):
-        name = programs.last_segment(program)
-        raise refuse(
-            f"{place}.argv",
-            f"{name} runs or loads other programs as its words tell it: whoever chooses a word may choose the program. "
-            "Write every word as a text, or say mayRunOthers.",
-        )
-    surroundings = _read_surroundings(raw, place)
-    return ArgvRule(program=program, elements=tuple(elements), rest=rest, **surroundings, **common)
+        raise first.refused("A program with `=` in its name might be read as the setting of a variable.")
+    rest = None
+    if words and isinstance(words[-1].value, Mapping) and words[-1].value.keys() == {"rest"}:
+        rest = read_element(words.pop().members()["rest"])
+    elements = tuple(map(read_element, words))
+    must_be_fixed = common["effect"] != "deny" and not _may_run_others(members)
+    is_fixed = rest is None and all(element.fixed for element in elements)
+    if must_be_fixed and not is_fixed and (why := programs.why_fixed(program, "a word")):
+        raise argv.refused(f"{why} Write every word as a text, or say mayRunOthers.")
+    return ArgvRule(program=program, elements=elements, rest=rest, **_read_surroundings(members), **common)
 
 
-def _read_saved_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) -> Rule:
-    arguments = raw.get("arguments", {})
-    if (
-        not isinstance(arguments, Mapping)
-        or len(arguments) > MAX_ELEMENTS
-        or not all(isinstance(k, str) for k in arguments)
-    ):
-        raise refuse(f"{place}.arguments", f"Not an object with at most {MAX_ELEMENTS} arguments.")
+def _read_saved_rule(members: Members, common: dict[str, Any]) -> Rule:
+    arguments: Members = {}
+    if "arguments" in members:
+        what = f"Not an object with at most {MAX_ELEMENTS} arguments."
+        arguments = members["arguments"].members(what, MAX_ELEMENTS)
     return SavedRule(
-        command=read_text(raw["command"], f"{place}.command", 100),
-        arguments={name: read_element(each, f"{place}.arguments.{name}") for name, each in arguments.items()},
-        may_run_others=_may_run_others(raw),
-        **_read_surroundings(raw, place),
+        command=members["command"].text(100),
+        arguments={name: read_element(one) for name, one in arguments.items()},
+        may_run_others=_may_run_others(members),
+        **_read_surroundings(members),
         **common,
     )
 
 
-def _read_text_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) -> Rule:
-    if raw["effect"] == "allow":
-        message = "A text can hide what it runs, so none is allowed by what stands in it. Allow an argv."
-        raise refuse(f"{place}.effect", message)
-    pattern = read_text(raw["text"], f"{place}.text", MAX_PATTERN)
-    return TextRule(expression=compiled(pattern, f"{place}.text", dot_newline=True), **common)
+def _read_text_rule(members: Members, common: dict[str, Any]) -> Rule:
+    if common["effect"] == "allow":
+        message = "A text can hide what it runs, so a rule cannot allow it by what stands in it. Allow an argv."
+        raise members["effect"].refused(message)
+    return TextRule(expression=compiled(members["text"], dot_newline=True), **common)
 
 
-def _read_path_rule(raw: Mapping[str, Any], place: str, common: dict[str, Any]) -> Rule:
-    alternatives = path_alternatives(read_text(raw["path"], f"{place}.path"), f"{place}.path")
-    actions = raw.get("action")
-    if "action" in raw and actions not in FS_ACTIONS:
-        raise refuse(f"{place}.action", f"Neither {' nor '.join(FS_ACTIONS)}.")
-    return PathRule(
-        alternatives=tuple(alternatives), actions=frozenset(FS_ACTIONS if actions is None else [actions]), **common
-    )
+def _read_path_rule(members: Members, common: dict[str, Any]) -> Rule:
+    alternatives = tuple(path_alternatives(members["path"]))
+    if "action" not in members:
+        return PathRule(alternatives=alternatives, **common)
+    action = members["action"]
+    if action.value not in FS_ACTIONS:
+        raise action.refused(f"Neither {' nor '.join(FS_ACTIONS)}.")
+    return PathRule(alternatives=alternatives, actions=frozenset({action.value}), **common)
 
 
 _COMMON = frozenset({"effect", "name", "connections", "user"})
 _SURROUNDINGS = frozenset({"env", "cwd", "stdin", "pty", "mayRunOthers"})
-_KINDS: dict[str, tuple[Callable[[Mapping[str, Any], str, dict[str, Any]], Rule], frozenset[str]]] = {
+_KINDS: Mapping[str, tuple[Callable[[Members, dict[str, Any]], Rule], frozenset[str]]] = {
     "argv": (_read_argv_rule, _SURROUNDINGS | {"argv"}),
     "command": (_read_saved_rule, _SURROUNDINGS | {"command", "arguments"}),
     "text": (_read_text_rule, frozenset({"text"})),
     "path": (_read_path_rule, frozenset({"path", "action"})),
 }
+"""By the member that tells the kind of a rule: its reader, and the members that it may have besides the common ones."""

@@ -29,7 +29,7 @@ MAX_KNOWN = 1000
 
 
 TooFree = Callable[[str, Mapping[str, Element]], str | None]
-"""Returns why arguments of a saved command are too free under a rule's effect and limits; None if they are not."""
+"""Returns why a rule with an effect and limits lets a token choose arguments too freely; None if it does not."""
 
 
 def not_too_free(_effect: str, _limits: Mapping[str, Element]) -> None:
@@ -128,15 +128,18 @@ class Rules:
     def decide_command(self, wanted: RequestedCommand) -> Decision:
         """Return the decision about a command, and how to run it."""
         if wanted.argv is None and wanted.text is not None and self._run:
+            # Rules over words apply to a text that every shell reads as the same words; it is then run as these words.
             wanted = replace(wanted, argv=as_argv(wanted.text))
         applying = self._applying.to(wanted.names)
         if not can_be_words([*(wanted.argv or ()), wanted.text or "", wanted.cwd or "", *wanted.env.values()]):
+            # The remote host would get other words than the rules have seen.
             return Decision("deny")
         guard = self._guard(wanted, applying)
         if guard is not None and guard.effect == "deny":
             return Decision("deny", guard.index, guard.name)
         decision = self._by_words(wanted, applying)
         if decision.effect == "allow" and guard is not None:
+            # A guard that asks does so about a command that another rule allows, and about its exact form.
             return replace(decision, effect="ask", rule=guard.index, name=guard.name)
         return decision
 
@@ -158,6 +161,8 @@ class Rules:
         if not is_clean(text):
             return False
         below = text.rstrip("/") + "/"
+        # No rule that denies or asks may match anything below, not even a file that does not exist yet; and one rule
+        # must allow everything below the directory or one above it. Rules that allow parts are not added up.
         within = [*self._patterns.which(text), *self._patterns.which_go_on(below)]
         if any(rule.effect != "allow" for rule in self._among(within, action, names, user)):
             return False
@@ -181,6 +186,7 @@ class Rules:
     def _by_words(self, wanted: RequestedCommand, applying: Collection[int]) -> Decision:
         """Return the decision of the rules over argvs and saved commands."""
         concerned = [rule for rule in self._concerned(wanted) if rule.index in applying]
+        # A rule that denies or asks catches all that it may mean; one that allows permits only what it certainly means.
         for rule in concerned:
             if rule.effect == "deny" and _may_concern(rule, wanted.user):
                 return Decision("deny", rule.index, rule.name)
@@ -219,7 +225,7 @@ class Rules:
 
 
 def combined(decisions: Sequence[Decision]) -> Decision:
-    """Return the common decision of ``decisions`` by several connections and tokens.
+    """Return the common decision of ``decisions`` for several connections, by a token and its ancestors.
 
     The strictest counts. If two would run different programs, the request is denied, because it can run only one.
     Without any decision it is denied too.
@@ -289,7 +295,7 @@ def _closes(rules: Iterable[Rule]) -> bool:
 
 
 def _folded(program: str) -> str:
-    """Return the name of a program as case-insensitive file systems compare it."""
+    """Return the name of a program as case-insensitive file systems compare it: on macOS, ``RM`` runs ``rm``."""
     name = programs.last_segment(program.rstrip("/"))
     return name.lower() if name.isascii() else unicodedata.normalize("NFKC", name).casefold()
 

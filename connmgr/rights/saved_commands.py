@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from connmgr.audit.entry import CUT_OUT
 from connmgr.errors import CommandExists, InvalidRequest, UnknownCommand
 from connmgr.rights import programs
-from connmgr.rights.elements import Element, OneOfTexts, Span, is_clean, read_element, read_list, read_text, refuse
+from connmgr.rights.elements import Element, JsonValue, OneOfTexts, Span, read_element
 from connmgr.vault.documents import Document, Documents
 
 MAX_COMMANDS = 1000
@@ -24,8 +24,8 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])|([^{}]+)")
 
 
 _REMEDY = (
-    'List what it takes by {"in": […]}, there or among the `arguments` of the rule; or say mayRunOthers, in the rule '
-    "or when the command is saved (--may-run-others)."
+    'List the values by {"in": […]}, in the command or among the `arguments` of the rule; or say mayRunOthers, in the '
+    "rule or when the command is saved (--may-run-others)."
 )
 
 
@@ -72,48 +72,38 @@ class SavedCommand:
         :raises InvalidRequest: it is malformed; the message begins with the place.
         """
         if not _NAME.fullmatch(name):
-            raise refuse("name", "Not 1 to 64 letters, digits, `_`, `.` and `-`, with `.` and `-` not first.")
-        words = tuple(
-            _read_word(raw, f"argv[{at}]") for at, raw in enumerate(read_list(body["argv"], "argv", MAX_WORDS))
-        )
-        program = words[0].filled({}) if not words[0].parameters else ""
-        if not program or ("/" in program and (not is_clean(program) or program == "/")):
-            message = "The program is a text: a name, or an absolute path without `.`, `..` and empty segments."
-            raise refuse("argv[0]", message)
-        parameters = {each: _read_parameter(raw, f"parameters.{each}") for each, raw in _parameters(body["parameters"])}
+            raise InvalidRequest(
+                "name: Not 1 to 64 letters, digits, `_`, `.` and `-`, of which `.` and `-` do not come first."
+            )
+        argv, given = JsonValue(body["argv"], "argv"), JsonValue(body["parameters"], "parameters")
+        words = tuple(map(_read_word, argv.items(MAX_WORDS)))
+        JsonValue("" if words[0].parameters else words[0].filled({}), "argv[0]").program()
+        parameters = _read_parameters(given)
         used = set().union(*(word.parameters for word in words))
-        if used - parameters.keys():
-            raise refuse("argv", f"No parameter is called {min(used - parameters.keys())}.")
-        if parameters.keys() - used:
-            unused = min(parameters.keys() - used)
-            raise refuse(f"parameters.{unused}", "No word has this parameter.")
-        read_text(body.get("description", ""), "description", MAX_DESCRIPTION)
+        if undeclared := used - parameters.keys():
+            raise argv.refused(f"No parameter is called {min(undeclared)}.")
+        if unused := parameters.keys() - used:
+            raise InvalidRequest(f"parameters.{min(unused)}: No word has this parameter.")
+        JsonValue(body.get("description", ""), "description").text(MAX_DESCRIPTION)
         return cls(name, words, parameters, body)
 
     def too_free(self, effect: str, limits: Mapping[str, Element]) -> str | None:
         """Return why a rule with this ``effect`` may not let a token choose the arguments, or None if it may.
 
-        That is as for the words of a rule over an argv. ``limits`` are what the rule says about arguments. An owner who
-        saves a command with ``mayRunOthers`` allows what its program can do with any argument.
+        The limits are those of the words of a rule over an argv. ``limits`` are what the rule says about arguments. An
+        owner who saves a command with ``mayRunOthers`` allows what its program can do with any argument.
         """
         if self.body.get("mayRunOthers"):
             return None
         program = self.words[0].filled({})
-        name = programs.last_segment(program)
         elements = {each: (limits.get(each, own), own) for each, own in self.parameters.items()}
         # The stricter of both counts, because an argument has to pass both.
         unfixed = [each for each, both in elements.items() if not any(one.fixed for one in both)]
         unbounded = [each for each, both in elements.items() if not any(one.bounded for one in both)]
-        if unfixed and programs.runs_others(program):
-            return (
-                f"{name} runs or loads other programs as its words tell it, and who chooses {unfixed[0]} may choose "
-                f"the program. {_REMEDY}"
-            )
-        if unbounded and effect == "allow" and not programs.only_prints(program):
-            return (
-                f"{name} is not known to do nothing but print, and some {unbounded[0]} may have it write a file or run "
-                f"a program. {_REMEDY} Or let the rule ask."
-            )
+        if unfixed and (why := programs.why_fixed(program, unfixed[0])):
+            return f"{why} {_REMEDY}"
+        if unbounded and effect == "allow" and (why := programs.why_bounded(program, unbounded[0])):
+            return f"{why} {_REMEDY} Or let the rule ask."
         return None
 
     def expand(self, arguments: Mapping[str, object]) -> Expanded:
@@ -121,15 +111,17 @@ class SavedCommand:
 
         :raises InvalidRequest: one is missing, unknown or not accepted by its parameter; the message names it.
         """
-        for name in (*self.parameters, *arguments):
-            if name not in arguments:
-                raise refuse(f"saved.arguments.{name}", "Missing.")
+        given = JsonValue(arguments, "saved.arguments").members()
+        for name in self.parameters:
+            if name not in given:
+                raise InvalidRequest(f"saved.arguments.{name}: Missing.")
+        for name in given:
             if name not in self.parameters:
-                raise refuse(f"saved.arguments.{name[:64]}", "The command has no such parameter.")
-        texts = {name: _as_text(value, f"saved.arguments.{name}") for name, value in arguments.items()}
+                raise InvalidRequest(f"saved.arguments.{name[:64]}: The command has no such parameter.")
+        texts = {name: _as_text(one) for name, one in given.items()}
         for name, text in texts.items():
             if not self.parameters[name].permits(text):
-                raise refuse(f"saved.arguments.{name}", "Not what the parameter takes.")
+                raise given[name].refused("The parameter does not accept this value.")
         argv = tuple(self._filled(word, texts) for word in self.words)
         shown = {name: CUT_OUT if _is_secret(self.body["parameters"][name]) else text for name, text in texts.items()}
         return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))
@@ -138,8 +130,8 @@ class SavedCommand:
         filled, (first, is_parameter) = word.filled(texts), next(iter(word.pieces), ("", False))
         lists_it = is_parameter and bool(texts[first]) and isinstance(self.parameters[first], OneOfTexts | Span)
         if filled.startswith("-") and is_parameter and not lists_it:
-            message = "Its word would begin with `-`, as an option does; only `in` and `integer` let it."
-            raise refuse(f"saved.arguments.{first}", message)
+            message = "Its word would begin with `-`, as an option does; only `in` and `integer` allow that."
+            raise InvalidRequest(f"saved.arguments.{first}: {message}")
         return filled
 
 
@@ -159,9 +151,9 @@ class SavedCommands:
             return
         before = self._stored.by_key(command.name)
         if before is None:
-            raise InvalidRequest(f"name: {MAX_COMMANDS} commands are saved, and no more are kept.")
+            raise InvalidRequest(f"name: {MAX_COMMANDS} commands are saved already: remove one first.")
         if not replaces:
-            raise CommandExists(f"A command is saved as {command.name}; `replace` puts this one in its place.")
+            raise CommandExists(f"A command named {command.name} exists already; replace puts this one in its place.")
         self._stored.change(before.id, lambda one: replace(one, body=command.body))
 
     def all(self) -> list[tuple[str, Mapping[str, Any]]]:
@@ -183,56 +175,56 @@ class SavedCommands:
         self._stored.remove([found.id])
 
 
-def _parameters(raw: object) -> Iterator[tuple[str, object]]:
-    if not isinstance(raw, Mapping) or len(raw) > MAX_PARAMETERS:
-        raise refuse("parameters", f"Not an object with at most {MAX_PARAMETERS} parameters.")
-    for name, value in raw.items():
-        if not _PARAMETER.fullmatch(name):
-            raise refuse("parameters", "Not a name of letters, digits and `_`.")
-        yield name, value
+def _read_parameters(given: JsonValue) -> dict[str, Element]:
+    parameters = given.members(f"Not an object with at most {MAX_PARAMETERS} parameters.", MAX_PARAMETERS)
+    if not all(map(_PARAMETER.fullmatch, parameters)):
+        raise given.refused("Not a name of letters, digits and `_`.")
+    return {name: _read_parameter(one) for name, one in parameters.items()}
 
 
-def _read_parameter(raw: object, place: str) -> Element:
-    if not isinstance(raw, Mapping):
-        raise refuse(place, "Not an object.")
-    read_text(raw.get("description", ""), f"{place}.description", MAX_DESCRIPTION)
-    if not isinstance(raw.get("secret", False), bool):
-        raise refuse(f"{place}.secret", "Neither true nor false.")
-    return read_element({name: value for name, value in raw.items() if name not in ("description", "secret")}, place)
+def _read_parameter(one: JsonValue) -> Element:
+    members = one.members()
+    if "description" in members:
+        members.pop("description").text(MAX_DESCRIPTION)
+    if "secret" in members:
+        members.pop("secret").flag()
+    return read_element(JsonValue({name: each.value for name, each in members.items()}, one.place))
 
 
 def _is_secret(raw: Mapping[str, Any]) -> bool:
     return bool(raw.get("secret", False))
 
 
-def _read_word(raw: object, place: str) -> Word:
-    if isinstance(raw, str):
-        return Word(((read_text(raw, place), False),))
-    if isinstance(raw, Mapping) and set(raw) == {"parameter"}:
-        return Word(((_parameter(raw["parameter"], f"{place}.parameter"), True),))
-    if isinstance(raw, Mapping) and set(raw) == {"text"}:
-        return Word(tuple(_pieces(read_text(raw["text"], f"{place}.text"), f"{place}.text")))
-    raise refuse(place, "Neither a text nor an object with parameter or text.")
+def _read_word(one: JsonValue) -> Word:
+    if isinstance(one.value, str):
+        return Word(((one.text(), False),))
+    members = one.members(_NO_WORD)
+    if members.keys() == {"parameter"}:
+        return Word(((_parameter(members["parameter"]), True),))
+    if members.keys() == {"text"}:
+        return Word(tuple(_pieces(members["text"])))
+    raise one.refused(_NO_WORD)
 
 
-def _pieces(text: str, place: str) -> Iterator[tuple[str, bool]]:
-    for found in _PIECE.finditer(text):
+_NO_WORD = "Neither a text nor an object with parameter or text."
+
+
+def _pieces(text: JsonValue) -> Iterator[tuple[str, bool]]:
+    for found in _PIECE.finditer(text.text()):
         name, alone, plain = found.groups()
         if alone:
-            raise refuse(place, f"It has a {alone} alone; {alone * 2} stands for the character.")
+            raise text.refused(f"It has a {alone} alone; {alone * 2} stands for the character.")
         if name is not None:
-            yield _parameter(name, place), True
+            yield _parameter(JsonValue(name, text.place)), True
         else:
             yield plain or found[0][0], False
 
 
-def _parameter(raw: object, place: str) -> str:
-    if not isinstance(raw, str) or not _PARAMETER.fullmatch(raw):
-        raise refuse(place, "Not the name of a parameter.")
-    return raw
+def _parameter(one: JsonValue) -> str:
+    if not isinstance(one.value, str) or not _PARAMETER.fullmatch(one.value):
+        raise one.refused("Not the name of a parameter.")
+    return one.value
 
 
-def _as_text(value: object, place: str) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return read_text(value, place)
+def _as_text(one: JsonValue) -> str:
+    return str(one.value) if isinstance(one.value, int) and not isinstance(one.value, bool) else one.text()

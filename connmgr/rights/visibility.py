@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ipaddress
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, Unknown
 from connmgr.fields import Reference
 from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
-from connmgr.rights.grant import Grant, Seen, joined
+from connmgr.rights.grant import ConnectionFacts, Grant, joined
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
 from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, elevation_of, segment
@@ -31,15 +32,31 @@ class Position(NamedTuple):
     category: str
 
 
+class PlannedConnection(NamedTuple):
+    """A connection that the same request adds, to which later entries refer by a label."""
+
+    position: Position
+    over: frozenset[str]
+    """The stored connections that it will run over."""
+
+
 class Visibility:
     """Applies the filters of tokens to connections and categories. Safe to use from several threads."""
 
     def __init__(self, vault: Vault, registry: Registry) -> None:
         self._vault = vault
         self._registry = registry
-        self._known: dict[str, tuple[float, Seen]] = {}
+        self._known: dict[str, tuple[float, ConnectionFacts]] = {}
+        self.planned: Mapping[str, PlannedConnection] = {}
+        """The connections that the request in question adds, by labels; see :meth:`with_planned`."""
 
-    def of(self, ids: Collection[str]) -> dict[str, Seen]:
+    def with_planned(self, planned: Mapping[str, PlannedConnection]) -> Visibility:
+        """Return this visibility for data that may refer to ``planned`` connections by their labels."""
+        aware = copy.copy(self)
+        aware.planned = planned
+        return aware
+
+    def of(self, ids: Collection[str]) -> dict[str, ConnectionFacts]:
         """Return the existing, authentic ones of the connections ``ids``, by their ids."""
         at = time.monotonic()
         known = {id: entry[1] for id in ids if (entry := self._known.get(id)) and at - entry[0] < KNOWN_SECONDS}
@@ -51,14 +68,15 @@ class Visibility:
             known |= {one.id: one for one in found}
         return known
 
-    def _read(self, ids: Sequence[str]) -> list[Seen]:
+    def _read(self, ids: Sequence[str]) -> list[ConnectionFacts]:
         stored = [one for one in self._vault.connections.each(ids).values() if isinstance(one, Connection)]
         paths = self._category_paths(one.category for one in stored)
-        return [
-            Seen(one.id, joined(one.path), paths.get(one.category, ""), user if isinstance(user, str) else None)
-            for one in stored
-            for user in [one.data.get("user")]
-        ]
+        found = []
+        for one in stored:
+            user = one.data.get("user")
+            user = user if isinstance(user, str) else None
+            found.append(ConnectionFacts(one.id, joined(one.path), paths.get(one.category, ""), user))
+        return found
 
     def _category_paths(self, ids: Iterable[str]) -> dict[str, str]:
         paths = {}
@@ -71,7 +89,7 @@ class Visibility:
             paths[id] = joined(category.path)
         return paths
 
-    def require(self, grant: Grant, ids: Collection[str]) -> list[Seen]:
+    def require(self, grant: Grant, ids: Collection[str]) -> list[ConnectionFacts]:
         """Return the connections ``ids``.
 
         :raises UnknownConnection: one is not in sight, or does not exist; the error does not tell which.
@@ -158,27 +176,34 @@ class Visibility:
 
     def require_place(self, grant: Grant, path: str, category: str) -> None:
         """Raise ScopeDenied if a connection ``path`` in the category with the id ``category`` would be out of sight."""
-        if not grant.sees(Seen("", path, self._category_paths([category]).get(category, ""))):
-            raise ScopeDenied("The token may have no connection of this name in this category.")
+        if not grant.sees(ConnectionFacts("", path, self._category_paths([category]).get(category, ""))):
+            raise ScopeDenied("The token would not see a connection of this name in this category.")
 
-    def position(self, name: str, data: Mapping[str, Any], positions: Mapping[str, Position]) -> Position:
-        """Return where a new connection would be by its name and data: below another one, if it is a wrapper.
+    def planned_by(self, named: object) -> PlannedConnection | None:
+        """Return the planned connection to which a value in data refers by ``{"label": …}``, or None."""
+        label = named.get("label") if isinstance(named, Mapping) else None
+        return self.planned.get(label) if isinstance(label, str) else None
 
-        ``positions`` has those of connections that are created with it, by their labels.
-        """
+    def position(self, name: str, data: Mapping[str, Any]) -> Position:
+        """Return where a new connection would be by its name and data: below another one, if it is a wrapper."""
         kind = self._kind(data)
         place = Placing() if kind is None else placing(kind, data)
-        parent = self._position_of(place.parent, positions)
+        parent = self._position_of(place.parent)
         above = (None if parent is None else parent.path, place.folder)
         path = SEPARATOR.join((*(part for part in above if part is not None), segment(name)))
         return Position(path, DEFAULT if parent is None else parent.category)
 
-    def ways_of(self, data: Mapping[str, Any]) -> tuple[bool, bool]:
-        """Return whether ``data`` belong to a wrapper, and whether they lead to another host than this machine."""
+    def is_wrapper(self, data: Mapping[str, Any]) -> bool:
+        """Return whether ``data`` belong to a wrapper: it runs a program, on the machine of the connection below."""
+        return isinstance(self._kind(data), Wrapper)
+
+    def leads_away(self, data: Mapping[str, Any]) -> bool:
+        """Return whether ``data`` that belong to no wrapper lead to another host than the daemon's machine."""
         kind = self._kind(data)
         if isinstance(kind, Tunnel):
-            return False, not kind.listens_far
-        return isinstance(kind, Wrapper), kind is not None and "host" in kind.schema().fields
+            # A tunnel that listens on the remote host leads from there to this machine.
+            return not kind.listens_far
+        return kind is not None and "host" in kind.schema().fields
 
     def is_tunnel(self, data: Mapping[str, Any]) -> bool:
         """Return whether ``data`` belong to a tunnel."""
@@ -200,10 +225,10 @@ class Visibility:
     def _kind(self, data: Mapping[str, Any]) -> AnyConnectionType | None:
         return next((one.type for one in self._registry if one.type.name == data.get("type")), None)
 
-    def _position_of(self, named: Any, positions: Mapping[str, Position]) -> Position | None:
+    def _position_of(self, named: Any) -> Position | None:
         """Return the position of a connection that data name by its id or a label, or None."""
-        if isinstance(named, Mapping) and named.get("label") in positions:
-            return positions[named["label"]]
+        if planned := self.planned_by(named):
+            return planned.position
         id = named.get("storeId") if isinstance(named, Mapping) else named
         found = self._vault.connections.each([id.lower()]) if isinstance(id, str) else {}
         return next(
@@ -217,13 +242,13 @@ class Visibility:
         held = set()
         for one in listed:
             path = paths.get(one.category, "")
-            if path not in held and grant.sees(Seen(one.id, joined(one.path), path)):
+            if path not in held and grant.sees(ConnectionFacts(one.id, joined(one.path), path)):
                 parts = path.split(SEPARATOR)
                 held |= {SEPARATOR.join(parts[:depth]) for depth in range(1, len(parts) + 1)}
         return held
 
 
-def _sees(grant: Grant, one: Seen) -> bool:
+def _sees(grant: Grant, one: ConnectionFacts) -> bool:
     """Whether a connection is in sight of a token; of elevated ones only its own are, with the scope for it."""
     elevation = elevation_of(one.id)
     if elevation is not None and (elevation.holder != grant.id or _ELEVATE.isdisjoint(grant.scopes)):

@@ -1,9 +1,9 @@
 """Loans: a session that has unlocked a vault user lets a token use, though never read, the secrets that the user opens.
 
-A loan is in memory alone, and holds no key: it names the session of its lender, which holds one, and asks that session
-each time. So a loan is over in the moment in which its lender is locked, by whatever. It is over too when its time is,
-when its token becomes invalid, and when the daemon ends. A token below another one has no more than that one: its loan
-counts only while all tokens above it have loans by the same user.
+A loan is only in memory, and has no key: it names the session of its lender, which has the key, and asks that session
+each time. So a loan ends at the moment when its lender is locked, for whatever reason. It also ends when its time is
+over, when its token becomes invalid, and when the daemon ends. A token never has more than the tokens above it: its
+loan is valid only while all of them have loans by the same user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ABOVE_OVER = "the loan of the token that it was created with had ended"
 
 @dataclass(eq=False)
 class Loan:
-    """What ``lender`` lends to ``token`` until ``until``: the use of the secrets that ``principal`` opens."""
+    """Lets ``token`` use the secrets that ``principal`` opens, until ``until``; ``lender`` opens them for it."""
 
     token: str
     name: str
@@ -36,7 +36,7 @@ class Loan:
     session: str
     """The id of the lender's session in the audit log."""
     principal: Principal
-    """The user as stored when it lent; one with another passphrase is another one."""
+    """The user as stored at the time of the loan; with another passphrase it is another principal."""
     until: datetime
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     used_on: set[str] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Loan:
 
     @property
     def over(self) -> str | None:
-        """Why the loan alone, without those above it, is over; None while it is not."""
+        """Why this loan is over, apart from the loans above it; None while it is valid."""
         if self.ended is None and (self._unlocked is None or self.lender.unlocked is not self._unlocked):
             return LOCKED
         if self.ended is None and time.monotonic() >= self._ends_at:
@@ -90,9 +90,9 @@ class Loans:
             before = self._loans.pop(loan.token, None)
             self._loans[loan.token] = loan
             if before is not None:
-                # What runs by the earlier one, runs on by this one.
+                # Programs that run by the earlier loan run on by this one.
                 loan.used_on |= before.used_on
-            # The thread would otherwise learn of a lock only at the end of a loan's time.
+            # When the lender locks the vault, the thread must wake at once and not at the end of the loan's time.
             loan.lender.when_locked = self._news.set
             if self._watcher is None and not self._closing:
                 self._watcher = threading.Thread(target=self._watch, name="loans", daemon=True)
@@ -100,11 +100,14 @@ class Loans:
         self._news.set()
 
     def of(self, lineage: Sequence[str]) -> Loan | None:
-        """Return the loan to the first token of ``lineage``, which none above it narrows to nothing; None without."""
-        # Without a lock, because every request of a token with a loan comes by here.
-        found = [self._loans.get(token) for token in lineage]
-        own = found[0] if found else None
-        if own is None or any(one is None or one.over or one.principal != own.principal for one in found):
+        """Return the loan to the first token of ``lineage``, or None.
+
+        Each token above it needs a loan of the same principal that has not ended.
+        """
+        # Without the lock, because every request of a token comes here; dict.get is atomic in CPython.
+        loans = [self._loans.get(token) for token in lineage]
+        own = loans[0] if loans else None
+        if own is None or any(loan is None or loan.over or loan.principal != own.principal for loan in loans):
             return None
         return own
 
@@ -146,16 +149,16 @@ class Loans:
 
     def _sweep(self) -> None:
         with self._lock:
-            gone = [(loan, why) for loan in self._loans.values() if (why := self._why_over(loan)) is not None]
-            for loan, why in gone:
+            over = [(loan, why) for loan in self._loans.values() if (why := self._why_over(loan)) is not None]
+            for loan, why in over:
                 loan.ended = why
                 del self._loans[loan.token]
-        for loan, why in gone:
+        for loan, why in over:
             self.ended(loan, why)
 
     def _why_over(self, loan: Loan) -> str | None:
         above = [self._loans.get(token) for token in loan.lineage[1:]]
-        return loan.over or (ABOVE_OVER if any(one is None or one.over for one in above) else None)
+        return loan.over or (ABOVE_OVER if any(loan_above is None or loan_above.over for loan_above in above) else None)
 
 
 class Borrower(Access):
@@ -210,11 +213,11 @@ class Lent(Access):
 
 
 def loan_over(loan: Loan, why: str) -> SecretLocked:
-    """Return the error of what ran by a ``loan`` that has ended."""
+    """Return the error for programs that ran by a ``loan`` that has ended."""
     user = loan.principal.name
     return SecretLocked(
-        f"The loan of {user}'s secrets to the token has ended, because {why}; what ran by it was ended. `connmgr token "
-        f"lend {loan.token}` lends them again, in a session that has unlocked {user}.",
+        f"The loan of {user}'s secrets to the token has ended, because {why}, and everything that used it was ended. "
+        f"`connmgr token lend {loan.token}` lends them again, in a session that has unlocked {user}.",
         principals=[user],
     )
 

@@ -1,4 +1,4 @@
-"""Passphrases of vault users: keys derived from them by Argon2id with limited cost, and delays for those who guess."""
+"""Passphrases of vault users: keys derived from them by Argon2id with limited cost, and delays against guessing."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ TOKEN_PLACES = 3
 """Most derivations for tokens that wait or are under way."""
 
 LOW_PRIORITY = 10
-"""How nice (setpriority(2)) the thread of a derivation is that may wait: it would take one of the machine's processors
-for most of a second. Lower, the owner's derivation behind it would wait for long on a busy machine."""
+"""The nice value (setpriority(2)) of a derivation that may wait, which takes a processor for most of a second. A larger
+value would make the owner's derivation behind it wait for long on a busy machine."""
 
 _CROWDED = "Too many passphrases are being checked; try again in a moment."
 
@@ -85,7 +85,7 @@ _CROWDED = "Too many passphrases are being checked; try again in a moment."
 class KeyDerivation:
     """Derives keys one at a time, so that unlocking cannot exhaust the machine's memory.
 
-    At most ``queue`` threads wait, each for at most ``deadline`` seconds. Those of tokens leave places to others.
+    At most ``queue`` threads wait, each for at most ``deadline`` seconds. Tokens have few of these places.
     """
 
     def __init__(self, *, deadline: float = 20.0, queue: int = 15) -> None:
@@ -106,7 +106,7 @@ class KeyDerivation:
         :raises Busy: the machine lacks the memory.
         """
         check_cost(cost, salt)
-        # Keyboards send composed or decomposed characters.
+        # macOS types an "é" as two characters where Linux types one (Unicode's NFD and NFC).
         password = unicodedata.normalize("NFC", passphrase).encode()
         with ExitStack() as places:
             for semaphore in (self._token_places, self._places) if of_token else (self._places,):
@@ -121,12 +121,12 @@ class KeyDerivation:
                 return _at_low_priority(kdf) if of_token or may_wait else kdf()
             except (SodiumRuntimeError, MemoryError) as error:
                 needed = cost.memlimit >> 20
-                raise Busy(f"Checking a passphrase takes {needed} MiB of memory, which is not free now.") from error
+                raise Busy(f"Checking a passphrase needs {needed} MiB of free memory; try again later.") from error
 
 
 def _at_low_priority(work: Callable[[], bytes]) -> bytes:
     """Return the result of ``work`` from a thread of its own: an ordinary user cannot raise a priority again."""
-    done: Future[bytes] = Future()
+    future: Future[bytes] = Future()
 
     def run() -> None:
         try:
@@ -134,12 +134,12 @@ def _at_low_priority(work: Callable[[], bytes]) -> bytes:
             if sys.platform == "linux":
                 own = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, own, max(LOW_PRIORITY, os.getpriority(os.PRIO_PROCESS, own)))
-            done.set_result(work())
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - the waiting thread raises it
-            done.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="passphrase", daemon=True).start()
-    return done.result()
+    return future.result()
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Delays:
 
 @dataclass(frozen=True)
 class Guesser:
-    """Who tries a passphrase: a token, with those made with it, or one session of the owner's.
+    """Who tries a passphrase: a token together with its descendants, or one session of the owner's.
 
     Several people may have sessions of the owner's behind one ``origin``: an address, or a user of this machine at the
     Unix socket.
@@ -203,7 +203,7 @@ class Throttle:
     def attempt(self, name: str, guesser: Guesser) -> Iterator[bool]:
         """Note an attempt of ``guesser`` on ``name`` during the block; yield whether it has failed before.
 
-        :raises UnlockThrottled: it comes too early: ``retry_after`` holds the whole seconds to wait.
+        :raises UnlockThrottled: the attempt is too early; ``retry_after`` is the number of whole seconds to wait.
         """
         with self._lock:
             now = self._clock()
@@ -214,7 +214,7 @@ class Throttle:
                 raise UnlockThrottled(f"Too many failed unlocks; try again in {wait} s.", retry_after=wait)
             if guesser in self._trying:
                 raise UnlockThrottled("Another passphrase of yours is being checked; try again in a moment.")
-            # Otherwise many simultaneous attempts would all come before the first failure.
+            # One at a time: of many simultaneous attempts all would pass the check above before the first has failed.
             self._trying.add(guesser)
         try:
             yield any(counted)

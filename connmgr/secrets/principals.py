@@ -169,16 +169,16 @@ class Access:
         self.when_locked()
 
     def lent(self) -> Access | None:
-        """Return the access to what others lend to this session's token (:mod:`connmgr.secrets.loans`), or None."""
+        """Return the access by a loan to this session's token (:mod:`connmgr.secrets.loans`), or None."""
         return None
 
     @property
     def advice(self) -> str:
-        """What else helps where a secret is locked, or an empty text."""
+        """A sentence on what else helps against a locked secret, or an empty text."""
         return ""
 
     def note(self, connection: str) -> None:
-        """Note a use on a connection, which counts for what is lent."""
+        """Note a use on a connection; it matters for a loan."""
 
     def __repr__(self) -> str:
         return "<Access>"

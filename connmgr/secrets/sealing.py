@@ -112,12 +112,14 @@ def _recipients(header: bytes) -> dict[str, tuple[bytes, bytes]]:
 
 
 def _tag(header: bytes, box: bytes, sealing_key: bytes) -> bytes:
-    # The length comes first, so that no byte can move from the header to the box.
+    # The length comes first: without it, another split of the same bytes into header and box would have the same code.
     return blake2b(struct.pack("<Q", len(header)) + header + box, key=sealing_key, digest_size=_TAG_BYTES).digest()
 
 
 def _canonical(text: Any) -> bytes:
-    """Decode canonical base64 (RFC 4648 section 4): padded, without blanks or stray bits."""
+    """Decode canonical base64 (RFC 4648, section 4): padded, without blanks or stray bits."""
+    # Several texts decode to the same bytes, since the last character has unused bits. Only one is accepted, so that
+    # the code covers the text and not only its bytes.
     if isinstance(text, str):
         try:
             raw = base64.b64decode(text, validate=True)

@@ -183,12 +183,15 @@ class KeyFile:
                 with os.fdopen(descriptor, "wb", buffering=0) as file:
                     file.write(key.exposed())
                     os.fsync(descriptor)
+                # The name is durable only with its directory (fsync(2)).
                 os.fsync(directory)
             except OSError as error:
                 os.unlink(self._next, dir_fd=directory)
                 raise StartupError(f"Cannot write the key file {self._name(self._next)}: {error.strerror}.") from error
 
     def promote(self) -> None:
+        # rename(2) is atomic: after a crash the old or the new key is there, and never a part of one. Which of them the
+        # vault has accepted says its verifier (_recognised).
         with self._directory() as directory:
             os.rename(self._next, self.path.name, src_dir_fd=directory, dst_dir_fd=directory)
             os.fsync(directory)

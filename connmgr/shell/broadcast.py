@@ -61,25 +61,25 @@ class BroadcastOutcome(NamedTuple):
     restarted: bool = False
 
 
-class _Begun(NamedTuple):
-    """The command on one connection; ``held`` keeps the session until the command has ended or was killed."""
+class _StartedCommand(NamedTuple):
+    """The command on one connection. ``reservation`` keeps the session until the command has ended or was killed."""
 
     connection: str
     at: float
     running: RunningCommand
-    held: contextlib.ExitStack
+    reservation: contextlib.ExitStack
 
     def result(self) -> Result:
-        with self.held:
+        with self.reservation:
             return self.running.result()
 
     def fail(self, error: BaseException) -> NoReturn:
-        with self.held:
+        with self.reservation:
             raise error
 
 
 class Broadcast:
-    """Runs a command on connections: on the ``ready``, whose shells run and admit ``access``, and on the ``others``.
+    """Runs a command on connections: on ``ready`` ones, whose shells run and admit ``access``, and on the ``others``.
 
     Waking a thread costs more than a short command. So one thread, the driver, begins the command in the ready shells
     and reads from all of them in turn. Whatever must be waited for has its own thread: a starting shell, earlier
@@ -97,7 +97,7 @@ class Broadcast:
         self._order = order
         self._ready = deque(ready)
         self._others = deque(others)
-        self._begun = list[_Begun]()
+        self._started = list[_StartedCommand]()
         self._restarted = set[str]()
         self._small = _is_small(order.command)
         self._room = threading.Semaphore(order.parallel)
@@ -125,7 +125,7 @@ class Broadcast:
                     self._room.release(len(ended))
         finally:
             self._cancellation.cancel()
-            # The driver may be waiting for room.
+            # The driver may be blocked in acquire(), which looks at no cancellation; it checks it after it wakes.
             self._room.release()
             self._driver.join()
 
@@ -136,23 +136,23 @@ class Broadcast:
                 if ended := self._outcomes.get(timeout=LOOK_SECONDS):
                     return ended
             if cancellation.cancelled:
-                raise CommandCancelled("The client disconnected; running commands were killed.")
+                raise CommandCancelled(f"{cancellation.reason}; running commands were killed.")
             if not self._driver.is_alive() and self._outcomes.empty():
                 raise RuntimeError("The driver of a broadcast ended before its work.")
 
     def _drive(self) -> None:
         with self._pool:
             try:
-                while (self._ready or self._others or self._begun) and not self._cancellation.cancelled:
+                while (self._ready or self._others or self._started) and not self._cancellation.cancelled:
                     self._begin_next()
                     self._read_all()
             finally:
-                for one in self._begun:
-                    self._pool.submit(one.held.close)
+                for started in self._started:
+                    self._pool.submit(started.reservation.close)
 
     def _begin_next(self) -> None:
         """Begin on as many connections as allowed; wait for room if there is nothing else to do."""
-        while (self._ready or self._others) and self._room.acquire(blocking=not self._begun):
+        while (self._ready or self._others) and self._room.acquire(blocking=not self._started):
             if self._cancellation.cancelled:
                 return
             if self._ready and self._small:
@@ -164,13 +164,13 @@ class Broadcast:
     def _begin(self, connection: str) -> None:
         at, order = time.monotonic(), self._order
         try:
-            with contextlib.ExitStack() as held:
-                session = held.enter_context(self._shells.using(connection, self._access, order.session))
+            with contextlib.ExitStack() as reservation:
+                session = reservation.enter_context(self._shells.using(connection, self._access, order.session))
                 require = on(order.grounds.get(connection))
                 begin = session.begin(
                     order.command, order.timeout, self._cancellation, turn_timeout=0.0, require=require
                 )
-                begun = _Begun(connection, at, held.enter_context(begin), held.pop_all())
+                started = _StartedCommand(connection, at, reservation.enter_context(begin), reservation.pop_all())
         except (NoShell, ShellBusy):
             self._wait_for(connection, at, partial(self._run, connection))
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and the client must hear of it
@@ -179,27 +179,27 @@ class Broadcast:
             else:
                 self._outcomes.put([BroadcastOutcome(connection, time.monotonic() - at, error)])
         else:
-            self._begun.append(begun)
+            self._started.append(started)
 
     def _read_all(self) -> None:
         """Read once from all begun commands; if there is no output, wait :data:`SLICE_SECONDS` for some."""
         now = time.monotonic()
         slice_ends, late = now + SLICE_SECONDS, now - QUICK_SECONDS
-        begun, self._begun = self._begun, []
-        ended = list[_Begun]()
-        for one in begun:
+        commands, self._started = self._started, []
+        ended = list[_StartedCommand]()
+        for started in commands:
             try:
-                if one.running.read(max(0.0, slice_ends - time.monotonic())):
-                    ended.append(one)
-                elif one.at < late:
-                    self._wait_for(one.connection, one.at, one.result)
+                if started.running.read(max(0.0, slice_ends - time.monotonic())):
+                    ended.append(started)
+                elif started.at < late:
+                    self._wait_for(started.connection, started.at, started.result)
                 else:
-                    self._begun.append(one)
+                    self._started.append(started)
             except BaseException as error:  # noqa: BLE001
                 # Ending a lost shell takes a while.
-                self._wait_for(one.connection, one.at, partial(one.fail, error))
+                self._wait_for(started.connection, started.at, partial(started.fail, error))
         if ended:
-            self._outcomes.put([self._outcome(one.connection, one.at, one.result) for one in ended])
+            self._outcomes.put([self._outcome(started.connection, started.at, started.result) for started in ended])
 
     def _wait_for(self, connection: str, at: float, work: Callable[[], Result]) -> None:
         self._pool.submit(lambda: self._outcomes.put([self._outcome(connection, at, work)]))
@@ -226,7 +226,7 @@ class Broadcast:
 
 
 def _is_small(command: Command) -> bool:
-    """Whether a remote side accepts the command without delay."""
+    """Whether a remote host accepts the command without delay."""
     variables = sum(len(name) + len(value) for name, value in (command.environment or {}).items())
     words = sum(map(len, command.argv)) + len(command.argv)
     return len(command.text) + words + len(command.stdin) + variables <= ENVELOPE_INPUT_BYTES

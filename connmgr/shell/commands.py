@@ -40,21 +40,21 @@ def begin_command(
     """Begin ``command`` in ``shell``, used by ``access``, as :meth:`connmgr.engine.session.Session.begin` does.
 
     With ``start``, the shell is started if it does not run, or is lost before anything was sent to it. With ``fresh``,
-    the command has a shell of its own instead, which is stopped afterwards. ``ground`` is that on which the command was
-    approved; None if it needed no approval. A command that may have been sent is never begun again. Errors after the
-    loss of a shell have the member ``restarted``.
+    the command has a shell of its own instead, which is stopped afterwards. ``ground`` is the ground of the command's
+    approval; None if it needed none. A command that may have been sent is never sent again. Errors after the loss of a
+    shell have the member ``restarted``.
 
-    :raises NoShell: the shell does not run, and shall not be started; otherwise the errors of starting it.
+    :raises NoShell: the shell does not run, and ``start`` is false; otherwise the errors of starting it.
     :raises connmgr.errors.ApprovalRequired: the shell is not what it was when the command was approved.
-    :raises connmgr.errors.CommandCancelled: it was cancelled before it began.
+    :raises connmgr.errors.CommandCancelled: the command was cancelled before it began.
     """
     connection, session = shell
     require = on(ground)
     if not (start or fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
         with (
-            shells.using(connection, access, session) as lent,
-            lent.begin(command, timeout, cancellation, require=require) as running,
+            shells.using(connection, access, session) as borrowed,
+            borrowed.begin(command, timeout, cancellation, require=require) as running,
         ):
             yield CommandStart(running, False)
         return
@@ -63,8 +63,8 @@ def begin_command(
         with contextlib.ExitStack() as stopping, contextlib.ExitStack() as lending:
 
             def begin() -> RunningCommand:
-                lent = lending.enter_context(shells.using(connection, access, session))
-                return lending.enter_context(lent.begin(command, timeout, cancellation, require=require))
+                borrowed = lending.enter_context(shells.using(connection, access, session))
+                return lending.enter_context(borrowed.begin(command, timeout, cancellation, require=require))
 
             if fresh:
                 session = f"fresh-{secrets.token_hex(8)}"

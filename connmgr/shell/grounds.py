@@ -23,9 +23,9 @@ class Grounds:
     def of(
         self, connection: str, session: str | None = None, reads: Reads | None = None, fresh: bool = False
     ) -> Ground:
-        """Return the ground of a request on a connection; without ``reads`` of a process that uses no shell.
+        """Return the ground of a request on a connection. Without ``reads`` the request starts a process, not a shell.
 
-        ``fresh`` says that it gets a shell of its own.
+        ``fresh`` says that the request gets a shell of its own.
         :raises connmgr.errors.ConnmgrError: it is unknown where the connection leads.
         """
         stored = self._vault.connections.get(connection)
@@ -45,10 +45,10 @@ def state_of(surroundings: ShellSnapshot) -> ShellState:
 
 
 def on(ground: Ground | None) -> Callable[[Session], None] | None:
-    """Return the function that lets a command begin in a session only if that is the approved ``ground``."""
+    """Return the check, made when a command's turn has come, that the session is still the approved ``ground``."""
     if ground is None:
         return None
-    return lambda session: ground.require(session.way, state_of(session.surroundings))
+    return lambda session: ground.require(session.connection_digest, state_of(session.surroundings))
 
 
 def _shown(host: Dialled) -> str:

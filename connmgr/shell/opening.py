@@ -72,10 +72,10 @@ class Shell:
         return self.lease.link.admission
 
     def leave_silent(self, timeout: float) -> None:
-        """Abandon an idle shell that gives no overdue sign of life in time."""
+        """Abandon an idle shell whose link owes a sign of life and gives none within ``timeout`` seconds."""
         link = self.lease.link
         if not link.first.answers(timeout):
-            # Otherwise the next start of a shell would wait for it too.
+            # The table would lease this link to the next shell too, which would wait just as long.
             link.retire()
             self.session.lose()
 
@@ -87,7 +87,7 @@ class Shell:
 
 
 Leasing = Callable[[float, Collection[Link]], Lease]
-"""Leases, within the given seconds, a link other than the given ones."""
+"""Leases a link within a number of seconds, but none of a collection of links."""
 
 
 def open_shell(leasing: Leasing, *, timeout: float, max_output: int) -> Shell:
@@ -123,12 +123,13 @@ def _supervised(leasing: Leasing, deadline: Deadline) -> tuple[Lease, Supervisor
                 supervisor = start_supervisor(link.first, link.target.data.get("shell"), hello)
             except OperationError as error:
                 if isinstance(error, TransportUnsupported):
-                    # The remote side says no to all links.
+                    # The remote host would refuse this on any link.
                     raise
                 full = isinstance(error, ChannelRefused)
                 if not full:
                     link.retire()
-                # Another lessee may have taken the only channel of a link that was opened for this one.
+                # Even of a link that was opened for us, another user may have taken the only channel: a server with
+                # MaxSessions 1 then refuses ours, and a further link helps.
                 if deadline.passed or (lease.opener and (link.lease_count == 1 or not full)):
                     raise
                 passed_over.append(link)
@@ -212,7 +213,8 @@ class ShellOpener:
         self._refuse_when_closed()
         shell = open_shell(leasing, timeout=self._timeout, max_output=self._max_output)
         try:
-            # The closing thread may have listed the shells before this one was added.
+            # The daemon may have begun to close while the shell started. Its thread has listed the shells by then,
+            # without this one, and would leave it running.
             self._refuse_when_closed()
         except Stopping:
             shell.stop(STOP_SECONDS)
@@ -264,8 +266,8 @@ class OrphanShells:
 
     def reap(self) -> int:
         """Kill the shells in the file, with their child processes, and return their number."""
-        left = self._read()
-        killed = [pid for pid, started in left.items() if _kill_left(pid, started)]
+        orphans = self._read()
+        killed = [pid for pid, started in orphans.items() if _kill_left(pid, started)]
         self._write()
         return len(killed)
 
@@ -318,6 +320,7 @@ def _kill_left(pid: int, started: float) -> bool:
 
     with contextlib.suppress(psutil.Error):
         shell = psutil.Process(pid)
+        # Since the daemon died the system may have given the number to another process; only the start time tells.
         if abs(shell.create_time() - started) <= START_TOLERANCE_SECONDS:
             _kill_tree(shell)
             return True
@@ -328,6 +331,7 @@ def _kill_tree(shell: psutil.Process) -> None:
     import psutil
 
     tree = [shell, *shell.children(recursive=True)]
+    # First stopped, so that none can fork between being listed and being killed.
     for process in tree:
         with contextlib.suppress(psutil.Error):
             process.suspend()

@@ -45,10 +45,10 @@ MAX_GAVE_WAY = 1000
 """Most shells that gave way and are remembered; then the oldest is forgotten."""
 
 MAX_INTERVAL_SECONDS = 30.0
-"""Longest interval of the looks for shells that nobody needs."""
+"""Longest interval of the search for shells that nobody needs."""
 
 UNSEEN_SECONDS = 600.0
-"""Idleness after which a shell of a command line is ended whose POSIX session cannot be seen from here."""
+"""Seconds of idleness that end a shell of the command line if its POSIX session cannot be seen from here."""
 
 
 class ShellRef(NamedTuple):
@@ -99,11 +99,11 @@ class ShellEntries:
     ) -> Iterator[ShellEntry]:
         """Hold the entry of a shell. Drop it afterwards if it is empty, unless a shell was lost there.
 
-        If there is no entry, ``make`` adds one, which counts for ``holder``; otherwise an empty entry outside the table
-        is held.
+        If there is no entry, ``make`` adds one, which counts for ``holder``; without ``make``, an empty entry that is
+        not in the table is yielded.
         :raises ShellBusy: another thread holds it for longer than ``timeout`` seconds, by default the table's.
-        :raises connmgr.errors.CommandCancelled: it was cancelled while another thread held the entry.
-        :raises SessionLimit: one would be added, and the connection has :data:`MAX_SHELLS`, or the holder its share.
+        :raises connmgr.errors.CommandCancelled: the request was cancelled while another thread held the entry.
+        :raises SessionLimit: the connection already has :data:`MAX_SHELLS` shells, or the holder its share of them.
         """
         deadline = Deadline(self._timeout if timeout is None else timeout)
         while True:
@@ -134,22 +134,22 @@ class ShellEntries:
         with self._lock:
             entries = self._entries.setdefault(name.connection, {})
             if name.session not in entries and len(entries) >= MAX_SHELLS:
-                left = [one for one, entry in entries.items() if entry.lost and not entry.lock.taken]
-                if not left:
+                lost = [session for session, entry in entries.items() if entry.lost and not entry.lock.taken]
+                if not lost:
                     raise SessionLimit(f"The connection has {MAX_SHELLS} shells; stop one of them first.")
-                del entries[left[0]]
+                del entries[lost[0]]
             if name.session not in entries:
-                held = [entry.holder for entry in entries.values() if not entry.lost or entry.lock.taken]
-                if (why := refused(MAX_SHELLS, holder, held)) is not None:
+                holders = [entry.holder for entry in entries.values() if not entry.lost or entry.lock.taken]
+                if (why := refused(MAX_SHELLS, holder, holders)) is not None:
                     raise SessionLimit(f"Of the connection's {MAX_SHELLS} shells {why}; stop one of them first.")
                 entries[name.session] = ShellEntry(lost=name in self._gave_way, holder=holder)
                 self._gave_way.pop(name, None)
             return entries[name.session]
 
     def remember_lost(self, name: ShellRef) -> None:
-        """Note that a shell ended unasked: it gave way to another, was idle for long, or its connection was changed.
+        """Note that a shell ended without a request: to make room, for idleness, or because its connection changed.
 
-        Whoever uses the name next is told that its shell was lost.
+        The next user of the name learns that its shell was lost.
         """
         with self._lock:
             self._gave_way[name] = None
@@ -182,9 +182,9 @@ class ShellEntries:
         """Return all entries with a shell, or those of one connection."""
         with self._lock:
             return [
-                (ShellRef(one, session), entry, entry.shell)
-                for one, entries in self._entries.items()
-                if connection in {None, one}
+                (ShellRef(connection_id, session), entry, entry.shell)
+                for connection_id, entries in self._entries.items()
+                if connection in {None, connection_id}
                 for session, entry in entries.items()
                 if entry.shell
             ]
@@ -260,6 +260,8 @@ class ShellTable:
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that it runs on.
         """
         name = ShellRef(connection, session)
+        # The entry is not held meanwhile, for a stop must not wait for a command's end. Who uses a shell that is
+        # stopped now gets ShellStopped.
         shell = self._admitted(name, access)
         try:
             with shell.session.borrowed():
@@ -275,7 +277,7 @@ class ShellTable:
         return shell.session.surroundings if shell is not None and shell.session.alive else None
 
     def leave_silent(self, connection: str, session: str | None) -> None:
-        """Abandon an idle shell whose remote side gives no overdue sign of life."""
+        """Abandon an idle shell whose remote host owes a sign of life and gives none (:meth:`Shell.leave_silent`)."""
         shell = self._entries.peek(ShellRef(connection, session))
         if shell is not None:
             shell.leave_silent(PROBE_SECONDS)
@@ -288,15 +290,15 @@ class ShellTable:
         For the others :meth:`using` raises the reason.
         """
         running = (
-            (shell.admission, one)
-            for one in connections
-            if (shell := self._entries.peek(ShellRef(one.id, session))) and shell.lease.link.first.answers(0.0)
+            (shell.admission, stored)
+            for stored in connections
+            if (shell := self._entries.peek(ShellRef(stored.id, session))) and shell.lease.link.first.answers(0.0)
         )
         return admitted_connections(running, access)
 
     def forward_agent(self, connections: Iterable[str], session: str | None = None) -> bool:
         """Whether one of the running shells of ``connections`` can use a forwarded ssh-agent."""
-        shells = (self._entries.peek(ShellRef(one, session)) for one in connections)
+        shells = (self._entries.peek(ShellRef(connection, session)) for connection in connections)
         return any(shell.lease.link.first.forwards_agent for shell in shells if shell is not None)
 
     def stop(self, connection: str, access: Access, session: str | None = None) -> None:
@@ -332,7 +334,7 @@ class ShellTable:
     def status(self, connection: str | None = None) -> list[ShellActivity]:
         """Describe the running shells, of one connection or all, without asking them; notice ended ones.
 
-        Those of elevated connections over it belong to a connection.
+        The shells of elevated connections over a connection count as its own.
 
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         """
@@ -357,7 +359,7 @@ class ShellTable:
         """
         record = self._vault.connections.get(connection)
         try:
-            info = self._seen(record, access)
+            info = self._describe(record, access)
         except OperationError as error:
             # Other errors concern the caller or the daemon, not the connection.
             self._vault.connections.set_state(connection, {**found_inside(record.state), "error": error.code})
@@ -400,7 +402,7 @@ class ShellTable:
 
     @contextlib.contextmanager
     def _made(self, name: ShellRef, cancellation: Cancellation, holder: str | None) -> Iterator[ShellEntry]:
-        """Hold the entry of a shell that is to start; at the limit a shell of the command line gives way."""
+        """Hold the entry of a shell that will start; at the limit, end an idle shell of the command line for it."""
         with contextlib.ExitStack() as holding:
             while True:
                 try:
@@ -415,7 +417,7 @@ class ShellTable:
     def _makes_room(self, connection: str, holder: str | None) -> bool:
         """End the least needed shell of the command line; return False if there is none to end.
 
-        For a token that is one of its own.
+        A ``holder`` other than the owner ends only its own.
         """
         taken = self._entries.taken(connection)
         for name in dispensable([(one, shell) for one, entry, shell in taken if holder in (None, entry.holder)]):
@@ -500,7 +502,7 @@ class ShellTable:
             raise NoShell("The connection was changed, and its shell was ended; start it again.") from None
         return shell
 
-    def _seen(self, record: Connection, access: Access) -> SessionInfo:
+    def _describe(self, record: Connection, access: Access) -> SessionInfo:
         """Describe the shell of a connection: the running one, or one opened for this."""
         with contextlib.suppress(NoShell):
             session = self._admitted(ShellRef(record.id), access).session
@@ -591,7 +593,7 @@ def found_inside(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Use(NamedTuple):
-    """How much a shell is needed: ``over`` says that the terminal, or the like, to which it belongs has ended."""
+    """How much a shell is needed: ``over`` says that its POSIX session, such as that of a terminal, has ended."""
 
     over: bool
     idle: float
@@ -599,28 +601,26 @@ class _Use(NamedTuple):
 
 
 def unneeded(shells: Collection[tuple[ShellRef, Shell]], timeout: float) -> list[ShellRef]:
-    """Return the idle ones of ``shells`` to end: after ``timeout`` seconds (0: never), or with their POSIX session.
+    """Return the idle ``shells`` to end: those idle for ``timeout`` seconds (0: never), or with a POSIX session that
+    is over.
 
-    The last shell of a connection stays even then, because the link ends with it: a command that cron runs each hour
-    need not log in each time.
+    The last shell of a connection does not end with its POSIX session, because the link would end with it: a command
+    that cron runs each hour need not log in each time.
     """
-    ended, left = list[ShellRef](), dict[str, int]()
+    ended, remaining = list[ShellRef](), dict[str, int]()
     for name, _ in shells:
-        left[name.connection] = left.get(name.connection, 0) + 1
+        remaining[name.connection] = remaining.get(name.connection, 0) + 1
     uses = sorted((_use(name, shell) for name, shell in shells), key=lambda use: use[:2], reverse=True)
     for over, idle, name in uses:
         expired = bool(timeout) and idle > timeout
-        if idle and (expired or (over and left[name.connection] > 1)):
+        if idle and (expired or (over and remaining[name.connection] > 1)):
             ended.append(name)
-            left[name.connection] -= 1
+            remaining[name.connection] -= 1
     return ended
 
 
 def dispensable(shells: Collection[tuple[ShellRef, Shell]]) -> list[ShellRef]:
-    """Return those of a connection's ``shells`` that may end for a new one: the command line's idle ones.
-
-    The least needed comes first.
-    """
+    """Return the shells of a connection that may end to make room: the command line's idle ones, least needed first."""
     uses = [_use(name, shell) for name, shell in shells if processes.posix_session_of(name.session)]
     return [use.name for use in sorted(uses, key=lambda use: use[:2], reverse=True) if use.idle]
 

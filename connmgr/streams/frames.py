@@ -1,4 +1,4 @@
-"""The frames of streams, for daemon and client: binary messages of a WebSocket (RFC 6455), led by one byte.
+"""The frames of streams, for daemon and client: binary messages of a WebSocket (RFC 6455) with their kind in front.
 
 Each side sends data up to :data:`WINDOW_BYTES` beyond what the other has acknowledged.
 """
@@ -90,10 +90,11 @@ def status_in(payload: bytes) -> int:
 
 
 class Windows:
-    """Both windows of a stream, as one side counts them; an ``eager`` side acknowledges whenever nothing is untaken."""
+    """Both windows of a stream, as one side counts them. An ``eager`` side acknowledges as soon as all is processed."""
 
-    # The socket itself is always read. If it were left unread until there is room for data, acknowledgements would be
-    # left unread with them, and `cat` at the other end would wait for ever, both for input and for output.
+    # The socket itself is always read. If it were left unread until there is room for data, acknowledgements would stay
+    # unread too. With `cat` at the other end both sides would then wait for ever: it writes back each byte that it
+    # reads, so the data in both directions fill both windows.
 
     def __init__(self, *, eager: bool) -> None:
         self.room = WINDOW_BYTES
@@ -110,7 +111,7 @@ class Windows:
     def acknowledged(self, size: int) -> None:
         """Count ``size`` bytes that the other side acknowledges; raise ValueError if so many were not sent."""
         if size > WINDOW_BYTES - self.room:
-            raise ValueError("More was acknowledged than was sent.")
+            raise ValueError("The acknowledgement counts more bytes than were sent.")
         self.room += size
 
     def received(self, size: int) -> None:
@@ -122,6 +123,8 @@ class Windows:
     def taken(self, size: int) -> bytes | None:
         """Count ``size`` received bytes as processed; return the acknowledgement to send, if one is due."""
         self._unreported += size
+        # A frame for each piece would double the frames of a terminal; waiting for the whole window would let the other
+        # side stand still for a round trip. So every quarter is reported.
         is_whole = self._eager and self._allowed + self._unreported >= WINDOW_BYTES
         if not self._unreported or not (is_whole or self._unreported >= ACKNOWLEDGED_BYTES):
             return None

@@ -1,4 +1,4 @@
-"""A port of this machine whose clients go on through a stream, and the greetings of SOCKS clients."""
+"""A port of this machine whose clients get a stream each, and the greetings of SOCKS clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.25
 
 
 class Accepted(NamedTuple):
-    """A client, its destination, and its data so far; ``answer`` tells a SOCKS client the outcome."""
+    """A client, its destination, and the data it has sent so far; ``answer`` tells a SOCKS client the outcome."""
 
     endpoint: SocketEndpoint
     to: tuple[str, int]
@@ -78,9 +78,11 @@ class PortListener:
             try:
                 connected, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
+                # A client may be gone again before it is accepted: ECONNABORTED (accept(2)).
                 return
             except OSError:
-                # The process has no descriptor left; others will close theirs.
+                # The process has no descriptor left (EMFILE). The client stays in the queue, so the socket stays
+                # readable and the loop would spin until another stream has closed its own.
                 self.shut()
                 self._loop.after(PAUSE_SECONDS, self.open)
                 return

@@ -1,4 +1,4 @@
-"""The loop of a thread that moves bytes: it waits for descriptors, and calls whoever watches one that is ready."""
+"""The loop of a thread that moves bytes: it waits for descriptors, and calls the watcher of each that is ready."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Timer:
             self._call()
 
     def cancel(self) -> None:
-        """Do not call any more."""
+        """Prevent the call."""
         self.cancelled = True
 
 
@@ -96,7 +96,8 @@ class Loop:
         self._calls.append(call)
         if self._thread is None:
             self._start()
-        # The loop announces that it polls before it looks at the calls a last time, so one of the two sees the other.
+        # The loop sets _polling and then looks at the calls a last time; this thread appends its call and then looks at
+        # _polling. Whichever comes second sees the other, so a call never waits for the next event.
         elif self._polling and threading.current_thread() is not self._thread:
             self._ring()
 
@@ -185,7 +186,7 @@ class Loop:
             return self._workers
 
     def _ring(self) -> None:
-        # A full pipe wakes the thread anyway; a closed one has none to wake.
+        # If the socket is full, the thread wakes anyway; if it is closed, the thread has ended.
         with suppress(BlockingIOError, OSError):
             self._bell.send(b"\0")
 
@@ -208,6 +209,7 @@ class Loop:
                     watch.ready(mask)
                 except BaseException:  # noqa: BLE001 - a plugin may raise anything
                     self._failed()
+        # Only the calls that are there now: one that schedules itself again would keep events and timers waiting.
         for _ in range(len(self._calls)):
             self._make(self._calls.popleft())
         if self._timers:
@@ -233,6 +235,7 @@ class Loop:
         return max(0.0, self._timers[0].at - time.monotonic()) if self._timers else None
 
     def _wake_up(self, _: int) -> None:
+        # A set, because signals that came several times before they were handled count once, as in POSIX.
         with suppress(BlockingIOError):
             for number in set(self._ear.recv(WAKE_BYTES)):
                 if number in self._signals:

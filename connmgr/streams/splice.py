@@ -29,7 +29,8 @@ class _Direction:
         if splice.closed:
             return
         if splice.survivor is not None:
-            # Nobody is left to read it.
+            # Nobody is left to read it. It is acknowledged all the same: a peer that waits for its window would never
+            # come to the end of its data, which this splice waits for.
             self.source.acknowledge(len(data))
             return
         self._count(len(data))
@@ -62,6 +63,8 @@ class _Direction:
     def ended(self) -> None:
         self.is_over = True
         self._splice.has_ended(self)
+        # Only this direction ends. `sort` has read all of its input before it prints anything: closing the other
+        # direction with this one would lose its output.
         if self._splice.survivor is None and not self._splice.closed:
             self._target.end()
         self._splice.look()
@@ -72,14 +75,16 @@ class _Direction:
 
 
 class Splice:
-    """Joins ``near`` and ``far`` until both directions have ended, or one endpoint is over.
+    """Joins ``near``, the client's endpoint, and ``far``, its peer's, until both directions or one endpoint are over.
 
-    Where one endpoint ends its output, the other is told after all data, and may go on sending. Where one is over, the
-    other gets the outcome after all data, and what it still sends is dropped. Belongs to the thread of the loop.
+    When one endpoint ends its output, the other gets that end after all data, and may go on sending. When one endpoint
+    is over, the other gets the outcome after all data, and later data from it is dropped. All calls belong to the
+    thread of the loop.
 
     ``early`` was already read from ``near``. ``came`` and ``went`` count the bytes from and to ``far``. ``is_intact``
-    returns, at the end of ``far``, whether that end is real; otherwise ``near`` is reset. ``ended`` is called once,
-    when both are closed; ``outcome`` then has what ended it, 0 if both directions have ended.
+    is called at the end of ``far``; if it returns that this end is not real, such as that of a lost link, ``near`` is
+    reset. ``ended`` is called once, when both are closed; ``outcome`` is then 0 if both directions have ended, or the
+    outcome of the endpoint that was over first.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class Splice:
                 near.pause()
 
     def has_ended(self, direction: _Direction) -> None:
-        """Reset ``near`` if the end of ``far`` is not real."""
+        """Reset ``near`` if the end of ``far`` is that of a broken link and not the peer's own."""
         if direction is self._in and not self._is_intact():
             self.close(reset=True)
 
@@ -134,7 +139,7 @@ class Splice:
         self.look()
 
     def look(self) -> None:
-        """End once both directions have ended and everything is written."""
+        """Close both once both directions have ended and everything is written."""
         if self.closed or self._near.unwritten or self._far.unwritten:
             return
         if self.survivor is not None:

@@ -66,11 +66,11 @@ class Codec:
 
         self._is_client = is_client
         self._received = bytearray(received)
-        self._begun = bytearray()
+        self._fragments = bytearray()
         self._kind: int | None = None
 
     def feed(self, data: bytes) -> None:
-        """Add ``data`` to what was received."""
+        """Add ``data`` to the received bytes."""
         if not self.has_ended:
             self._received += data
 
@@ -100,6 +100,7 @@ class Codec:
             head = struct.pack("!BBQ", _FINAL | opcode, mask | _EIGHT_BYTES, length)
         if not self._is_client:
             return b"".join((head, *parts))
+        # A new key for each frame that the peer cannot predict (RFC 6455, section 5.3).
         key = os.urandom(4)
         return b"".join((head, key, masked(b"".join(parts), key)))
 
@@ -112,22 +113,23 @@ class Codec:
 
     def _next_frame(self) -> tuple[int, bool, bytes] | None:
         """Return opcode, whether it ends its message, and payload of the next frame, or None if it is incomplete."""
-        held = self._received
-        if len(held) < 2:
+        received = self._received
+        if len(received) < 2:
             return None
-        opcode, is_final = held[0] & _OPCODE, bool(held[0] & _FINAL)
+        opcode, is_final = received[0] & _OPCODE, bool(received[0] & _FINAL)
         measured = self._measure(opcode, is_final=is_final)
         if measured is None:
             return None
         start, length = measured
         key = b""
         if not self._is_client:
-            key, start = bytes(held[start : start + 4]), start + 4
-        if len(held) < start + length:
+            # The key comes after the length, which may have two or eight bytes more (RFC 6455, section 5.2).
+            key, start = bytes(received[start : start + 4]), start + 4
+        if len(received) < start + length:
             return None
         # A slice of a bytearray would be a copy, to be copied once more.
-        payload = bytes(memoryview(held)[start : start + length])
-        del held[: start + length]
+        payload = bytes(memoryview(received)[start : start + length])
+        del received[: start + length]
         return opcode, is_final, bytes(masked(payload, key)) if key else payload
 
     def _measure(self, opcode: int, *, is_final: bool) -> tuple[int, int] | None:
@@ -135,27 +137,28 @@ class Codec:
 
         A frame that is not allowed is refused by its first bytes, so that nothing of it need be kept.
         """
-        held = self._received
-        length, start = held[1] & _LENGTH, 2
-        if held[0] & _RESERVED or opcode not in _OPCODES:
+        received = self._received
+        length, start = received[1] & _LENGTH, 2
+        if received[0] & _RESERVED or opcode not in _OPCODES:
             raise ProtocolError("The frame has a reserved bit or opcode.")
-        if bool(held[1] & _MASKED) == self._is_client:
+        if bool(received[1] & _MASKED) == self._is_client:
             raise ProtocolError("A client's frames are masked, a server's are not.")
         if opcode >= CLOSE and (length > CONTROL_BYTES or not is_final):
             raise ProtocolError(f"A control frame is one frame of at most {CONTROL_BYTES} bytes.")
         if length > CONTROL_BYTES:
             start = 4 if length == _TWO_BYTES else 10
-            if len(held) < start:
+            if len(received) < start:
                 return None
             least = CONTROL_BYTES + 1 if length == _TWO_BYTES else 1 << 16
-            length = int.from_bytes(held[2:start], "big")
+            length = int.from_bytes(received[2:start], "big")
             # RFC 6455, section 5.2: the shortest form, and the highest bit is 0.
             if length < least or length >> 63:
                 raise ProtocolError("The frame's length is not in its shortest form.")
         if opcode < CLOSE:
             if (opcode == CONTINUATION) == (self._kind is None):
                 raise ProtocolError("The frame neither begins a message nor continues one.")
-            if len(self._begun) + length > self.max_bytes:
+            # By the announced length, before the bytes come; fragments of one message count together.
+            if len(self._fragments) + length > self.max_bytes:
                 raise ProtocolError(f"A frame has at most {self.max_bytes} bytes.", TOO_LARGE)
         return start, length
 
@@ -170,11 +173,11 @@ class Codec:
         assert kind is not None, "a continuation without a message was refused"  # noqa: S101
         if not is_final:
             self._kind = kind
-            self._begun += payload
+            self._fragments += payload
             return None
-        if self._begun:
-            payload = bytes(self._begun + payload)
-            self._begun.clear()
+        if self._fragments:
+            payload = bytes(self._fragments + payload)
+            self._fragments.clear()
         self._kind = None
         if kind == TEXT:
             _read_text(payload)
@@ -183,13 +186,13 @@ class Codec:
     def _end(self) -> None:
         self.has_ended = True
         self._received.clear()
-        self._begun.clear()
+        self._fragments.clear()
 
 
 def read_closing(payload: bytes) -> tuple[int, str]:
     """Return code and reason of a closing frame; :data:`NO_STATUS` if it has none.
 
-    :raises ProtocolError: it is malformed, or the code is none that may be sent.
+    :raises ProtocolError: it is malformed, or its code must not be sent.
     """
     if not payload:
         return NO_STATUS, ""
@@ -215,6 +218,7 @@ def masked(payload: bytes, key: bytes) -> bytes | bytearray:
     if length <= SHORT_BYTES:
         mask = (key * (length // 4 + 1))[:length]
         return (int.from_bytes(payload, "big") ^ int.from_bytes(mask, "big")).to_bytes(length, "big")
+    # Every fourth byte has the same key byte: four translations in C instead of an operation of Python for each byte.
     changed = bytearray(payload)
     for place, byte in enumerate(key):
         changed[place::4] = changed[place::4].translate(_combined_with(byte))
@@ -232,8 +236,8 @@ def _combined_with(byte: int) -> bytes:
 def upgrade_request() -> tuple[dict[str, str], bytes]:
     """Return the headers of a client's request for a WebSocket, and the key in them for :func:`is_accepted`."""
     key = base64.b64encode(os.urandom(KEY_BYTES))
-    wanted = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-    return {**wanted, "Sec-WebSocket-Key": key.decode()}, key
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    return {**headers, "Sec-WebSocket-Key": key.decode()}, key
 
 
 def is_accepted(headers: Mapping[str, str], key: bytes) -> bool:

@@ -1,7 +1,7 @@
 """A terminal's output: its last bytes, and the screen, which is updated on demand.
 
-Drawing costs more than receiving, so output is only kept until somebody looks. What has scrolled off by then is never
-drawn, and of output beyond a backlog only the settings are read.
+Drawing costs more than receiving, so output is only stored until somebody looks at the screen. Lines that have scrolled
+off by then are never drawn. Of output beyond a backlog only the sequences that set modes are read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from connmgr.shares import give_way, waiting
 from connmgr.terminals.emulator.screen import Screen, SkippedOutput, length_of_lines
 
 KEPT_BYTES = 2 << 20
@@ -23,7 +24,7 @@ BACKLOG_BYTES = 256 << 10
 
 OVERDUE_BYTES = BACKLOG_BYTES // 2
 LOOK_SECONDS = 0.25
-"""Longest processor time of a look; a screen that needs more is yielded incomplete."""
+"""Longest processor time of one update; if that is not enough, the screen is incomplete."""
 
 _PIECE_BYTES = 4096
 _PIECE_COST = 1 << 22
@@ -41,7 +42,7 @@ class Ring:
     """
 
     def __init__(self, kept: int = KEPT_BYTES) -> None:
-        self._kept = kept
+        self._capacity = kept
         self._data = bytearray()
         self.end = 0
         """The offset of the next byte that will be appended."""
@@ -54,17 +55,18 @@ class Ring:
     def append(self, data: bytes) -> None:
         """Add ``data`` at the end."""
         while data:
-            at = self.end % self._kept
-            piece = data[: self._kept - at]
+            at = self.end % self._capacity
+            piece = data[: self._capacity - at]
             self._data[at : at + len(piece)] = piece
             self.end += len(piece)
             data = data[len(piece) :]
 
     def read(self, offset: int, most: int) -> bytes:
         """Return up to ``most`` bytes from ``offset`` on, which is neither before the start nor after the end."""
-        first, size = offset % self._kept, min(most, self.end - offset)
+        first, size = offset % self._capacity, min(most, self.end - offset)
+        # Released at once: a bytearray with a view cannot grow (BufferError).
         with memoryview(self._data) as data:
-            return b"".join((data[first : first + size], data[: max(0, first + size - self._kept)]))
+            return b"".join((data[first : first + size], data[: max(0, first + size - self._capacity)]))
 
 
 class _Resize(NamedTuple):
@@ -74,7 +76,7 @@ class _Resize(NamedTuple):
 
 
 class TerminalOutput:
-    """A terminal's output and screen. Safe to use from several threads; appending never waits for a look."""
+    """A terminal's output and screen. Safe to use from several threads; appending never waits for an update."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
@@ -130,15 +132,22 @@ class TerminalOutput:
     @contextmanager
     def look(self, seconds: float = LOOK_SECONDS) -> Iterator[tuple[Screen, int]]:
         """Update the screen for at most ``seconds`` of work; yield the screen and its offset in the output."""
-        with self._looking:
+        if not self._looking.acquire(blocking=False):
+            # Whoever looks gives way to the owner's requests, and so must not wait for one that waits here.
+            with waiting():
+                self._looking.acquire()
+        try:
             offset = self._follow(time.thread_time() + seconds)
             yield self._screen, offset
+        finally:
+            self._looking.release()
 
     def _follow(self, until: float) -> int:
         screen = self._screen
-        # Where lines that scroll off are searched for again.
+        # The offset from which on lines that scroll off are searched for again.
         searched = 0
         while True:
+            give_way()
             with self._lock:
                 skipped, self._skipped = self._skipped, None
                 offset = self._followed
@@ -180,6 +189,7 @@ class TerminalOutput:
     def _skip(self, count: int) -> None:
         """Skip ``count`` bytes, and a few more, up to the beginning of a line or a sequence."""
         piece = self._ring.read(self._followed, count + _PIECE_BYTES)
+        # Not within an escape sequence or a character of several bytes: the screen would show their second half.
         seam = _SEAM.search(piece, count)
         length = seam.start() if seam else count
         self._skipped = self._skipped or SkippedOutput()

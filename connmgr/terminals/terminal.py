@@ -26,13 +26,13 @@ RUNNING, EXITED, LOST, CLOSED = "running", "exited", "lost", "closed"
 STATES = (RUNNING, EXITED, LOST, CLOSED)
 
 ACKNOWLEDGEMENT_SECONDS = 5.0
-"""The program waits for the leading client, but at most this long for one acknowledgement."""
+"""Longest wait of the program for one acknowledgement of the leading client."""
 
 MAX_INPUT_BYTES = 1 << 20
 """Most bytes of input from requests that the remote host has not accepted yet; more is refused."""
 
 UPDATE_SECONDS = 10.0
-"""Interval of updates of a screen with much output; no output is skipped if it stays below the backlog in this time."""
+"""Interval of updates of a screen with much output: with less than a backlog in this time nothing is skipped."""
 
 MAX_WAITING_PIECES = 16
 """Most waiting pieces of input at which the program's queries are answered."""
@@ -59,7 +59,7 @@ class Origin:
     """The id of the token that opened it; None for the owner."""
 
     holder: str | None = None
-    """Whose share of the terminals it counts for: a token's id, or None for the owner's."""
+    """The id of the token whose share of the terminals it takes; None for the owner's."""
 
 
 class Terminal:
@@ -134,7 +134,7 @@ class Terminal:
         self.last_used = time.monotonic()
 
     def attach(self, opening: Opening, *, watches: bool) -> None:
-        """Attach a client; unless it only ``watches``, it sets size and pace from now on."""
+        """Attach a client. Unless it only ``watches``, it now leads: its size and its pace are the terminal's."""
         self._streams.loop.call(lambda: self._attach(opening, watches=watches))
 
     def input(self, data: bytes) -> None:
@@ -147,7 +147,7 @@ class Terminal:
         self.use()
         with self._lock:
             if self._queued + len(data) > MAX_INPUT_BYTES:
-                raise Busy("The program does not read what is typed; try again later.")
+                raise Busy(f"The program has not read the last {MAX_INPUT_BYTES >> 20} MiB of input; try again later.")
             self._queued += len(data)
         self._streams.loop.call(lambda: self.type(data, self._unqueue))
 
@@ -176,6 +176,7 @@ class Terminal:
         subscription = _Subscription(subscriber, pause)
         with self._lock:
             self._subscribers.add(subscription)
+        # Output may have come between the request's look and this line; the loop then calls the subscriber.
         if self.output.end > offset or self.state != state:
             self._streams.loop.call(self._notify_subscribers)
         return lambda: self._unsubscribe(subscription)
@@ -262,7 +263,7 @@ class Terminal:
             pass
 
     def _answer_queries(self, printed: bytes) -> None:
-        """Answer what the program asks its terminal; an attached client's terminal answers by itself."""
+        """Answer the queries of the program to its terminal; an attached client's terminal answers them itself."""
         for query in queries_in(printed):
             if query == ASKS_FOR_CURSOR:
                 # Drawing what was printed until now may take a quarter of a second, too long for the loop.
@@ -276,7 +277,7 @@ class Terminal:
         self._streams.loop.call(lambda: self._answer(report))
 
     def _answer(self, data: bytes) -> None:
-        # A program that only queries, and never reads, gets no more answers.
+        # A program that sends queries and reads no answers would fill the queue of input.
         if self.state == RUNNING and len(self._waiting) < MAX_WAITING_PIECES:
             self.type(data, lambda _: None)
 
@@ -288,6 +289,8 @@ class Terminal:
 
     def _keep_pace(self) -> None:
         """Read no faster than the leading client acknowledges, as long as it acknowledges in time."""
+        # Only the leader holds the program back. A watcher that reads slowly would otherwise slow down the person who
+        # types; it gets a new drawing instead (Viewer.is_behind).
         leader = self._leader
         waits = leader is not None and leader.is_full and not leader.is_behind
         if waits and self._overdue_timer is None:
@@ -306,12 +309,12 @@ class Terminal:
     def _taken(self, size: int) -> None:
         """Report input as passed on, in the order in which it came."""
         while size > 0 and self._waiting:
-            taken, length = self._waiting.popleft()
+            callback, length = self._waiting.popleft()
             part = min(size, length)
             size -= part
             if part < length:
-                self._waiting.appendleft((taken, length - part))
-            taken(part)
+                self._waiting.appendleft((callback, length - part))
+            callback(part)
 
     def _unqueue(self, size: int) -> None:
         with self._lock:
@@ -319,7 +322,7 @@ class Terminal:
 
     def _process_ended(self, status: int | None) -> None:
         if status is None:
-            self._end(LOST, ShellLost("The link broke, and nobody knows how the program ended."))
+            self._end(LOST, ShellLost("The link broke; it is unknown how the program ended."))
         else:
             self._end(EXITED, status)
 

@@ -52,7 +52,7 @@ CLOSE_SECONDS = 5.0
 GREETING_BYTES = 256 << 10
 """Most bytes that start-up files may print before the terminal is ready for a session's state."""
 
-LATE = "The shell did not take the state of the session in time."
+LATE = "The shell did not read the session's directory and variables in time."
 
 _LOGIN = Source(__package__, "login")
 _SESSION = Source(__package__, "session")
@@ -70,7 +70,7 @@ class TerminalLimits:
 
 @dataclass(frozen=True)
 class TerminalSpec:
-    """A terminal to open: its command or argv, or an interactive shell, in the state of a session if given."""
+    """A terminal to open: its command or argv, or an interactive shell; with ``surroundings`` in a session's state."""
 
     connection: str
     pty: Pty
@@ -81,7 +81,7 @@ class TerminalSpec:
     sent: Mapping[str, str] = field(default_factory=dict)
     """Variables of the client's environment."""
     token: str | None = None
-    """The id of the token with which it is opened; None for the owner's."""
+    """The id of the token with which it is opened; None for the owner."""
 
     ground: Ground | None = None
     """The ground on which it was approved; None if it needed no approval."""
@@ -119,7 +119,7 @@ class Terminals:
     def open(self, spec: TerminalSpec, access: Access, cancellation: Cancellation = NEVER) -> Terminal:
         """Open a terminal.
 
-        :raises connmgr.errors.CommandCancelled: it was cancelled before its program started.
+        :raises connmgr.errors.CommandCancelled: the request was cancelled before the program started.
         :raises TerminalLimit: a limit is reached.
         :raises connmgr.errors.UnknownConnection: there is no such connection.
         :raises connmgr.errors.SecretLocked: ``access`` may not open a secret on the way.
@@ -129,7 +129,8 @@ class Terminals:
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
         with self._place(connection, access.holder), contextlib.ExitStack() as cleanup:
-            recording = self._recordings.begin(id, pty.columns, pty.rows, pty.term) if spec.record else None
+            begin = partial(self._recordings.begin, id, pty.columns, pty.rows, pty.term, access.holder)
+            recording = begin() if spec.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
             program = partial(TerminalProgram, id, pty, spec.command, shell, spec.surroundings)
@@ -222,7 +223,8 @@ class Terminals:
     def forget(self, connections: Iterable[str]) -> None:
         """Close the terminals of removed or changed connections; from now on they are not found."""
         changed = set(connections)
-        # Before the terminals, so that a terminal that is being opened on the old link notices.
+        # Before the terminals: one that is being opened on the old link is not in the table yet, and finds its link
+        # retired when it is added (_keep).
         self._links.forget(changed)
         self._forget([terminal for terminal in self.all() if terminal.origin.connection in changed])
 
@@ -241,16 +243,16 @@ class Terminals:
             if self._closed:
                 raise Stopping("The daemon is shutting down.")
             running = [terminal.origin for terminal in self._terminals.values() if terminal.state == RUNNING]
-            held = [*((one.connection, one.holder) for one in running), *self._opening]
+            holders = [*((holder_of.connection, holder_of.holder) for holder_of in running), *self._opening]
             of_connection, in_all = self._limits.of_connection, self._limits.in_all
-            there = [one for where, one in held if where == connection]
+            there = [holder_of for where, holder_of in holders if where == connection]
             if len(there) >= of_connection:
-                raise TerminalLimit(f"The connection has {of_connection} terminals; close one of them first.")
+                raise TerminalLimit(f"The connection already has {of_connection} terminals; close one of them first.")
             if (why := refused(of_connection, holder, there)) is not None:
                 raise TerminalLimit(f"Of the connection's {of_connection} terminals {why}; close one of them first.")
-            if len(held) >= in_all:
-                raise TerminalLimit(f"{in_all} terminals are open; close one of them first.")
-            if (why := refused(in_all, holder, [one for _, one in held])) is not None:
+            if len(holders) >= in_all:
+                raise TerminalLimit(f"Too many open terminals ({in_all}); close one of them first.")
+            if (why := refused(in_all, holder, [holder_of for _, holder_of in holders])) is not None:
                 raise TerminalLimit(f"Of {in_all} terminals {why}; close one of them first.")
             self._opening.append((connection, holder))
         try:
@@ -295,7 +297,7 @@ class Terminals:
             self._streams.loop.after(TIDY_SECONDS, self._tidy_again)
 
     def _tidy(self) -> None:
-        """Close terminals that were unused for too long, and forget those that ended long ago."""
+        """Close terminals that were unused for too long, and forget terminals that ended long ago."""
         now = datetime.now(timezone.utc)
         with self._lock:
             ended = [terminal for terminal in self._terminals.values() if terminal.ended is not None]
@@ -402,7 +404,7 @@ def _set_state(
     except TimeoutError:
         raise ConnectTimeout(LATE) from None
     except (EOFError, OSError):
-        raise ShellStartFailed("The shell ended before it took the state of the session.") from None
+        raise ShellStartFailed("The shell ended before it read the session's directory and variables.") from None
 
 
 def _await(channel: Channel, ready: re.Pattern[bytes], deadline: Deadline) -> bytes:
@@ -412,8 +414,6 @@ def _await(channel: Channel, ready: re.Pattern[bytes], deadline: Deadline) -> by
         if deadline.passed:
             raise ConnectTimeout(LATE)
         if len(printed) > GREETING_BYTES:
-            raise ShellStartFailed(
-                "The start-up files of the shell print too much before the session's state could be sent."
-            )
+            raise ShellStartFailed("The shell's start-up files printed too much before the session's state was sent.")
         printed += channel.recv(deadline.left())[0]
     return printed[match.end() :]

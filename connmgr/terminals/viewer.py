@@ -8,6 +8,7 @@ from typing import Protocol
 from connmgr.errors import ConnmgrError
 from connmgr.pipes.clients import Client, Opening
 from connmgr.pipes.streams import Streams
+from connmgr.shares import give_way
 from connmgr.streams import frames
 from connmgr.streams.websocket import GOING_AWAY
 from connmgr.terminals.emulator.drawing import draw
@@ -54,6 +55,7 @@ class Viewer:
         self._output: TerminalOutput = terminal.output
         self._position = 0
         self._drawing = self._over = False
+        self._holder = opening.holder
         self._client = Client(streams.loop, opening, self)
         ended = opening.has_ended
         streams.add(self, on=connection, token=opening.token, holder=opening.holder, has_ended=ended)
@@ -107,8 +109,8 @@ class Viewer:
             self._streams.loop.work(self._draw)
 
     def _draw(self) -> None:
-        with self._output.look() as (screen, offset):
-            picture = draw(screen)
+        with self._streams.turn(self._holder), self._output.look() as (screen, offset):
+            picture = draw(screen, give_way)
         self._streams.loop.call(lambda: self._drawn(picture, offset))
 
     def _drawn(self, picture: bytes, offset: int) -> None:
@@ -124,7 +126,7 @@ class Viewer:
         if self._drawing or self._over or self.is_behind:
             return
         if self._position < self._output.start:
-            # A drawing made now would be outdated when there is room.
+            # A drawing of this moment would be outdated by the time there is room for it.
             if not self._client.is_full:
                 self.draw()
             return

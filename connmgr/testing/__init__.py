@@ -1,7 +1,7 @@
 """Test suites for connection types, and a type that needs no machine.
 
 A test class inherits :class:`ConnectionConformance`, or :class:`WrapperConformance` for a wrapper, and defines two
-fixtures: ``kind``, the connection type, and ``data``, valid data of a reachable far side. The far side needs
+fixtures: ``kind``, the connection type, and ``data``, valid data of a reachable remote host. The remote host needs
 ``/bin/sh``, ``cat``, ``head`` and ``sleep``. Unlike the rest of connmgr, this package needs pytest (the extra
 ``connmgr[testing]``).
 """

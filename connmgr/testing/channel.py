@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -80,6 +81,23 @@ class ChannelConformance:
         channel = start(f"head -c {len(EVERY_BYTE)}")
         channel.sendall(EVERY_BYTE, WAIT_SECONDS)
         assert finish(channel).stdout == EVERY_BYTE
+
+    def test_input_that_does_not_wait_arrives_whole_or_is_refused(self, start: Start) -> None:
+        # Sent in pieces and without a period, so that bytes which were written and not counted, and come again, differ.
+        data = b"".join(b"%d," % number for number in range(1000))
+        channel = start(f"head -c {len(data)}")
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < len(data):
+                sent += channel.send_now(data[sent : sent + 500])
+        if sent < len(data):
+            channel.sendall(data[sent:], WAIT_SECONDS)
+        assert finish(channel).stdout == data
+
+    def test_input_that_must_not_wait_is_refused_in_the_end_where_nobody_reads_it(self, start: Start) -> None:
+        channel = start(ENDLESS)
+        with pytest.raises(TimeoutError):
+            _write_now_without_end(channel)
 
     def test_large_input_arrives_whole(self, start: Start) -> None:
         channel = start(f'x=$(head -c {LARGE_BYTES}); echo "${{#x}}"')
@@ -318,7 +336,13 @@ def _is_readable(descriptor: int, timeout: float) -> bool:
     return bool(select.select([descriptor], [], [], timeout)[0])
 
 
+def _write_now_without_end(channel: Channel) -> None:
+    for _ in range(1 << 18):
+        assert channel.send_now(bytes(4096)) > 0, "nothing was written, and it does not say so"
+    pytest.fail("The channel accepted a gigabyte that nobody reads.")
+
+
 def _write_without_end(channel: Channel, timeout: float) -> None:
     for _ in range(1 << 10):
         channel.sendall(bytes(LARGE_BYTES), timeout)
-    pytest.fail("A gigabyte was taken that nobody reads.")
+    pytest.fail("The channel accepted a gigabyte that nobody reads.")

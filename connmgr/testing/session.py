@@ -56,7 +56,7 @@ class SessionConformance:
         assert bytes(session.exec(Command(b"cat", stdin=data), WAIT_SECONDS).stdout) == data
 
     def test_a_timeout_kills_the_command_and_the_shell_goes_on(self, session: Session) -> None:
-        # Needs /proc or ps on the far side, and a second channel that sees the shell's processes.
+        # Needs /proc or ps on the remote host, and a second channel that sees the shell's processes.
         with pytest.raises(CommandTimeout) as interruption:
             session.exec(Command(b"echo begun; sleep 120 | cat"), 1)
         assert bytes(interruption.value.stdout) == b"begun\n"

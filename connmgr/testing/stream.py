@@ -18,12 +18,12 @@ MESSAGE = bytes(range(256)) * 256
 class StreamConformance:
     """Checks :meth:`connmgr.plugin.Transport.open_tcp`; inherit it beside :class:`ConnectionConformance`.
 
-    The far side must reach a server of this machine: by default on its loopback address, otherwise on ``address``.
+    The remote host must reach a server of this machine: by default on its loopback address, otherwise on ``address``.
     """
 
     @pytest.fixture
     def address(self) -> str:
-        """This machine's address as the far side sees it."""
+        """This machine's address as the remote host sees it."""
         return "127.0.0.1"
 
     @pytest.fixture

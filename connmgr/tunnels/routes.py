@@ -28,7 +28,7 @@ PROGRAMS = ("python3", "bash", "socat", "nc")
 """Programs that can relay, the best first: they pass on more about the end of a stream."""
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:%-]{0,254}")
-"""Names and addresses that no program can mistake for an option or for more than a host."""
+"""Names and addresses that no program takes for an option, or for a host with further fields, as socat would."""
 
 _FIND = Source("connmgr.tunnels", "find_relay")
 _RELAY = Source("connmgr.tunnels", "relay")
@@ -68,7 +68,7 @@ class Route(NamedTuple):
         deadline = Deadline(DIAL_SECONDS)
         first = self.lease.link.first
         if not first.answers(deadline.within(PROBE_SECONDS).left()):
-            raise ShellLost("The far side does not respond.")
+            raise ShellLost("The remote host does not respond.")
         transport = self.lease.link.transport
         if self.relay is not None:
             return self.relay.dial(transport, host, port, deadline.left(LEAST_SECONDS))
@@ -93,8 +93,8 @@ def open_route(
 ) -> Route:
     """Open the route through ``connection`` within ``timeout`` seconds.
 
-    :raises connmgr.errors.TransportUnsupported: it carries no streams, and the host has no program for them.
-    :raises connmgr.errors.ConnmgrError: what leasing a link raises.
+    :raises connmgr.errors.TransportUnsupported: the link carries no streams, and the host has no program for them.
+    :raises connmgr.errors.ConnmgrError: the errors of leasing a link.
     """
     deadline = Deadline(timeout)
     lease = lease_live_link(links, connection, access, deadline)
@@ -120,10 +120,11 @@ class Relay:
     def dial(self, transport: Transport, host: str, port: int, timeout: float) -> Channel:
         """Start it for a connection to ``host:port``; the channel's exit status tells whether that failed.
 
-        :raises HostRefused: ``host`` is neither a name nor an address.
+        :raises HostRefused: ``host`` is not a name or an address.
         """
         if not _HOST.fullmatch(host):
-            raise HostRefused(f"{host!r} is neither the name nor the address of a host.")
+            raise HostRefused(f"{host!r} is not the name or address of a host.")
+        # The script is in the argv, so the standard streams carry nothing but the connection's bytes.
         argv = script_argv(_RELAY.text, [self.program, host, str(port)], own_locale=True)
         channel = transport.open_channel(argv, timeout=timeout)
         channel.expect_bulk()
@@ -133,30 +134,31 @@ class Relay:
 def find_relay(transport: Transport, timeout: float) -> Relay:
     """Return the first of :data:`PROGRAMS` that the remote host has.
 
-    :raises TransportUnsupported: it has none.
-    :raises connmgr.errors.OperationError: it could not be asked.
+    :raises TransportUnsupported: it has none of them.
+    :raises connmgr.errors.OperationError: no channel could be opened to look for them.
     """
     deadline = Deadline(timeout)
     channel = transport.open_channel(script_argv(_FIND.text, PROGRAMS, own_locale=True), timeout=timeout)
-    told = b""
+    output = b""
     try:
         while not deadline.passed:
-            told += channel.recv(min(READ_SECONDS, deadline.left()))[0]
+            output += channel.recv(min(READ_SECONDS, deadline.left()))[0]
     except EOFError:
         pass
     finally:
         channel.close()
-    lines = told.decode(errors="replace").split()
+    # Start-up files may have printed something before. "relay" as the last word is a line that was cut off.
+    lines = output.decode(errors="replace").split()
     if "relay" not in lines[:-1]:
         raise TransportUnsupported(
-            "The connection carries no TCP streams, and its machine has none of the programs that could: "
-            f"{', '.join(PROGRAMS)}. Install one there."
+            "The connection cannot carry TCP streams itself, and its machine has no program that can: install one of "
+            f"{', '.join(PROGRAMS)} there."
         )
     return Relay(lines[lines.index("relay") + 1])
 
 
 class RemotePort:
-    """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link lost.
+    """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link is lost.
 
     For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or with None and the
     error.

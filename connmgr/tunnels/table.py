@@ -7,11 +7,13 @@ import ipaddress
 import logging
 import os
 import threading
+import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from connmgr.errors import (
+    ConnectTimeout,
     ConnmgrError,
     IntegrityError,
     NotToggleable,
@@ -21,6 +23,7 @@ from connmgr.errors import (
     SecretLocked,
     Stopping,
     StreamLimit,
+    TokenRevoked,
 )
 from connmgr.fields import map_secrets
 from connmgr.links.table import LinkTable
@@ -36,6 +39,9 @@ from connmgr.vault import Connection, Vault
 from connmgr.vault.names import LOCAL
 
 MAX_TUNNELS = 1000
+TOKEN_FORWARDS = 100
+"""Most tunnels of one token that are not stored."""
+
 LOOK_SECONDS = 0.5
 """Interval of checks for lost links."""
 
@@ -50,7 +56,7 @@ logger = logging.getLogger("connmgr.tunnels")
 
 @dataclass(eq=False)
 class _Entry:
-    """A wanted tunnel or the error that prevents it, the access that opens its route, and the token it ends with."""
+    """A wanted tunnel, or the error that prevents it; the access that opens its route; the token with which it ends."""
 
     access: Access
     token: str | None
@@ -58,13 +64,15 @@ class _Entry:
     """The connection that it goes through."""
     tunnel: LiveTunnel | None = None
     failure: ConnmgrError | None = None
+    is_forward: bool = False
+    """Whether it is not stored: :meth:`Tunnels.forward` has opened it."""
 
     @property
     def status(self) -> TunnelStatus:
         if self.tunnel is not None:
             return self.tunnel.status
-        told = None if self.failure is None else (self.failure.code, self.failure.message)
-        return TunnelStatus(FAILED, last_error=told)
+        reason = None if self.failure is None else (self.failure.code, self.failure.message)
+        return TunnelStatus(FAILED, last_error=reason)
 
 
 class Tunnels:
@@ -75,7 +83,7 @@ class Tunnels:
 
     def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
         self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
-        # Not that of the streams, so that no terminal waits behind a download.
+        # A loop of its own beside that of the streams, so that no terminal waits behind a download.
         self._loop = Loop("tunnels")
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
@@ -86,7 +94,7 @@ class Tunnels:
     ) -> None:
         """Open the tunnel ``id``, and keep it open; return after the first attempt.
 
-        An unreachable far side is not an error. ``token`` is the id of the token with which the tunnel ends;
+        An unreachable remote host is not an error. ``token`` is the id of the token with which the tunnel ends;
         ``has_ended`` returns whether that token has become invalid.
         :raises NotToggleable: the connection is not a tunnel.
         :raises connmgr.errors.PortInUse: another program listens on its port.
@@ -94,10 +102,10 @@ class Tunnels:
         :raises ConnmgrError: it cannot be opened, and there will be no other attempt.
         """
         record = self._vault.connections.get(id)
-        entry, is_new = self._wanted(record, access, token)
+        entry, is_new = self._entry_for(record, access, token)
         tunnel = entry.tunnel
-        settled = is_new and tunnel is not None and tunnel.settled.wait(self._timeout)
-        failure = tunnel.failure if settled and tunnel is not None else None
+        attempted = is_new and tunnel is not None and tunnel.attempted.wait(self._timeout)
+        failure = tunnel.failure if attempted and tunnel is not None else None
         if failure is not None and isinstance(failure, (*FINAL, SecretLocked)):
             self._drop(id, entry)
             raise failure
@@ -108,6 +116,51 @@ class Tunnels:
         self._note(record, wanted=True, token=entry.token)
         if has_ended():
             self.stop(id)
+
+    def forward(
+        self,
+        via: str,
+        forward: Forward,
+        access: Access,
+        *,
+        listens_far: bool,
+        token: str | None = None,
+        has_ended: Callable[[], bool] = lambda: False,
+    ) -> tuple[str, tuple[str, int]]:
+        """Open a tunnel through the connection ``via`` that is not stored; return its id, and where it listens.
+
+        It is kept open until :meth:`cancel`, until ``via`` is changed or removed, or until the token has become
+        invalid.
+        :raises connmgr.errors.PortInUse: another program listens on its port.
+        :raises ConnmgrError: it cannot be opened now.
+        """
+        open_it = partial(open_route, self._links, via, forward, access, self._timeout, listens_far=listens_far)
+        with self._lock:
+            self._require_room()
+            if token is not None and sum(one.is_forward and one.token == token for one in self._entries.values()) >= (
+                TOKEN_FORWARDS
+            ):
+                raise StreamLimit(f"The token has {TOKEN_FORWARDS} forwards open; close one of them first.")
+            entry, id = _Entry(access, token, via, is_forward=True), str(uuid.uuid4())
+            listen = None if listens_far else partial(self._listen, forward)
+            tunnel = entry.tunnel = LiveTunnel(self._loop, open_it, listen, forward.to if listens_far else None)
+            self._entries[id] = entry
+        tunnel.begin()
+        self._look_on()
+        failure = tunnel.failure if tunnel.attempted.wait(2 * self._timeout) else ConnectTimeout("No link was opened.")
+        address = tunnel.status.address
+        if has_ended():
+            failure = TokenRevoked("The token is not valid any more.")
+        elif failure is None and address is None:
+            failure = Stopping("The tunnel was closed.")
+        if failure is not None or address is None:
+            self._end([id])
+            raise failure or Stopping("The tunnel was closed.")
+        return id, address
+
+    def cancel(self, ids: Collection[str]) -> None:
+        """Close tunnels that :meth:`forward` has opened; return when their ports and links are released."""
+        self._end(ids)
 
     def stop(self, id: str) -> None:
         """Close the tunnel ``id``; return when its port and its link are released.
@@ -134,11 +187,11 @@ class Tunnels:
         self._loop.work(self._resume)
 
     def unlocked(self, access: Access) -> None:
-        """Try again, with the owner's ``access``, tunnels of the owner that failed because of a locked secret."""
+        """Open again, with the owner's ``access``, the tunnels of the owner that failed because of a locked secret."""
         with self._lock:
-            # Those of tokens have the access of their tokens, and no more.
-            wanted = [one for one in self._entries.values() if one.token is None]
-            locked = [one for one in wanted if (one.status.last_error or ("",))[0] == "secret_locked"]
+            # Tunnels of tokens keep their token's access: unlocking the vault for the owner must not widen it.
+            owned = [entry for entry in self._entries.values() if entry.token is None]
+            locked = [entry for entry in owned if (entry.status.last_error or ("",))[0] == "secret_locked"]
             for entry in locked:
                 entry.access = access
         for entry in locked:
@@ -148,16 +201,18 @@ class Tunnels:
     def forget(self, connections: Collection[str], token: str | None = None) -> None:
         """Close the tunnels of removed or changed connections, and open those that still exist again.
 
-        After a change with a ``token`` only the tunnels that this token has toggled are opened again, because nobody
-        has asked for the others with their new data.
+        After a change by a ``token`` only the tunnels that this token has toggled are opened again: for the other
+        tunnels nobody has approved the new data.
         """
         with self._lock:
             concerned = {id: self._entries[id] for id in connections if id in self._entries}
+            changed = set(connections)
+            forwards = [id for id, entry in self._entries.items() if entry.is_forward and entry.via in changed]
         if token is not None:
             for record in self._stored(connections):
                 if record.cache.get(WANTED) and record.cache.get(BY_TOKEN) != token:
                     self._note(record, wanted=False, token=None)
-        self._end(concerned)
+        self._end([*concerned, *forwards])
         for id, entry in concerned.items():
             if token is None or entry.token == token:
                 self._loop.work(partial(self._restart, id, entry))
@@ -166,9 +221,9 @@ class Tunnels:
         """Close the tunnels that were toggled with tokens of these ids, ``through`` these connections or all."""
         with self._lock:
             toggled = [(id, entry) for id, entry in self._entries.items() if entry.token in tokens]
-            ending = [id for id, entry in toggled if through is None or entry.via in through]
-        for id in ending:
-            self._loop.work(partial(self._stop_quietly, id))
+            ending = [(id, entry) for id, entry in toggled if through is None or entry.via in through]
+        for id, entry in ending:
+            self._loop.work(partial(self._stop_quietly, id, entry))
 
     def close(self, timeout: float) -> None:
         """Close all tunnels within about ``timeout`` seconds; they stay wanted."""
@@ -177,29 +232,32 @@ class Tunnels:
         self._end(list(self._entries), timeout)
         self._loop.close(timeout)
 
-    def _wanted(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
+    def _entry_for(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
         """Return the entry of a tunnel, and whether it is new."""
         kind = self._kind(record)
         with self._lock:
             entry = self._entries.get(record.id)
             if entry is not None and entry.tunnel is not None and entry.status.state != FAILED:
-                # A tunnel that the owner wants too does not end with a token, nor with what the token may open.
+                # If the owner wants it too, the tunnel does not end with the token, and keeps the owner's access.
                 if entry.token is not None or token is None:
                     entry.access, entry.token = access, None if token is None else entry.token
                 entry.tunnel.try_now()
                 return entry, False
-            if self._closed:
-                raise Stopping("The daemon is stopping.")
-            if len(self._entries) >= MAX_TUNNELS:
-                raise StreamLimit(f"{MAX_TUNNELS} tunnels are open; close one of them first.")
+            self._require_room()
             entry = _Entry(access, token, str(record.data[kind.via or ""]))
-            entry.tunnel = self._made(kind, record, entry)
+            entry.tunnel = self._live_tunnel(kind, record, entry)
             self._entries[record.id] = entry
         entry.tunnel.begin()
         self._look_on()
         return entry, True
 
-    def _made(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
+    def _require_room(self) -> None:
+        if self._closed:
+            raise Stopping("The daemon is stopping.")
+        if len(self._entries) >= MAX_TUNNELS:
+            raise StreamLimit(f"Too many open tunnels ({MAX_TUNNELS:,}); close one first.")
+
+    def _live_tunnel(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
         forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
         via = str(record.data[kind.via or ""])
         if kind.listens_far:
@@ -214,7 +272,7 @@ class Tunnels:
         )
 
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
-        # The tunnel leads to the data that was checked, even if the row changes meanwhile.
+        # Compares with the digest of the row that was read, so a change since then cannot lead the tunnel elsewhere.
         self._vault.connections.carriers_of([via], record.dependency_digest)
         route = open_route(self._links, via, forward, entry.access, self._timeout, listens_far=kind.listens_far)
         self._vault.connections.touch(record.id, via)
@@ -224,14 +282,15 @@ class Tunnels:
         """Listen on the tunnel's port on this machine.
 
         :raises PortInUse: the port is taken.
-        :raises OperationError: the address is not this machine's, or nobody may listen on it.
+        :raises OperationError: the address is not an address of this machine.
+        :raises PermissionDenied: the daemon's user may not listen on the port.
         """
         host = "127.0.0.1" if forward.host == "localhost" else forward.host
         try:
             return PortListener(self._loop, host, forward.port, forward.to, enter)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"Another program listens on port {forward.port} of {host} already.") from error
+                raise PortInUse(f"Cannot listen on {host}:{forward.port}: another program listens there.") from error
             if error.errno == errno.EACCES:
                 raise PermissionDenied(f"The daemon's user may not listen on port {forward.port}.") from error
             reason = os.strerror(error.errno) if error.errno else "not an address of this machine"
@@ -240,7 +299,7 @@ class Tunnels:
     def _kind(self, record: Connection) -> TunnelType:
         kind = self._registry.get(record.type)
         if not isinstance(kind, TunnelType):
-            raise NotToggleable(f"A connection of type {record.type} is not a tunnel, and cannot be toggled.")
+            raise NotToggleable(f"Connections of type {record.type} are not tunnels, and cannot be toggled.")
         return kind
 
     def _note(self, record: Connection, *, wanted: bool, token: str | None) -> None:
@@ -260,43 +319,46 @@ class Tunnels:
         with self._lock:
             entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
         deadline = Deadline(timeout)
-        for done in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
-            done.wait(deadline.left())
+        for released in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
+            released.wait(deadline.left())
 
-    def _stop_quietly(self, id: str) -> None:
+    def _stop_quietly(self, id: str, entry: _Entry) -> None:
+        if entry.is_forward:
+            self._end([id])
+            return
         try:
             self.stop(id)
         except ConnmgrError as error:
-            logger.warning("That the tunnel %s is not wanted any more is not stored: %s", id, error.message)
+            logger.warning("The tunnel %s is closed, but the vault still lists it as wanted: %s", id, error.message)
             self._end([id])
 
     def _restart(self, id: str, entry: _Entry) -> None:
         try:
-            self._wanted(self._vault.connections.get(id), entry.access, entry.token)
+            self._entry_for(self._vault.connections.get(id), entry.access, entry.token)
         except ConnmgrError as error:
             logger.info("The tunnel %s is not opened again: %s", id, error.message)
 
     def _resume(self) -> None:
         try:
-            records = self._stored(one.id for one in self._vault.connections.listed())
+            records = self._stored(listed.id for listed in self._vault.connections.listed())
         except ConnmgrError as error:
-            logger.warning("No tunnel is opened, for the vault cannot be read: %s", error.message)
+            logger.warning("No tunnel is opened, because the vault cannot be read: %s", error.message)
             return
         for record in records:
             kind = self._kind(record)
             by_token = record.cache.get(BY_TOKEN) is not None
             if by_token and record.cache.get(WANTED):
-                # Tunnels end with their token, and nothing has checked whether the token is still valid.
+                # The token may have been revoked while the daemon was stopped, and nothing has checked it yet.
                 self._note(record, wanted=False, token=None)
             wanted = record.cache.get(WANTED) is True and not by_token
             if wanted or kind.forward(map_secrets(kind.schema(), record.data, lambda _: "")).auto_start:
                 self._begin_alone(record)
 
     def _begin_alone(self, record: Connection) -> None:
-        """Open a tunnel without a waiting request; an error is shown in its state."""
+        """Open a tunnel that no request waits for; its state shows an error."""
         access = Access()
         try:
-            self._wanted(record, access, None)
+            self._entry_for(record, access, None)
         except ConnmgrError as error:
             logger.warning("The tunnel %s is not opened: %s", "/".join(record.path), error.message)
             with self._lock:
@@ -306,9 +368,9 @@ class Tunnels:
         """Return the tunnels ``among`` the vault's connections, except those that were changed outside connmgr."""
         kinds = {entry.type.name for entry in self._registry if isinstance(entry.type, TunnelType)}
         named = set(among)
-        ids = [one.id for one in self._vault.connections.listed() if one.type in kinds and one.id in named]
-        found = self._vault.connections.each(ids).values() if ids else []
-        return [one for one in found if not isinstance(one, IntegrityError)]
+        ids = [listed.id for listed in self._vault.connections.listed() if listed.type in kinds and listed.id in named]
+        records = self._vault.connections.each(ids).values() if ids else []
+        return [record for record in records if not isinstance(record, IntegrityError)]
 
     def _look_on(self) -> None:
         with self._lock:

@@ -25,7 +25,7 @@ MAX_STREAMS = 2048
 """Most streams of one tunnel; further clients wait at its port."""
 
 MAX_DIALS = 32
-"""Most streams of one tunnel that are being opened at a time."""
+"""Most streams of one tunnel that are being opened at the same time."""
 
 LEAST_DELAY_SECONDS, MOST_DELAY_SECONDS = 1.0, 60.0
 """Bounds of the pause between attempts to open the route; after a loss the first attempt follows at once."""
@@ -39,7 +39,8 @@ FINAL = (
     errors.ConnectionCycle,
     errors.IntegrityError,
 )
-"""Errors without another attempt: it could lock an account or help an attacker, or a person must change something."""
+"""Errors after which nothing is tried again: another attempt could lock an account or help an attacker, or a person
+has to change something first."""
 
 
 STOPPED, CONNECTING, OPEN, RETRYING, FAILED = "stopped", "connecting", "open", "retrying", "failed"
@@ -68,7 +69,7 @@ class TunnelStatus:
 
 
 class LiveTunnel:
-    """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; each may be called once, in any thread.
+    """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; both may be called once each, in any thread.
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
     ``to`` is the destination of a tunnel from the remote host.
@@ -91,7 +92,7 @@ class LiveTunnel:
         self._retry: Timer | None = None
         self._attempting = self._stopped = False
         self._status = TunnelStatus(CONNECTING, since=_now())
-        self.settled = threading.Event()
+        self.attempted = threading.Event()
         """Set when the first attempt to open the route has ended, successful or not."""
         self.failure: ConnmgrError | None = None
         """The error of the last attempt to open the route, None if it succeeded."""
@@ -116,9 +117,9 @@ class LiveTunnel:
 
     def stop(self) -> threading.Event:
         """End the tunnel; return an event that is set when the port and the link are released."""
-        done = threading.Event()
-        self._loop.call(partial(self._stop, done))
-        return done
+        released = threading.Event()
+        self._loop.call(partial(self._stop, released))
+        return released
 
     def look(self) -> None:
         """Check whether the route is lost; called regularly in the loop's thread."""
@@ -134,7 +135,7 @@ class LiveTunnel:
             self._listener.open()
         self._attempt()
 
-    def _stop(self, done: threading.Event) -> None:
+    def _stop(self, released: threading.Event) -> None:
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()
@@ -143,8 +144,8 @@ class LiveTunnel:
         self._close_streams()
         self._become(STOPPED)
         route, self._route = self._route, None
-        self.settled.set()
-        self._loop.work(partial(_close_route, route, done))
+        self.attempted.set()
+        self._loop.work(partial(_close_route, route, released))
 
     # The route.
 
@@ -170,10 +171,12 @@ class LiveTunnel:
 
     def _opened(self, route: Route) -> None:
         self._attempting = False
-        self.settled.set()
+        self.attempted.set()
         if self._stopped:
             self._loop.work(route.close)
             return
+        # From here on `_dial` compares with this route: a stream that was dialled over the lost one is closed, because
+        # its link may already carry nothing.
         self._route, self.failure = route, None
         self._status = TunnelStatus(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
         if route.listener is not None:
@@ -182,7 +185,7 @@ class LiveTunnel:
 
     def _failed(self, error: ConnmgrError) -> None:
         self._attempting = False
-        told = (error.code, error.message)
+        reason = (error.code, error.message)
         if self._stopped:
             return
         self.failure = error
@@ -190,26 +193,30 @@ class LiveTunnel:
             if self._listener is not None:
                 self._listener.close()
             self._close_streams()
-            self._status = TunnelStatus(FAILED, since=_now(), retries=self._status.retries, last_error=told)
+            self._status = TunnelStatus(FAILED, since=_now(), retries=self._status.retries, last_error=reason)
         else:
             retries = self._status.retries + 1
             since = self._status.since if self._status.state == RETRYING else _now()
-            self._status = TunnelStatus(RETRYING, None, since, retries, last_error=told)
+            self._status = TunnelStatus(RETRYING, None, since, retries, last_error=reason)
             most = min(MOST_DELAY_SECONDS, LEAST_DELAY_SECONDS * 2 ** min(retries, 10))
+            # Random within the doubled bound: after an outage a hundred tunnels would otherwise log in to the same host
+            # at the same moments, and sshd refuses many logins at a time (MaxStartups).
             self._retry_after(LEAST_DELAY_SECONDS if self._waiting else random.uniform(LEAST_DELAY_SECONDS, most))  # noqa: S311
-        self.settled.set()
+        self.attempted.set()
 
     def _lost(self, error: ConnmgrError) -> None:
         """Open the route again, and reset the streams over the lost one."""
         route, self._route = self._route, None
         if route is None:
             return
+        # Retired before it is closed: other users may still have leases, and the next attempt must not lease this one.
         route.retire()
         self._loop.work(route.close)
+        # A reset and not an end: the clients would take a cut-off answer for a whole one.
         for stream in list(self._streams):
             stream.close(reset=True)
         self._status = TunnelStatus(RETRYING, since=_now(), last_error=(error.code, error.message))
-        # Randomly delayed, because other tunnels may have lost the same link.
+        # At a random moment, because other tunnels may have lost the same link and open it again too.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
 
     def _retry_after(self, seconds: float) -> None:
@@ -244,6 +251,7 @@ class LiveTunnel:
                 self._loop.work(partial(self._dial, self._route, client))
             else:
                 self._hold(client)
+        # Further clients wait in the kernel's queue of the port (listen(2)), where they cost the daemon nothing.
         if self._listener is not None and len(self._streams) + self._dialling + len(self._waiting) >= MAX_STREAMS:
             self._listener.shut()
 
@@ -254,8 +262,8 @@ class LiveTunnel:
         except ConnmgrError as error:
             self._loop.call(partial(self._not_dialled, route, client, error))
         except BaseException:
-            told = errors.InternalError("The stream could not be opened: see the log.")
-            self._loop.call(partial(self._not_dialled, route, client, told))
+            failure = errors.InternalError("The stream could not be opened: see the log.")
+            self._loop.call(partial(self._not_dialled, route, client, failure))
             raise
         else:
             self._loop.call(partial(self._dialled, route, client, stream))
@@ -266,7 +274,7 @@ class LiveTunnel:
         if lost and route is self._route:
             self._lost(error)
         if lost and not self._stopped:
-            # The client came while the route was being lost, and waits for the rest of its time.
+            # Nothing of the client's was sent, so it may wait for the next route, for the rest of its time.
             self._hold(client)
             self._serve()
             return
@@ -276,9 +284,9 @@ class LiveTunnel:
 
     def _dialled(self, route: Route, client: Accepted, stream: ByteStream | Channel) -> None:
         self._dialling -= 1
-        far = endpoint_of(self._loop, stream)
+        remote = endpoint_of(self._loop, stream)
         if self._stopped or route is not self._route:
-            far.close()
+            remote.close()
             if self._stopped:
                 self._turn_away(client)
             else:
@@ -289,23 +297,23 @@ class LiveTunnel:
         answer = client.answer(True)
         if answer and not client.endpoint.answer(answer):
             client.endpoint.close(reset=True)
-            far.close()
+            remote.close()
             return
-        self._join(client.endpoint, far, client.early, route)
+        self._join(client.endpoint, remote, client.early, route)
         self._serve()
 
-    def _join(self, near: Endpoint, far: Endpoint, early: bytes, route: Route) -> None:
-        begun = Splice(
-            near,
-            far,
+    def _join(self, client: Endpoint, remote: Endpoint, early: bytes, route: Route) -> None:
+        splice = Splice(
+            client,
+            remote,
             early=early,
             came=self._count_in,
             went=self._count_out,
             is_intact=lambda: route.intact,
             ended=self._ended,
         )
-        if not begun.closed:
-            self._streams[begun] = None
+        if not splice.closed:
+            self._streams[splice] = None
 
     def _count_in(self, size: int) -> None:
         self._bytes_in += size
@@ -315,6 +323,7 @@ class LiveTunnel:
 
     def _ended(self, stream: Splice) -> None:
         self._streams.pop(stream, None)
+        # A place is free again. `open` does nothing if the port was not shut.
         if self._listener is not None and not self._stopped and self._status.state != FAILED:
             self._listener.open()
 
@@ -325,10 +334,10 @@ class LiveTunnel:
             self._waiting_ends[client] = self._loop.after(HOLD_SECONDS, lambda: self._time_is_over(client))
 
     def _take_waiting(self) -> list[Accepted]:
-        """Return all waiting clients, which then wait no more; the time of each goes on."""
-        taken = list(self._waiting)
+        """Return all waiting clients and stop their waiting; their timers run on."""
+        clients = list(self._waiting)
         self._waiting.clear()
-        return taken
+        return clients
 
     def _release(self, client: Accepted) -> None:
         """End the wait of ``client``, and its time."""
@@ -337,7 +346,7 @@ class LiveTunnel:
             timer.cancel()
 
     def _time_is_over(self, client: Accepted) -> None:
-        # A client whose stream is being dialled gets its answer from that.
+        # If its stream is being dialled, the outcome of that answers the client.
         if client in self._waiting:
             self._turn_away(client)
 
@@ -366,12 +375,12 @@ class LiveTunnel:
         self._loop.work(stream.close)
 
 
-def _close_route(route: Route | None, done: threading.Event) -> None:
+def _close_route(route: Route | None, released: threading.Event) -> None:
     try:
         if route is not None:
             route.close()
     finally:
-        done.set()
+        released.set()
 
 
 def _now() -> datetime:

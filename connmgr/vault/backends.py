@@ -1,7 +1,7 @@
-"""The two databases that can hold a vault, side by side: a SQLite file for one daemon, PostgreSQL for those of a team.
+"""The two databases that can hold a vault, side by side: a SQLite file for one daemon, PostgreSQL for several.
 
-:func:`open_database` chooses by the URL. What the two do differently is the protocol
-:class:`connmgr.vault.database.Backend`; a statement that both understand is written once, elsewhere.
+:func:`open_database` chooses by the URL. The protocol :class:`connmgr.vault.database.Backend` has everything in which
+the two differ; a statement that both understand is written once, elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from connmgr.vault import schema
 from connmgr.vault.database import Backend, Database, Fault, Kind
 
 POOL_SIZE, SQLITE_POOL_OVERFLOW, POSTGRESQL_POOL_OVERFLOW, POOL_SECONDS = 8, 56, 24, 10.0
-"""Connections that stay open, those beyond them on either database, and the longest wait for one."""
+"""Connections that stay open, further connections on either database, and the longest wait for a connection."""
 
 
 def open_database(url: str) -> Database:
@@ -51,7 +51,7 @@ def open_database(url: str) -> Database:
     elif parsed.get_backend_name() == "postgresql":
         backend = PostgreSQL(parsed)
     else:
-        raise StartupError(f"A vault cannot be kept in {parsed.get_backend_name()}: only in SQLite or PostgreSQL.")
+        raise StartupError(f"A vault can be in SQLite or PostgreSQL, but not in {parsed.get_backend_name()}.")
     try:
         return Database(backend, backend.probe())
     except BaseException:
@@ -128,7 +128,7 @@ class SQLite:
             raise StartupError(f"The vault {self.path} cannot be read: {error.strerror}.") from error
 
     def prepare(self) -> None:
-        # SQLite gives its files beside this one the same mode.
+        # Created here with mode 0600, because SQLite would apply the umask; its -wal and -shm files get the same mode.
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -196,6 +196,8 @@ def inspect_file(path: Path) -> schema.StoredSchema:
     :raises StartupError: it is not a vault, or a newer one.
     """
     with closing(_connect_to_look(path)) as raw:
+        # SQLite quotes damaged names in what it says about them.
+        raw.text_factory = lambda text: str(text, errors="replace")
         problem = raw.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise sqlite3.DatabaseError(problem.splitlines()[-1])
@@ -255,6 +257,8 @@ class VaultLock:
         except OSError as error:
             raise StartupError(f"The lock file {path} cannot be opened: {error.strerror}.") from error
         try:
+            # flock(2) and not a lock of POSIX, which ends when any descriptor of the file is closed in the process. The
+            # kernel releases it with the process, so a killed daemon leaves nothing to clean up.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.pread(self._descriptor, HOLDER_BYTES, 0).decode("ascii", "replace").splitlines()
@@ -295,7 +299,7 @@ ANSWER_SECONDS = 15.0
 """A server that sends nothing for this long, not even a timeout of a statement, counts as lost."""
 
 MARK_SECONDS = 3600
-"""Age in seconds at which marks are deleted, because no client looks for them any more."""
+"""Age in seconds at which marks are deleted; no client looks for so old a mark."""
 
 RECYCLE_SECONDS = 1800
 

@@ -1,8 +1,8 @@
 """Backup and restore. A backup of either database is a vault on SQLite in one file.
 
-Beside the vault's tables it has two of its own: ``backup`` tells its format, its origin and what it leaves out, and
-``backup_file`` has the small files that connection types keep in the data directory, such as known_hosts. A restored
-vault has neither. Backups before format 1 have no such tables, and are restored all the same.
+Beside the vault's tables it has two of its own: ``backup`` has its format, its origin and the list of files that are
+left out; ``backup_file`` has the small files that connection types keep in the data directory, such as known_hosts. A
+restored vault has neither. Backups before format 1 lack these tables, and can be restored all the same.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COUNTED = {
     "approvals": "document WHERE kind = 'approval'",
     "jobs": "job",
 }
-"""Rows of the vault that people know, by what they are called."""
+"""The rows of the vault that a user knows, by the user's word for them."""
 
 _VAULT_ITSELF = ("vault.db", "vault.db-*", "lock")
 _LEFT_OUT = (
@@ -80,7 +80,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a backup has and what it does not have."""
+    """The contents of a backup, and the files that it leaves out."""
 
     format: int
     """0 for a backup without tables of its own."""
@@ -97,8 +97,9 @@ class Contents:
 def backup(database: Database, file: Path, directory: Path | None = None) -> Contents:
     """Write a snapshot of ``database`` into the new ``file``, mode 0600; readers and writers go on.
 
-    It has the files that connection types keep in the data ``directory`` too. It lacks the vault's key, without which
-    its secrets cannot be read, and what the returned contents list. ``file`` appears once it is complete and durable.
+    The backup also has the files that connection types keep in the data ``directory``. It lacks the vault's key,
+    without which its secrets cannot be read, and the files that ``left_out`` of the result lists. ``file`` appears once
+    it is complete and durable.
     :raises BackupFailed: ``file`` exists, or cannot be written.
     :raises VaultUnavailable: the database does not answer.
     """
@@ -110,13 +111,13 @@ def backup(database: Database, file: Path, directory: Path | None = None) -> Con
                 database.read(lambda tx: _copy_rows(tx, copy))
             finally:
                 copy.close()
-        _settle(temporary)
+        _merge_log(temporary)
         files, left_out = _survey(directory, {file.name, temporary.name}) if directory else ({}, [])
         return _describe(temporary, files, left_out)
 
 
 def restore(file: Path, directory: Path) -> tuple[Path, Contents]:
-    """Make the backup ``file`` the vault of the empty ``directory``; return the vault's path and what was restored.
+    """Make the backup ``file`` the vault of the empty ``directory``; return the vault's path and its contents.
 
     A missing directory is created, mode 0700. The caller puts the vault's key into it next.
     :raises BackupFailed: the directory is not empty, or the file is not a complete backup that this program can read;
@@ -179,6 +180,8 @@ def _failing(what: str) -> Iterator[None]:
         raise BackupFailed(f"{what}: {error.orig if isinstance(error, DBAPIError) else error}.") from error
     except StartupError as error:
         raise BackupFailed(f"{what}: {error.message}") from error
+    except UnicodeDecodeError as error:
+        raise BackupFailed(f"{what}: it is damaged.") from error
 
 
 @contextlib.contextmanager
@@ -212,6 +215,8 @@ def _copy_pages(tx: sa.Connection, to: Path) -> bool:
         return False
     source: Any = tx.connection.dbapi_connection
     with closing(sqlite3.connect(to)) as target:
+        # All pages in one step, within the caller's read transaction: one snapshot, and with a write-ahead log nobody
+        # waits for it (https://sqlite.org/backup.html).
         source.backup(target)
     return True
 
@@ -241,8 +246,8 @@ def _copy_rows(source: sa.Connection, target: Database) -> None:
     target.write(work)
 
 
-def _settle(file: Path) -> None:
-    """Merge the vault's log into its file."""
+def _merge_log(file: Path) -> None:
+    # Leaving the mode WAL writes the log into the file and removes it, so that the backup is one file.
     with closing(sqlite3.connect(file)) as raw:
         raw.execute("PRAGMA journal_mode = DELETE")
 
@@ -270,7 +275,7 @@ def _examine(file: Path) -> None:
 
 
 def _survey(directory: Path, own: Collection[str]) -> tuple[dict[str, bytes], list[LeftOut]]:
-    """Return the files of the data directory that a backup has, and what it leaves out; ``own`` are its own names."""
+    """Return the files of the data directory for a backup, and the files to leave out; ``own`` are its own names."""
     files: dict[str, bytes] = {}
     left_out: dict[str, LeftOut] = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
@@ -298,7 +303,7 @@ def _survey(directory: Path, own: Collection[str]) -> tuple[dict[str, bytes], li
 
 def _why_not(name: str, content: bytes) -> str:
     """Return why a file of the data directory is not part of a backup, ``""`` if it is."""
-    if name.startswith(".") or "/" in name:
+    if name.startswith(".") or "/" in name or "\0" in name:
         return "it is a hidden file"
     if len(content) > MAX_FILE_BYTES:
         return f"it has more than {MAX_FILE_BYTES >> 20} MiB"
@@ -348,9 +353,10 @@ def _describe(file: Path, files: Mapping[str, bytes], left_out: Sequence[LeftOut
 def _taken_out(file: Path) -> Contents:
     """Return the contents of a backup, and remove its own tables from ``file``.
 
-    :raises BackupFailed: a newer connmgr wrote it, or a file in it has a name that no connection type gives.
+    :raises BackupFailed: a newer connmgr wrote it, a file in it has a name that no connection type gives, or its own
+        tables are damaged.
     """
-    with closing(sqlite3.connect(file)) as raw, raw:
+    with _readable(), closing(sqlite3.connect(file)) as raw, raw:
         numbers, tables = _numbers(raw), _tables(raw)
         if _ABOUT not in tables:
             return Contents(0, None, None, numbers, {}, [])
@@ -362,13 +368,30 @@ def _taken_out(file: Path) -> Contents:
             )
         files = dict(raw.execute(f"SELECT name, content FROM {_FILES}"))  # noqa: S608 - a constant
         for name, content in files.items():
+            if not (isinstance(name, str) and isinstance(content, bytes)):
+                raise TypeError("not a file")
             reserved = (*_VAULT_ITSELF, *(pattern for _, pattern, _ in _LEFT_OUT))
             if _why_not(name, content) or any(fnmatch(name, pattern) for pattern in reserved):
                 raise BackupFailed(f"The backup has a file {name!r} that does not belong into one.")
         for table in (_ABOUT, _FILES):
             raw.execute(f"DROP TABLE {table}")
-    left_out = [LeftOut(item["name"], item["reason"], item["files"]) for item in description["leftOut"]]
-    return Contents(description["format"], description["created"], description["version"], numbers, files, left_out)
+        left_out = [_left_out(item) for item in description["leftOut"]]
+        created, version = str(description["created"]), str(description["version"])
+        return Contents(int(description["format"]), created, version, numbers, files, left_out)
+
+
+def _left_out(item: Mapping[str, Any]) -> LeftOut:
+    sizes = {str(name): int(size) for name, size in item["files"].items()}
+    return LeftOut(str(item["name"]), str(item["reason"]), sizes)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Raise BackupFailed in place of what damaged tables of a backup lead to."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BackupFailed("The backup is damaged: its description of itself cannot be read.") from error
 
 
 def _tables(raw: sqlite3.Connection) -> set[str]:

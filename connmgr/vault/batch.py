@@ -46,13 +46,13 @@ class Content(Protocol):
 
 @dataclass(frozen=True)
 class Addition:
-    """A connection to add, unless an equivalent one is stored; those after it may refer to its ``id``."""
+    """A connection to add, unless an equivalent one is stored. Later additions may refer to its ``id``."""
 
     name: str
     type: str
     content: Content
     category: Path | None = None
-    """None means that of the connection above it, or else the default one."""
+    """None means the category of the connection that it runs in, or else the default category."""
 
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -69,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Batch:
-    """The changes; before them, missing ``categories`` and those that the changes name are created."""
+    """The changes of one request. Missing categories, of ``categories`` and of the changes, are created first."""
 
     categories: Sequence[Path] = ()
     additions: Sequence[Addition] = ()
@@ -79,16 +79,16 @@ class Batch:
     def paths(self) -> Iterable[Path]:
         """Yield the paths of all categories that it needs."""
         yield from self.categories
-        yield from (one.category for one in self.additions if one.category is not None)
-        yield from (one.category for one in self.changes if one.category is not None)
+        yield from (item.category for item in self.additions if item.category is not None)
+        yield from (item.category for item in self.changes if item.category is not None)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The changes made: ``added`` has for each addition the id, and whether it is new, not that of an equivalent."""
+    """The result of a batch: ``added`` has for each addition the connection's id, and whether the connection is new."""
 
     categories: Mapping[Path, str]
-    """The categories that the batch names, and those above them."""
+    """The categories that the batch names, and their ancestors."""
 
     made: Mapping[Path, str]
     """The missing categories among them, which were created."""

@@ -70,9 +70,10 @@ class Categories:
         return self._database.read(lambda tx: self._existing(tx, paths))
 
     def ensure_within(self, tx: sa.Connection, paths: Iterable[Path]) -> tuple[dict[Path, str], dict[Path, str]]:
-        """Return the ids of ``paths``, and of those created for them, within a larger change; paths lack the root.
+        """Create the missing categories of ``paths``, within a larger change; paths lack the root.
 
-        Missing categories above them are created too. Names with the same form in a path count as the same.
+        Return the ids of all, and of the new ones, which may be ancestors. Names with the same form in a path count as
+        the same.
         """
         every = dict.fromkeys(path[:depth] for path in paths for depth in range(len(path) + 1))
         existing = self._existing(tx, [(), *every])

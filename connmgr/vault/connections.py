@@ -215,9 +215,9 @@ class Connections:
         permits: Permission = without_access,
         token: str | None = None,
     ) -> list[str]:
-        """Change the given fields of a connection, and the paths of those below it; its type stays.
+        """Change the given fields of a connection, and the paths of the connections below it; its type stays.
 
-        A new ``category`` also becomes that of the connections below it which shared the old one; return their ids.
+        Connections below it that were in the same category move with it to a new ``category``; return their ids.
 
         ``data`` requires its ``fingerprint``, and ``references`` the ``parent``. ``permits`` is called with the secrets
         of each connection above it whose dependency digest changes, because they are tied to the new one; with the
@@ -270,13 +270,13 @@ class Connections:
         return self._database.read(lambda tx: carriers(tx, [*own, *bases]))
 
     def hold(self, id: str) -> None:
-        """Keep what is only in memory of the connection ``id`` until :meth:`leave`: a link to it is being opened."""
+        """Keep the connection ``id`` and its password until :meth:`leave`, if they are only in memory: a link opens."""
         if elevation_of(id) is not None:
             self.sudo_passwords.hold(id)
         self.temporary.hold(base_of(id), id)
 
     def leave(self, id: str) -> None:
-        """Let go of what :meth:`hold` has kept."""
+        """End :meth:`hold`: the last link to the connection is closed."""
         if elevation_of(id) is not None:
             self.sudo_passwords.leave(id)
         self.temporary.leave(base_of(id), id)
@@ -284,7 +284,7 @@ class Connections:
     def give_sudo_password(
         self, elevation: Elevation, sealed: Mapping[str, Any], *, same: Callable[[Mapping[str, Any]], bool]
     ) -> None:
-        """Keep a password for an elevated connection in memory, while what it runs over is what it is now.
+        """Keep a password for an elevated connection in memory, until a connection that it runs over changes.
 
         A password of the same holder for which ``same`` returns True stays as it is.
         """

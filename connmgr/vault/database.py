@@ -132,6 +132,8 @@ class Database:
             nothing was stored, unless the message says that this is unknown.
         """
         deadline = time.monotonic() + timeout
+        # Queued here and not in the database: SQLite's busy handler polls and is not fair, and on PostgreSQL each
+        # waiting writer would hold a connection of the pool.
         if not self._writing.acquire(timeout=timeout):
             raise VaultUnavailable("Other changes to the vault take too long; try again.")
         try:
@@ -186,6 +188,8 @@ class Database:
                 return result
         except (DBAPIError, PoolTimeout) as error:
             repeat = self._repeat(error)
+            # The connection broke between COMMIT and its answer: the server may or may not have committed. Only the
+            # mark tells; repeating the change blindly could make it twice.
             unanswered = committing and mark is not None and repeat.fault.kind is Kind.LOST
             if unanswered and mark is not None and self._committed(mark, deadline):
                 return result
@@ -201,7 +205,7 @@ class Database:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         raise VaultUnavailable(
-            "The database was lost during a change: check whether the change is stored before you repeat it."
+            "The link to the database broke during a change: check whether the change is stored before you repeat it."
         )
 
     def _repeat(self, error: DBAPIError | PoolTimeout) -> _Repeat:

@@ -42,7 +42,7 @@ def load(tx: sa.Connection, key: VaultKey, targets: Iterable[str]) -> dict[str, 
     """Return the rows ``targets`` and all that they run over.
 
     :raises UnknownConnection: one does not exist.
-    :raises IntegrityError: one, or what it runs over, was changed outside of connmgr.
+    :raises IntegrityError: one of them was changed outside of connmgr.
     """
     ids = carriers(tx, targets)
     rows, over = connection_rows.by_id(tx, ids), targets_of(tx, ids)
@@ -87,7 +87,7 @@ def rebound_dependents(tx: sa.Connection, key: VaultKey, before: Row, after: Row
 
 
 def bind_all(tx: sa.Connection, key: VaultKey) -> None:
-    """Bind every connection of a vault with an older schema to those that it runs over, and authenticate it.
+    """Bind every connection of a vault with an older schema to the connections below it, and authenticate it.
 
     Rows that were changed outside of connmgr stay refused.
     """

@@ -120,7 +120,7 @@ class Documents:
             tx.execute(table.update().where(*of_this).values(self._row(change(before))))
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Remove documents; missing ones are no error."""
+        """Remove documents; a missing document is not an error."""
         of_these = (table.c.kind == self._kind, table.c.id.in_(list(ids)))
         self._database.write(lambda tx: tx.execute(table.delete().where(*of_these)))
 

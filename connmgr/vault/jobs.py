@@ -89,10 +89,11 @@ class StoredJobs:
     def require_room(
         self, connection: str, *, most_of_connection: int, most: int, token: str | None = None, starting: int = 0
     ) -> int:
-        """Return how many more jobs may be started on a connection; raise :class:`JobLimit` if none may.
+        """Return how many more jobs may be started on a connection; raise :class:`JobLimit` if the number is 0.
 
-        ``most`` limits those under way in the whole vault. For a ``token`` it is also raised if it or all tokens have
-        their share (:mod:`connmgr.shares`), with ``starting`` more that may not be stored yet.
+        ``most`` limits the jobs under way in the whole vault. A ``token`` gets the error, too, if it or all tokens
+        together have their share (:mod:`connmgr.shares`); ``starting`` further jobs, which may not be stored yet, count
+        as theirs.
         """
         bound = {"connection": base_of(connection), "token": token}
         counted: tuple[int, ...] = tuple(self._database.read(lambda tx: tx.execute(_COUNTS, bound).one()))
@@ -140,10 +141,10 @@ class StoredJobs:
             raise UnknownJob(id)
         return _stored(row)
 
-    def set_state(self, id: str, state: str, exit_code: int | None = None) -> None:
-        """Record a job's state, unless its end is recorded already."""
+    def set_state(self, id: str, state: str, exit_code: int | None = None) -> bool:
+        """Record a job's state, unless its end is recorded already; return whether it was recorded."""
         seen = {"job": id, "now": state, "code": exit_code, "at": now() if state in ENDED else None}
-        self._database.write(lambda tx: tx.execute(_SET_STATE, seen))
+        return self._database.write(lambda tx: tx.execute(_SET_STATE, seen).rowcount > 0)
 
     def find(self, filter: JobFilter) -> list[StoredJob]:
         """Return the jobs that match ``filter``, oldest first."""

@@ -79,7 +79,7 @@ class Elevation(NamedTuple):
 
 
 def elevation_of(id: str) -> Elevation | None:
-    """Return what the connection ``id`` is derived from; None for one that is not elevated."""
+    """Return the parts of the id of an elevated connection; None for any other connection."""
     parts = id.split(ELEVATION_SEPARATOR, 2) if ELEVATION_SEPARATOR in id else []
     return Elevation(*parts) if len(parts) == 3 and all(parts) else None
 
@@ -91,7 +91,7 @@ def base_of(id: str) -> str:
 
 
 def with_elevation(base: str, elevation: str) -> str:
-    """Return the id of a connection by its parts: that of the one below, and the rest, which may be empty."""
+    """Return the id of a connection from the id of the connection below and the rest, which may be empty."""
     return f"{base}{ELEVATION_SEPARATOR}{elevation}" if elevation else base
 
 

@@ -81,6 +81,8 @@ def _macs(key: VaultKey, principals: dict[str, Principal]) -> dict[str, bytes]:
 
 
 def _mac_of_all(key: VaultKey, macs: dict[str, bytes], format: int = FORMAT) -> bytes:
+    # Sorted, because a table has no order. The rows' own codes cannot show that a row was removed, or that an older one
+    # was put back with its valid code: this one can.
     return key.principal_mac(struct.pack("<BI", format, len(macs)) + b"".join(sorted(macs.values())))
 
 

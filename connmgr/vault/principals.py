@@ -87,11 +87,11 @@ class RemovedUser:
     readable: list[str]
     """Those with secrets that the user could open, and therefore may know: they must be changed where they are used."""
     resealed: list[str]
-    """Those with secrets that only the user could open, and that were sealed anew."""
+    """The connections with secrets that only the user could open, and that were sealed anew."""
     heir: str | None
     """The principal that can open these now; None if there are none."""
     lost: list[str]
-    """Those with secrets that nobody can open any more."""
+    """The connections with secrets that nobody can open now."""
 
 
 class Principals:
@@ -134,7 +134,7 @@ class Principals:
     def unseal(self, encrypted: Mapping[str, Any], access: Access) -> str:
         """Open a sealed secret.
 
-        :raises SecretLocked: ``access`` has none of its principals; ``details["principals"]`` lists those that could.
+        :raises SecretLocked: ``access`` has none of its principals; ``details["principals"]`` lists the principals.
         :raises IntegrityError: a byte of it was changed, or it belongs to another vault.
         """
         by_name = self._load()
@@ -175,9 +175,9 @@ class Principals:
     def entitled(
         self, secrets: Collection[Mapping[str, Any]], access: Access, refusal: Callable[[], str | None]
     ) -> Access:
-        """Return the access that may open all of ``secrets`` for a link: ``access``, or else what is lent to it.
+        """Return the access that may open all of ``secrets`` for a link: ``access``, or else a loan to it.
 
-        ``refusal`` returns why a loan is not used for this link, or None; it is called only where one would be.
+        ``refusal`` returns why a loan must not be used for this link, or None; it is called only before such a use.
         :raises SecretLocked, IntegrityError: as :meth:`unseal`; the message says who can lend to a token.
         """
         # Called where a link is opened or shared, and nowhere else: so no other code can use a lent secret.
@@ -216,11 +216,11 @@ class Principals:
             raise InvalidRequest("The vault has no users: a token can use its secrets without a loan.")
         user = _unlocked_user(by_name, access)
         if user is None:
-            raise VaultLocked("Only who has unlocked a vault user can lend: `connmgr vault unlock USER` first.")
+            raise VaultLocked("Lending needs an unlocked vault user: run `connmgr vault unlock USER` first.")
         return user
 
     def permit(self, secrets: Collection[Mapping[str, Any]], access: Access) -> None:
-        """Check that ``access`` may open each of ``secrets``, except those that nobody can open.
+        """Check that ``access`` may open each of ``secrets``, except secrets that nobody can open.
 
         :raises SecretLocked: as :meth:`unseal`.
         """
@@ -299,10 +299,11 @@ class Principals:
         force: bool = False,
         guesser: Guesser = _OWNER,
     ) -> RemovedUser:
-        """Remove a user. Secrets that nobody else can open are sealed anew, if the user's key is at hand.
+        """Remove a user. Secrets that nobody else can open are sealed anew, which needs the user's key.
 
-        It is if ``access`` has unlocked the user, or with the user's ``passphrase``, which also permits the removal
-        by itself. They are sealed to the user that ``access`` has unlocked, or to ``vault`` if that is the removed one.
+        The key is there if ``access`` has unlocked the user, or with the user's ``passphrase``, which is also enough
+        for the removal. The secrets are sealed to the user that ``access`` has unlocked, or to ``vault`` if that user
+        is being removed.
         :raises VaultLocked: users exist, ``access`` has unlocked none, and there is no ``passphrase``.
         :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises UnknownUser: no user has this name.
@@ -463,7 +464,7 @@ def _require_unlocked(by_name: Mapping[str, Principal], access: Access) -> None:
 def _entitled_principal(sealed: SealedSecret, by_name: Mapping[str, Principal], access: Access) -> Principal:
     """Return the principal by which ``access`` may open a secret; the unlocked user is preferred to ``vault``.
 
-    :raises SecretLocked: there is none; ``details["principals"]`` lists those that could open it.
+    :raises SecretLocked: there is none; ``details["principals"]`` lists the principals that could open it.
     """
     user = _unlocked_user(by_name, access)
     if user is not None and user.name in sealed.recipients and sealed.recipients[user.name][0] == user.key_id:
@@ -484,7 +485,10 @@ def _locked_error(sealed: SealedSecret, by_name: Mapping[str, Principal]) -> Sec
     principals = _principals_that_open(sealed, by_name)
     if not principals:
         names = ", ".join(sealed.recipients)
-        return SecretLocked(f"Nobody can open this secret any more; it was sealed to {names}.", principals=[])
+        return SecretLocked(
+            f"Nobody can open this secret: it was sealed to {names}, and those users were removed. Store it again.",
+            principals=[],
+        )
     users = "any user" if VAULT in principals else " or ".join(principals)
     return SecretLocked(
         f"The secret is locked, and sealed to {', '.join(principals)}: unlock {users} first.",
@@ -495,7 +499,7 @@ def _locked_error(sealed: SealedSecret, by_name: Mapping[str, Principal]) -> Sec
 def _connections_sealed_to(
     tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
 ) -> tuple[list[str], list[str]]:
-    """Return the ids of connections with secrets sealed to ``user``; and of those whose secrets no other can open."""
+    """Return the ids of connections with secrets sealed to ``user``, and of those that nobody else can open."""
     holding = (
         sa.select(connection.c.id, connection.c.data)
         .where(connection.c.data.contains("encryptedToken"))
@@ -532,7 +536,7 @@ def _affected_and_lost(
 
 
 def _connections_in(tx: sa.Connection, ids: Iterable[str]) -> list[str]:
-    """Return ``ids`` each once, with the connections in a category in its place; that of an empty one stays."""
+    """Return ``ids``, each once, with each category replaced by the connections in it, unless it is empty."""
     connections: dict[str, None] = {}
     for id in ids:
         inside = sa.select(connection.c.id).where(connection.c.category == id).order_by(connection.c.id)

@@ -145,7 +145,7 @@ commit_mark = sa.Table(
     sa.Column("made", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
 )
 
-# Jobs; their output is on the far side. The states are those of connmgr.jobs.state; the last four are final.
+# Jobs; their output is on the remote host. The states are those of connmgr.jobs.state; the last four are final.
 job = sa.Table(
     "job",
     metadata,
@@ -239,6 +239,8 @@ def upgrade(connection: sa.Connection, to: str = REVISIONS[-1]) -> str | None:
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
 
+    # Without alembic's command line and its env.py, which would open a connection of its own: the upgrade must be in
+    # the caller's transaction.
     scripts = ScriptDirectory(str(Path(__file__).with_name("migrations")))
     steps = scripts._upgrade_revs
     environment = EnvironmentContext(Config(), scripts, fn=lambda revision, _: steps(to, revision))

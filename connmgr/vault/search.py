@@ -28,7 +28,8 @@ from connmgr.vault.schema import connection as connection_table
 Value = TypeVar("Value")
 
 MAX_INDEXED_PATH_BYTES = 1000
-"""Longest path in PostgreSQL's index of short paths, made by the migration 0005."""
+"""Longest path in PostgreSQL's index of short paths, made by the migration 0005. An entry of a B-tree has at most a
+third of a page, 2,704 bytes, and a longer path could not be stored at all."""
 
 MAX_GLOBS = 200
 """Above this number of GLOBs per filter, SQLite only narrows the search and Python decides."""
@@ -225,7 +226,7 @@ def _liked(
     if sets is None or is_mixed(alternative):
         bounds.append(path.regexp_match(regex_of(alternative)))
     else:
-        bounds += [_in_set(path, *one) for one in sets]
+        bounds += [_in_set(path, *placed) for placed in sets]
     return sa.and_(*bounds)
 
 
@@ -241,6 +242,7 @@ def _scanned(tx: sa.Connection, column: sa.Column[Value]) -> sa.ColumnElement[Va
     """Return ``column`` hidden from SQLite's choice of index: the index with all columns of a search is better."""
     if tx.dialect.name == "postgresql":
         return column
+    # A term with a unary plus is not used with an index (https://sqlite.org/optoverview.html).
     return sa.UnaryExpression(column, operator=custom_op("+"))
 
 
@@ -251,21 +253,23 @@ def _among(tx: sa.Connection, column: sa.ColumnElement[str], values: list[str]) 
         from sqlalchemy.dialects import postgresql
 
         return column == sa.any_(sa.literal(values, postgresql.ARRAY(sa.Text)))
+    # One parameter each, because their number is limited: 65,535 in PostgreSQL's protocol, 32,766 in SQLite 3.32, and
+    # 999 before.
     return column.in_(sa.select(sa.func.json_each(json.dumps(values)).table_valued("value").c.value))
 
 
 def _ids(tx: sa.Connection, table: sa.Table, conditions: Iterable[sa.ColumnElement[bool] | None]) -> list[str]:
-    given = _given(conditions)
+    applied = _given(conditions)
     if tx.dialect.name != "postgresql":
-        return _split(tx.scalar(_joined(sa.func.group_concat, table, table.c.path, given)))
+        return _split(tx.scalar(_joined(sa.func.group_concat, table, table.c.path, applied)))
     join, path = sa.func.string_agg, table.c.path.collate("C")
     if table is connection_table:
         # Tried first; the same answer says whether that was all, because a round trip costs more than most searches.
-        short = _joined(join, table, path, [*given, sa.not_(_LONG)])
+        short = _joined(join, table, path, [*applied, sa.not_(_LONG)])
         joined, any_long = tx.execute(short.add_columns(_ANY_LONG.scalar_subquery())).one()
         if not any_long:
             return _split(joined)
-    return _split(tx.scalar(_joined(join, table, path, given)))
+    return _split(tx.scalar(_joined(join, table, path, applied)))
 
 
 def _joined(
@@ -311,8 +315,8 @@ def paths_of(database: Database, kind: str, ids: Iterable[str]) -> dict[str, str
 def globs_of(alternative: Alternative, deepest: int) -> Iterator[tuple[int | None, str]]:
     """Yield patterns of SQLite's GLOB that together match exactly ``alternative``, for paths down to ``deepest``.
 
-    Each comes with the number of segments that a path must have, or None for any number. GLOB's wildcards cross
-    separators, but not in a path with no more separators than the pattern.
+    Each comes with the number of segments that a path must have, or None for any number. GLOB's wildcards match
+    separators too, but cannot do so in a path with as many separators as the pattern.
     """
     if is_impossible(alternative):
         return

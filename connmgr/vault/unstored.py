@@ -1,9 +1,9 @@
 """Connections without a row: temporary ones, which are kept in memory, and elevated ones, which are derived.
 
-Nothing of an elevated connection is stored. Its id has all that it is derived from: the connection that it runs over,
-the user, and who asked for it, so that nobody uses the root shell that somebody else's password has opened. The
-password that sudo asks for is a document of the vault, of the connection below or of a category above that one; or it
-was given with a request, and is then kept in memory, sealed, while the elevated connection is in use.
+Nothing of an elevated connection is stored. It is derived from its id: the connection that it runs over, the user, and
+the holder, which is the caller that requested it, so that nobody uses the root shell that another caller's password has
+opened. The password for sudo is a document of the vault, for the connection below or for a category above that one. A
+password that came with a request is kept in memory, sealed, while the elevated connection is in use.
 """
 
 from __future__ import annotations
@@ -189,11 +189,10 @@ class SudoPassword(NamedTuple):
 
 
 @dataclass
-class _Given:
+class _SudoPasswordInMemory:
     """A sealed password, and the time until which it is kept; None while a link that uses it is open.
 
-    It serves only while the connection that it was given for leads where it led then: ``digest`` is that of what it
-    runs over.
+    It is used only while the connections below are unchanged: ``digest`` is their digest of that time.
     """
 
     sealed: Mapping[str, Any]
@@ -217,7 +216,7 @@ class SudoPasswords:
         self._key = key
         self._documents = Documents(database, key, SUDO_PASSWORD)
         self._lock = threading.Lock()
-        self._given: dict[str, _Given] = {}
+        self._given: dict[str, _SudoPasswordInMemory] = {}
         self._used: set[str] = set()
 
     def store(self, of: str, sealed: Mapping[str, Any] | None) -> None:
@@ -231,7 +230,7 @@ class SudoPasswords:
             self._documents.change(before.id, lambda one: replace(one, body={"sealed": dict(sealed)}))
 
     def stored(self, connection: str | None, category: str) -> SudoPassword | None:
-        """Return the password of ``connection``, else that of the nearest of ``category`` and those above it."""
+        """Return the password of ``connection``, or else of the nearest category, from ``category`` upwards."""
         for of in (*([connection] if connection else []), *self._upwards(category)):
             password = self._documents.by_key(of)
             if password is not None:
@@ -259,7 +258,8 @@ class SudoPasswords:
     ) -> None:
         """Keep a password for the elevated connection ``id`` in memory; the :func:`same` one stays as it is.
 
-        ``digest`` is that of what it runs over. If there are too many, one of the holder with the most is forgotten.
+        ``digest`` is the digest of the connections below. If there are too many passwords, one of the holder with the
+        most is forgotten.
         """
         with self._lock:
             self._given = {other: entry for other, entry in self._given.items() if not entry.is_over}
@@ -270,7 +270,9 @@ class SudoPasswords:
             if entry is None and len(self._given) >= MAX_GIVEN and unused:
                 holders = Counter(map(_holder_of, unused))
                 del self._given[next(one for one in unused if holders[_holder_of(one)] == max(holders.values()))]
-            self._given[id] = _Given(sealed, digest, None if id in self._used else time.monotonic() + UNUSED_SECONDS)
+            self._given[id] = _SudoPasswordInMemory(
+                sealed, digest, None if id in self._used else time.monotonic() + UNUSED_SECONDS
+            )
 
     def given(self, id: str, digest: str) -> Mapping[str, Any] | None:
         """Return the password that was given for the elevated connection ``id`` over this ``digest``, if it is kept."""
@@ -279,14 +281,14 @@ class SudoPasswords:
             return None if entry is None or entry.is_over or entry.digest != digest else entry.sealed
 
     def hold(self, id: str) -> None:
-        """Keep what was given for ``id`` until :meth:`leave`, because a link is being opened."""
+        """Keep the password for ``id`` until :meth:`leave`, because a link is being opened."""
         with self._lock:
             self._used.add(id)
             if id in self._given and not self._given[id].is_over:
                 self._given[id].until = None
 
     def leave(self, id: str) -> None:
-        """Keep what was given for ``id`` for :data:`UNUSED_SECONDS`, because it has no link left."""
+        """Keep the password for ``id`` for :data:`UNUSED_SECONDS`, because its last link is closed."""
         with self._lock:
             self._used.discard(id)
             if id in self._given and not self._given[id].is_over:

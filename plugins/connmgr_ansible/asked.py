@@ -29,7 +29,7 @@ def answered(
         for kind, content in pipe.events():
             pipe.taken(len(content) if kind in (DATA, STDERR) else 0)
             (stderr if kind == STDERR else stdout).extend(content if kind in (DATA, STDERR) else b"")
-        since = [bytes(told[max(0, at) :]) for told, at in zip((stdout, stderr), answered_at, strict=True)]
+        since = [bytes(output[max(0, at) :]) for output, at in zip((stdout, stderr), answered_at, strict=True)]
         if any(map(become.check_password_prompt, since)):
             if answered_at != (-1, -1):
                 raise AnsibleError(f"Incorrect {become.name} password")
@@ -50,4 +50,4 @@ def _wait(pipe: Pipe, deadline: float, name: str) -> None:
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLIN)
     if not pipe.has_received and not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        raise AnsibleConnectionFailure(f"{name} neither asked for its password nor ran the command in time.")
+        raise AnsibleConnectionFailure(f"{name} did not ask for its password or run the command in time.")

@@ -15,7 +15,7 @@ from ansible.plugins.connection import ConnectionBase
 
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.kept_session import KeptSession, connect
-from connmgr.client.retry import Retry
+from connmgr.client.repeat import Retry
 from connmgr.client.slots import Slot, is_slot
 
 PROGRAM = "ansible"
@@ -44,19 +44,19 @@ class Connection(ConnectionBase):
 
     def _connect(self) -> Connection:
         if not self._connected:
-            with _told():
-                self._client, self._id = self._reached()
+            with _errors_as_ansible():
+                self._client, self._id = self._find()
             # Otherwise Ansible would look for the home directory of a user who is not the connection's.
             self._play_context.remote_user = None
             try:
                 self._slot = Slot(PROGRAM, self._id)
             except OSError as error:
                 self._client.close()
-                raise AnsibleConnectionFailure(f"The lock of a shell cannot be had: {error}") from error
+                raise AnsibleConnectionFailure(f"No shell can be locked for the task: {error}") from error
             self._connected = True
         return self
 
-    def _reached(self) -> tuple[Client, str]:
+    def _find(self) -> tuple[Client, str]:
         """Return a client, and the uuid of the connection that the host means."""
         token_file = self.get_option("connmgr_token_file")
         client = connect(PROGRAM, COMMAND_SECONDS + 60, Path(constants.DEFAULT_LOCAL_TMP), token_file=token_file)
@@ -70,7 +70,7 @@ class Connection(ConnectionBase):
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         self._display.vvv(f"EXEC {cmd}", host=self._host)
         become = self.become if sudoable else None
-        with _told():
+        with _errors_as_ansible():
             if become and (become.expect_prompt() or become.require_tty):
                 code, stdout, stderr = self._run_asked(cmd, in_data)
             else:
@@ -78,10 +78,10 @@ class Connection(ConnectionBase):
         if not (become and become.success):
             return code, stdout, stderr
         if not become.check_success(stdout) and code:
-            for told in (stderr, stdout):
-                if become.check_incorrect_password(told):
+            for output in (stderr, stdout):
+                if become.check_incorrect_password(output):
                     raise AnsibleError(f"Incorrect {become.name} password")
-                if become.check_missing_password(told):
+                if become.check_missing_password(output):
                     raise AnsibleError(f"Missing {become.name} password")
         return code, _after(become.success.encode(), stdout), stderr
 
@@ -115,7 +115,7 @@ class Connection(ConnectionBase):
             source = Path(in_path).open("rb")  # noqa: SIM115
         except FileNotFoundError as error:
             raise AnsibleFileNotFound(f"file or module does not exist: {in_path}") from error
-        with source, _told():
+        with source, _errors_as_ansible():
             self._client.shell.ensure(self._id, session=self._slot.session)
             self._client.fs.upload(self._id, source, out_path, session=self._slot.session)
 
@@ -123,7 +123,7 @@ class Connection(ConnectionBase):
         """Write a file of the host to this machine."""
         super().fetch_file(in_path, out_path)
         self._display.vvv(f"FETCH {in_path} TO {out_path}", host=self._host)
-        with _told():
+        with _errors_as_ansible():
             self._client.shell.ensure(self._id, session=self._slot.session)
             mode = self._client.fs.stat(self._id, in_path, session=self._slot.session).mode
             with self._client.fs.open(self._id, in_path, session=self._slot.session) as content:
@@ -143,16 +143,16 @@ class Connection(ConnectionBase):
     def reset(self) -> None:
         """End the shells of tasks, so that the next task logs in, unless other shells keep the login open."""
         self.close()
-        with _told():
-            client, id = self._reached()
+        with _errors_as_ansible():
+            client, id = self._find()
             with client:
                 sessions = {shell.status.session for shell in client.shell.list(id) if shell.status.connection == id}
                 ours = {name for name in sessions if is_slot(PROGRAM, name)}
                 for name in ours:
                     _stop(client, id, name)
         if sessions - ours:
-            kept = "The connection's other shells keep the login open; `connmgr disconnect` ends them."
-            self._display.warning(f"{self._host}: {kept}")
+            warning = "The connection's other shells keep the login open; `connmgr disconnect` ends them."
+            self._display.warning(f"{self._host}: {warning}")
 
     @property
     def _host(self) -> str:
@@ -160,7 +160,7 @@ class Connection(ConnectionBase):
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_as_ansible() -> Iterator[None]:
     """Raise the client's errors as Ansible's: one of :data:`OF_FILES` fails the task, others the host."""
     try:
         yield
@@ -189,5 +189,5 @@ def _stop(client: Client, connection: str, session: str | None) -> None:
 
 
 def _after(mark: bytes, output: bytes) -> bytes:
-    """Return what follows the line with ``mark``."""
+    """Return the output after the line with ``mark``."""
     return re.sub(rb"\A.*?" + re.escape(mark) + rb"\r?\n?", b"", output, count=1, flags=re.DOTALL)

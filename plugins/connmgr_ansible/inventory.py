@@ -40,40 +40,42 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         self._read_config_data(path)
         try:
             with connect(PROGRAM, ANSWER_SECONDS, token_file=self.get_option("token_file")) as client:
-                found = self._chosen(client)
+                connections = self._chosen(client)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error
-        told = telling(found)
-        for one in found:
-            if TEMPLATE.search(qualified(one)):
-                self.display.warning(f"Left out, since its name would be a template: {one.id}")
+        hosts = telling(connections)
+        for connection in connections:
+            if TEMPLATE.search(qualified(connection)):
+                self.display.warning(
+                    f"Left out, because Ansible would evaluate its name as a template: {connection.id}"
+                )
                 continue
-            self._add(one, told[one.id])
+            self._add(connection, hosts[connection.id])
 
     def _chosen(self, client: Client) -> list[Name]:
-        found: dict[str, Name] = {}
+        connections: dict[str, Name] = {}
         for category, kind in product(self.get_option("categories"), self.get_option("types")):
             within = client.connection.choose(category=category, type=kind, usage=SHELL)
-            found.update((one.id, one) for one in within)
+            connections.update((connection.id, connection) for connection in within)
         # Each name is looked up in the whole vault: a name that others share stays ambiguous, and an unknown one fails.
-        named = {one.id for one in client.connection.choose(*self.get_option("names"), usage=SHELL)}
-        found = {id: one for id, one in found.items() if id in named}
-        return sorted(found.values(), key=lambda one: (one.category, one.name))
+        named = {connection.id for connection in client.connection.choose(*self.get_option("names"), usage=SHELL)}
+        connections = {id: connection for id, connection in connections.items() if id in named}
+        return sorted(connections.values(), key=lambda connection: (connection.category, connection.name))
 
-    def _add(self, one: Name, host: str) -> None:
+    def _add(self, connection: Name, host: str) -> None:
         self.inventory.add_host(host)
         variables = {
             "ansible_connection": self.connection.transport,
-            "connmgr_connection": one.id,
-            "connmgr_name": one.path,
-            "connmgr_category": "/".join(one.category),
-            "connmgr_type": one.type,
+            "connmgr_connection": connection.id,
+            "connmgr_name": connection.path,
+            "connmgr_category": "/".join(connection.category),
+            "connmgr_type": connection.type,
         }
         for variable, value in variables.items():
             self.inventory.set_variable(host, variable, value)
         parent = None
-        for depth in range(1, len(one.category) + 1):
-            group = self.inventory.add_group(self._sanitize_group_name("_".join(one.category[:depth])))
+        for depth in range(1, len(connection.category) + 1):
+            group = self.inventory.add_group(self._sanitize_group_name("_".join(connection.category[:depth])))
             if parent is not None:
                 self.inventory.add_child(parent, group)
             parent = group

@@ -30,7 +30,7 @@ _INSIDE: Sequence[Reason] = (
     reason(
         r"is not running|container state improper|is paused|can only create exec sessions on running",
         ShellStartFailed,
-        "Nothing can be run in {}: it is stopped or paused. Start it first.",
+        "No program can run in {}: it is stopped or paused. Start it first.",
     ),
     NO_SHELL,
     reason(
@@ -55,14 +55,14 @@ _DOCKER: Sequence[Reason] = (
     reason(
         r"context .{0,100}(?:not found|does not exist)",
         RuntimeUnreachable,
-        "Docker has no such `context` there: `docker context ls`.",
+        "Docker there has no such `context`: `docker context ls` lists the contexts.",
     ),
 )
 _PODMAN: Sequence[Reason] = (
     reason(
         r"(?:cannot|unable to) connect to podman|connection .{0,100}not found|not (?:a )?valid .{0,20}dest",
         RuntimeUnreachable,
-        "Podman reaches no such `context` there: `podman system connection list` has those that it knows.",
+        "Podman there has no such `context`: `podman system connection list` lists the contexts.",
     ),
     reason(
         r"newuidmap|cannot set up namespace|no subuid|insufficient uids|cannot clone|runtime director",
@@ -76,14 +76,14 @@ _PODMAN: Sequence[Reason] = (
 class EngineHostSchema(HostSchema):
     """The fields of a host of containers."""
 
-    context = optional("Which daemon is meant, by the name that the program knows; its default otherwise.")
+    context = optional("The name of the program's context, that is of a daemon; the program's default otherwise.")
 
 
 class EngineSchema(InsideSchema):
     """The fields of a container."""
 
     containerName = required("The container's name or id.")
-    context = optional("Which daemon has it, by the name that the program knows; its default otherwise.")
+    context = optional("The name of the program's context, that is of the daemon; the program's default otherwise.")
 
 
 class Docker(Switched, Logged):
@@ -175,7 +175,7 @@ _CLUSTER: Sequence[Reason] = (
     reason(
         r"context .{0,100}does not exist|context was not found",
         RuntimeUnreachable,
-        "kubectl knows no such `context` there: `kubectl config get-contexts` has those that it knows.",
+        "kubectl there has no such `context`: `kubectl config get-contexts` lists the contexts.",
     ),
     reason(
         r"connection refused|unable to connect to the server|was refused|no such host|i/o timeout|no configuration",
@@ -202,7 +202,7 @@ class ClusterSchema(HostSchema):
         validate=printable,
         metadata={"description": "The context of kubectl's configuration there; the current one otherwise."},
     )
-    namespace = optional("The namespace; without it all of a cluster, and for a pod that of the context.")
+    namespace = optional("The namespace. Default: for a cluster all namespaces, for a pod the context's.")
 
 
 class PodSchema(ClusterSchema):
@@ -226,6 +226,7 @@ class Kubernetes(Runtime, Logged):
         "container": "nginx",
     }
     program = "kubectl"
+    # kubectl exec prints this line on stderr after the program's own output, whatever its status was other than 0.
     last_line = b"command terminated with exit code "
     reasons = (
         reason(r"container .{0,200} is not valid for pod|container not found", ShellStartFailed, "There is no {}."),
@@ -233,7 +234,7 @@ class Kubernetes(Runtime, Logged):
         reason(
             r"completed pod|current phase is|not running|unable to upgrade connection: container",
             ShellStartFailed,
-            "Nothing can be run in {}: it does not run.",
+            "No program can run in {}: it is not running.",
         ),
         *_CLUSTER,
         NO_SHELL,
@@ -289,5 +290,5 @@ def _containers(pod: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[
 
 def kubectl(data: Mapping[str, Any]) -> list[str]:
     """Return the words that start kubectl for the cluster and the namespace that ``data`` names."""
-    given = [f"--{key}={data[key]}" for key in ("context", "namespace") if data.get(key)]
-    return ["env", "kubectl", *given]
+    chosen_options = [f"--{key}={data[key]}" for key in ("context", "namespace") if data.get(key)]
+    return ["env", "kubectl", *chosen_options]

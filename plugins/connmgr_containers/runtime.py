@@ -57,7 +57,7 @@ def instance(value: str) -> None:
 def printable(value: str) -> None:
     """Raise ValidationError if ``value`` has characters that are not printable, such as a newline."""
     if not value.isprintable():
-        raise ValidationError("Not printable characters alone.")
+        raise ValidationError("Has characters that are not printable.")
 
 
 def absolute(value: str) -> None:
@@ -114,7 +114,7 @@ NO_SHELL = reason(
     r"[\"'`]?/bin/sh[\"'`]?:? .{0,80}(?:no such file|not found)|(?:no such file|not found).{0,40}/bin/sh|"
     r"failed to run command [^ ]{0,9}/bin/sh",
     NoShellInside,
-    "There is no /bin/sh in {}: no shell can be opened. A job with an `argv` runs all the same.",
+    "There is no /bin/sh in {}, so no shell can be opened. A job with an `argv` can run there.",
 )
 
 
@@ -204,7 +204,7 @@ class Host(Wrapper):
         try:
             return list(self.parse(data, *listings))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise RuntimeUnreachable(f"{self.program} lists what it has in a form that is not known.") from error
+            raise RuntimeUnreachable(f"{self.program} printed a list of an unknown format.") from error
 
     @abstractmethod
     def listing(self, data: Mapping[str, Any]) -> Sequence[Sequence[str]]:
@@ -236,7 +236,7 @@ def explained(program: str, reasons: Sequence[Reason], printed: str, place: str,
     for each in (missing, *reasons):
         if each.pattern.search(printed):
             return each.error(each.message.format(place))
-    said = printed[-PRINTED_CHARACTERS:] or f"{program} ended without a word"
+    said = printed[-PRINTED_CHARACTERS:] or f"{program} ended without a message"
     return ShellStartFailed(f"{failure}: {said}")
 
 
@@ -287,10 +287,10 @@ def spelled(argv: Sequence[str]) -> list[str]:
     if not odd:
         return list(argv)
     # A shell drops newlines from the end of a command's output; the dot keeps those of the word.
-    made = "".join(f"w{number}=$(printf '{_octal(word)}.');" for number, word in odd.items())
+    assignments = "".join(f"w{number}=$(printf '{_octal(word)}.');" for number, word in odd.items())
     words = (f'"${{w{number}%.}}"' if number in odd else f'"${{{number}}}"' for number in range(1, len(argv) + 1))
-    given = ("" if number in odd else word for number, word in enumerate(argv, 1))
-    return ["/bin/sh", "-c", f"{made}exec {' '.join(words)}", "sh", *given]
+    plain = ("" if number in odd else word for number, word in enumerate(argv, 1))
+    return ["/bin/sh", "-c", f"{assignments}exec {' '.join(words)}", "sh", *plain]
 
 
 def _is_text(word: str) -> bool:

@@ -117,7 +117,7 @@ class Nspawn(Switched, Logged):
     example: ClassVar[Mapping[str, Any]] = {"host": LOCAL_MACHINE, "containerName": "debian"}
     program = "nsenter"
     reasons = (
-        reason(r"no such machine runs", ShellStartFailed, "{} is not running: `machinectl list` has those that are."),
+        reason(r"no such machine runs", ShellStartFailed, "{} is not running: `machinectl list` lists running ones."),
         reason(r"permission denied|not permitted", RuntimeUnreachable, _NEEDS_ROOT),
         NO_SHELL,
     )

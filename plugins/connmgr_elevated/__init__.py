@@ -98,9 +98,11 @@ class ShellEnvironment(Wrapper):
     def _elevation(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:
         user, silent = data["user"], data.get("password") is None
         if data["method"] == "sudo":
+            # Of two % sudo prints one (sudo(8), -p). Without a password, -n makes sudo fail instead of waiting for one.
             return ["sudo", *(["-n"] if silent else ["-S", "-p", f"%%{prompt}"]), "-H", "-u", user, "--", *argv]
         if data["method"] == "doas":
             return ["doas", *(["-n"] if silent else []), "-u", user, *argv]
+        # `exec`, so that the program and not a shell between gets the signals and the end of input.
         return ["su", user, "-c", shlex.join(["exec", *argv])]
 
     def needs_pty(self, data: Mapping[str, Any]) -> bool:
@@ -128,14 +130,14 @@ class ShellEnvironment(Wrapper):
             raise _wants_password(data["method"])
         if _CONTROL.search(password):
             raise AuthFailed(
-                f"The password has control characters, which cannot be typed at {data['method']}'s prompt: "
-                "store another one."
+                f"The stored password has control characters, which cannot be typed at {data['method']}'s prompt: "
+                "store another password."
             )
         return password
 
     def _check(self, step: int, method: str) -> None:
         if step == 1:
-            raise ElevationFailed(f"{method} wants the password to be changed first; it has expired.")
+            raise ElevationFailed(f"{method}: the password has expired. Change it there, and store the new password.")
         if step == 2:
             raise _refused(method)
 

@@ -79,6 +79,7 @@ class LocalChannel(Channel):
             if self._closing.is_set() or not self._open_streams:
                 raise EOFError
             if self.merged and timeout <= 0:
+                # Its descriptor does not block, so poll() would be one more system call.
                 stdout = self._read_terminal()
                 if not (stdout or self._open_streams):
                     raise EOFError
@@ -106,6 +107,19 @@ class LocalChannel(Channel):
                     self._widen(self._stdin)
                     self._await_room(deadline)
 
+    def send_now(self, data: bytes) -> int:
+        # Only a thread that closes the channel may hold the lock.
+        if not self._writing.acquire(blocking=False):
+            raise BrokenPipeError
+        try:
+            if self._closing.is_set() or self._stdin < 0:
+                raise BrokenPipeError
+            return os.write(self._stdin, data)
+        except BlockingIOError:
+            raise TimeoutError("The process takes no more data.") from None
+        finally:
+            self._writing.release()
+
     def shutdown_write(self) -> None:
         with self._writing:
             if self._closing.is_set() or self._stdin < 0:
@@ -114,11 +128,13 @@ class LocalChannel(Channel):
                 os.close(self._stdin)
                 self._stdin = -1
             else:
+                # A terminal cannot be closed in one direction. In canonical mode ^D is the end of input at the start of
+                # a line (POSIX.1-2017, 11.1.9).
                 os.write(self._stdin, b"\x04")
 
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:
-            raise TransportUnsupported("This process has no terminal whose size could be set.")
+            raise TransportUnsupported("This process has no terminal, so its size cannot be set.")
         with self._reading:
             if self._closing.is_set():
                 raise BrokenPipeError
@@ -160,7 +176,7 @@ class LocalChannel(Channel):
         return data
 
     def _read_terminal(self) -> bytes:
-        """Return what the terminal has. While it is read, the kernel moves on what its program has written."""
+        """Return the terminal's output. While it is read, the kernel passes on more of what the program has written."""
         pieces: list[bytes] = []
         size = 0
         with contextlib.suppress(BlockingIOError):
@@ -169,7 +185,7 @@ class LocalChannel(Channel):
                     data = os.read(self._stdout, TERMINAL_READ_BYTES)
                 except BlockingIOError:
                     raise
-                except OSError:  # EIO: the last process has closed the terminal
+                except OSError:  # EIO on Linux when the last process has closed the terminal; macOS returns nothing
                     data = b""
                 if not data:
                     self._is_over(self._stdout)
@@ -190,7 +206,7 @@ class LocalChannel(Channel):
             return
         self._narrow.discard(descriptor)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            # The system limits a user's memory in pipes.
+            # Linux limits a user's memory in pipes (pipe(7), pipe-user-pages-soft).
             with contextlib.suppress(PermissionError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, WIDE_PIPE_BYTES)
 
@@ -221,6 +237,7 @@ def _start_on_pipes(
         theirs_in, stdin = _pipe(theirs, ours)
         stdout, theirs_out = _pipe(ours, theirs)
         stderr, theirs_err = _pipe(ours, theirs)
+        # Only our end: O_NONBLOCK belongs to the open file, and the two ends of a pipe are two (pipe(2)).
         os.set_blocking(stdin, False)
         process = subprocess.Popen(  # noqa: S603 - running what it is told is what this type is for
             argv,

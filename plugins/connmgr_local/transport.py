@@ -43,13 +43,13 @@ class LocalTransport(Transport):
         except OSError as error:
             raise HostRefused(f"{host} port {port}: {error.strerror or error}.") from error
         except UnicodeError as error:
-            raise HostRefused(f"{host!r} is neither the name nor the address of a host.") from error
+            raise HostRefused(f"{host!r} is not the name or address of a host.") from error
 
     def listen_tcp(self, host: str, port: int, *, timeout: float) -> LocalListener:
         try:
             return LocalListener(socket.create_server((host, port), family=_family(host)))
         except OSError as error:
-            raise OperationError(f"Nobody can listen on {host} port {port} here: {error.strerror or error}.") from error
+            raise OperationError(f"Cannot listen on {host} port {port} here: {error.strerror or error}.") from error
 
     def close(self) -> None:
         with self._lock:

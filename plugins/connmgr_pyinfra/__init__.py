@@ -32,7 +32,7 @@ SHELL = "shell"
 """The ``usage`` of connections that run commands."""
 
 OTHER_USERS = ("_sudo", "_doas", "_dzdo", "_su_user")
-"""The arguments that run commands as another user, and the prefixes of those that say how."""
+"""The arguments that run commands as another user, and the prefixes of the arguments that go with them."""
 
 NAMED_USERS = ("_su_user", "_sudo_user", "_doas_user", "_dzdo_user")
 """The arguments that name that user; without them it is root."""
@@ -54,23 +54,23 @@ class ConnmgrConnector(BaseConnector):
 
     @staticmethod
     def make_names_data(name: str | None = None) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        """Yield the hosts whose connections ``name`` means, a name or a pattern; all without it.
+        """Yield the hosts of the connections that match ``name``, a name or a pattern; without it all hosts.
 
-        :raises InventoryError: it means none, or is the name of several, or the daemon cannot be asked.
+        :raises InventoryError: nothing matches, the name is ambiguous, or the daemon does not answer.
         """
         if name is not None and not name:
-            raise InventoryError("@connmgr/ names no connection; @connmgr alone means all of them.")
+            raise InventoryError("@connmgr/ needs a name after the slash; @connmgr alone means all connections.")
         try:
             with connect(PROGRAM, COMMAND_SECONDS) as client:
-                found = client.connection.choose("*" if name is None else name, usage=SHELL)
+                connections = client.connection.choose("*" if name is None else name, usage=SHELL)
         except ClientError as error:
             raise InventoryError(error.message) from error
-        if not found:
-            raise InventoryError("There is no connection that runs commands. `connmgr ls` lists all.")
-        told = telling(found)
-        for one in found:
-            groups = ["_".join(one.category[:depth]) for depth in range(1, len(one.category) + 1)]
-            yield f"@connmgr/{told[one.id]}", {"connmgr_connection": one.id}, ["@connmgr", *groups]
+        if not connections:
+            raise InventoryError("No connection can run commands; `connmgr ls` lists all connections.")
+        hosts = telling(connections)
+        for connection in connections:
+            groups = ["_".join(connection.category[:depth]) for depth in range(1, len(connection.category) + 1)]
+            yield f"@connmgr/{hosts[connection.id]}", {"connmgr_connection": connection.id}, ["@connmgr", *groups]
 
     def connect(self) -> None:
         """Start a shell, unless one is open since the last run."""
@@ -108,7 +108,7 @@ class ConnmgrConnector(BaseConnector):
             unix = make_unix_command_for_host(self.state, self.host, command, **arguments)
             if print_input:
                 self._print(f">>> {unix}")
-            with self._told(), self._stream(unix.get_raw_value(), given, timeout) as stream:
+            with self._errors_as_pyinfra(), self._stream(unix.get_raw_value(), given, timeout) as stream:
                 lines = list(self._lines(stream, print_output=print_output))
             assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
             return stream.exit_code, CommandOutput(lines)
@@ -124,19 +124,19 @@ class ConnmgrConnector(BaseConnector):
 
     def _lines(self, stream: Stream, *, print_output: bool) -> Iterator[OutputLine]:
         """Yield each line when it is complete, and the rest at the end."""
-        held = {"stdout": b"", "stderr": b""}
+        incomplete = {"stdout": b"", "stderr": b""}
 
-        def told(name: str, line: bytes) -> OutputLine:
+        def output_line(name: str, line: bytes) -> OutputLine:
             text = line.decode(errors="replace")
             if print_output:
                 self._print(text)
             return OutputLine(name, text)
 
         for piece in stream:
-            for name, came in zip(held, piece, strict=True):
-                *lines, held[name] = (held[name] + came).split(b"\n")
-                yield from [told(name, line) for line in lines]
-        yield from [told(name, line) for name, line in held.items() if line]
+            for name, data in zip(incomplete, piece, strict=True):
+                *lines, incomplete[name] = (incomplete[name] + data).split(b"\n")
+                yield from [output_line(name, line) for line in lines]
+        yield from [output_line(name, line) for name, line in incomplete.items() if line]
 
     def _print(self, line: str) -> None:
         # click removes the prefix's colours where the output is not a terminal.
@@ -155,18 +155,18 @@ class ConnmgrConnector(BaseConnector):
         if not any(map(arguments.get, OTHER_USERS)):
             self._upload(filename_or_io, remote_filename)
             return True
-        shown = {"print_output": print_output, "print_input": print_input}
+        printing = {"print_output": print_output, "print_input": print_input}
         between = remote_temp_filename or self.host.get_temp_filename(remote_filename)
         own = {name: value for name, value in arguments.items() if not name.startswith(OTHER_USERS)}
         own.pop("_chdir", None)
         self._upload(filename_or_io, between)
         try:
             other = next((arguments[name] for name in NAMED_USERS if arguments.get(name)), None)
-            if other and not self._succeeds("setfacl", "-m", f"u:{other}:r", between, **shown, **own):
+            if other and not self._succeeds("setfacl", "-m", f"u:{other}:r", between, **printing, **own):
                 return False
-            return self._succeeds("cp", between, remote_filename, **shown, **arguments)
+            return self._succeeds("cp", between, remote_filename, **printing, **arguments)
         finally:
-            self._succeeds("rm", "-f", between, **shown, **own)
+            self._succeeds("rm", "-f", between, **printing, **own)
 
     def get_file(
         self,
@@ -181,16 +181,16 @@ class ConnmgrConnector(BaseConnector):
         if not any(map(arguments.get, OTHER_USERS)):
             self._download(remote_filename, filename_or_io)
             return True
-        shown = {"print_output": print_output, "print_input": print_input}
+        printing = {"print_output": print_output, "print_input": print_input}
         between = remote_temp_filename or self.host.get_temp_filename(remote_filename)
         try:
-            if not self._succeeds("cp", remote_filename, between, **shown, **arguments):
+            if not self._succeeds("cp", remote_filename, between, **printing, **arguments):
                 return False
-            if not self._succeeds("chmod", "+r", between, **shown, **arguments):
+            if not self._succeeds("chmod", "+r", between, **printing, **arguments):
                 return False
             self._download(between, filename_or_io)
         finally:
-            self._succeeds("rm", "-f", between, **shown, **arguments)
+            self._succeeds("rm", "-f", between, **printing, **arguments)
         return True
 
     def _succeeds(self, *words: str, **more: Any) -> bool:
@@ -198,17 +198,17 @@ class ConnmgrConnector(BaseConnector):
         return succeeded
 
     def _upload(self, source: Any, path: str) -> None:
-        with get_file_io(source) as opened, self._told():
+        with get_file_io(source) as opened, self._errors_as_pyinfra():
             content = opened.read().encode() if isinstance(opened, io.TextIOBase) else opened
             self._client.fs.upload(self._id, content, path, session=self._slot.session)
 
     def _download(self, path: str, target: Any) -> None:
-        with get_file_io(target, "wb") as opened, self._told():
+        with get_file_io(target, "wb") as opened, self._errors_as_pyinfra():
             self._client.fs.download(self._id, path, opened, session=self._slot.session)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Raise the client's errors as those that pyinfra expects of a connector."""
+    def _errors_as_pyinfra(self) -> Iterator[None]:
+        """Raise the client's errors in the classes that pyinfra expects of a connector."""
         try:
             yield
         except ClientError as error:

@@ -1,7 +1,7 @@
 """The connection type ``ssh``: machines reached over SSH, directly, through ProxyJump or another connection.
 
 Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``transport`` connects,
-``packets`` seals what is sent, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``login`` logs in with
+``packets`` encrypts messages, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``login`` logs in with
 ``keys`` or an ``agent``, and ``channels`` carry processes and TCP streams. ``sending`` keeps the order of messages;
 ``forwarding`` has the ports of the remote host.
 """
@@ -55,7 +55,7 @@ def _host(value: str) -> None:
     _single_word(value)
     # With brackets and a port it would name another host in known_hosts files.
     if not means_itself(value) or "[" in value or "]" in value:
-        raise ValidationError("Must be a name or an address: without any of * ? , [ ] and no ! # @ | at its start.")
+        raise ValidationError("Must be a name or an address: without * ? , [ ], and without ! # @ | at its start.")
 
 
 def _absolute_file(value: str) -> None:
@@ -101,7 +101,7 @@ class IdentitySchema(Schema):
 
 
 class SshSchema(Schema):
-    """The fields of an SSH connection; ``~/.ssh/config`` fills those left out."""
+    """The fields of an SSH connection; ``~/.ssh/config`` provides the values of missing ones."""
 
     host = Text(
         required=True,
@@ -201,10 +201,11 @@ class Ssh(ConnectionType):
         try:
             return connect(data, via, self._accepted, timeout, asker)
         except AuthFailed as error:
-            # The data name files of the daemon's machine, and the message says what is wrong with them.
+            # The data may name any file of the daemon's machine. The whole message would tell a token which files are
+            # there, who may read them, and whether they are keys.
             error.for_tokens = (
-                f"{data['host']} refused the login, or the daemon has no identity for it that can be used: ask the "
-                "daemon's owner, who sees the reason."
+                f"{data['host']} refused the login, or the daemon has no usable identity for it: ask the daemon's "
+                "owner, who sees the reason."
             )
             raise
 
@@ -248,7 +249,7 @@ class Ssh(ConnectionType):
         return None if verifier is None else verifier.forget(Deadline(FILE_SECONDS))
 
     def _verifier(self, data: Mapping[str, Any], host: str | None) -> HostKeyVerifier | None:
-        """Return who decides about the keys of ``host``, by default the host of ``data``, if the way leads there."""
+        """Return the verifier of the keys of ``host``, by default the host of ``data``; None if no hop has the name."""
         destination = destination_of(data)
         pin = data.get("hostKey")
         verifiers = [HostKeyVerifier(destination, self._accepted, pin, ACCEPT_NEW)]

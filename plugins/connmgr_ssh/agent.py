@@ -26,6 +26,7 @@ ANSWER_SECONDS = 120.0
 
 _REQUEST_IDENTITIES, _IDENTITIES = 11, 12
 _SIGN, _SIGNATURE = 13, 14
+# Without a flag an agent signs by an RSA key with SHA-1 (draft-ietf-sshm-ssh-agent, section 3.6.1).
 _FLAGS = {"rsa-sha2-256": 2, "rsa-sha2-512": 4}
 _MAX_ANSWER_BYTES = 256 * 1024
 
@@ -89,17 +90,18 @@ class AgentClient:
                 connection.sendall(packed(request))
                 answer = _message(connection, deadline)
         except OSError as error:
-            raise AuthFailed(f"{self._name} cannot be asked: {error.strerror or error}.") from error
+            raise AuthFailed(f"{self._name} does not answer: {error.strerror or error}.") from error
         if not answer or answer[0] != expected:
             raise AuthFailed(f"{self._name} refused: it may be locked, or the use of the key was not confirmed.")
         return answer[1:]
 
 
 def _strings(data: bytes, count: int) -> Iterator[bytes]:
-    """Yield ``count`` strings of SSH (RFC 4251, section 5); paramiko's Message would pad what is missing with zeros.
+    """Yield ``count`` strings of SSH (RFC 4251, section 5).
 
     :raises ValueError: there are fewer.
     """
+    # Not by paramiko's Message, which pads missing bytes with zeros.
     at = 0
     for _ in range(count):
         start, at = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "big")
@@ -140,7 +142,7 @@ def _cut_off() -> NoReturn:
 class ForwardedAgent:
     """Carries the requests of programs on the remote host to ``agent``: at most :data:`MAX_CLIENTS` at a time.
 
-    An agent and its client speak in turns, so one thread serves a channel.
+    An agent and its client take turns, so one thread serves a channel.
     """
 
     def __init__(self, agent: AgentClient, host: str) -> None:

@@ -63,8 +63,9 @@ _Pieces = deque[bytes | bytearray | memoryview]
 READ_BYTES = 160 * 1024
 """Most bytes returned at once; larger blocks of memory are costly to get (mallopt(3))."""
 
+# Opcodes 53 (ECHO) and 72 (ONLCR), each with a number of 32 bit, and 0 for the end of the list (RFC 4254, section 8).
 _RAW_MODES = bytes([53, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0])
-"""RFC 4254, section 8: no ECHO and no ONLCR, so that output is what the process wrote."""
+"""No ECHO and no ONLCR, so that output is what the process wrote."""
 
 _USUAL_MODES = bytes([0])
 """An empty list: the remote host keeps its default modes."""
@@ -95,7 +96,7 @@ class ChannelLink(Protocol):
 
 
 class SshChannel:
-    """One channel: two windows, the data received, and the state of the far end."""
+    """One channel: its two windows, the received data, and the state of its remote end."""
 
     first_window = WINDOW_BYTES
 
@@ -122,8 +123,18 @@ class SshChannel:
 
     # Called by the thread that reads from the link.
 
+    def require_open(self) -> None:
+        """Return if the peer has opened the channel; before that it says nothing about it (RFC 4254, section 5.1).
+
+        :raises paramiko.SSHException: it has not.
+        """
+        if self._remote < 0:
+            raise SSHException("The peer speaks of a channel that is not open")
+
     def _set_remote_channel(self, number: int, window: int, packet: int) -> None:
         with self._lock:
+            if self._remote >= 0:
+                raise SSHException("The peer opens a channel twice")
             self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET_BYTES)
             abandoned = self.closed
         if abandoned:
@@ -139,7 +150,7 @@ class SshChannel:
     def _answered(self, answer: bool | ChannelOpenFailure) -> None:
         with self._lock:
             if len(self._answers) >= MAX_UNREAD_ANSWERS:
-                raise SSHException("The peer answers what was not asked")
+                raise SSHException("The peer sent answers to requests that were not made")
             self._answers.append(answer)
             self._notify()
 
@@ -149,6 +160,7 @@ class SshChannel:
     def _feed_extended(self, message: Message) -> None:
         code = message.get_int()
         data = message.get_binary()
+        # SSH_EXTENDED_DATA_STDERR, the only type that RFC 4254 defines (section 5.2).
         if code == 1:
             self.receive(STDERR, data)
 
@@ -161,6 +173,7 @@ class SshChannel:
             return
         with self._lock:
             self._room_in -= len(data)
+            # RFC 4254, section 5.2, allows us to ignore the excess. The stream would go on with a gap that nobody sees.
             if self._room_in < 0:
                 raise SSHException("The peer sent more than the channel's window allows")
             if not self.closed:
@@ -187,15 +200,16 @@ class SshChannel:
         kind = message.get_text()
         wants_answer = message.get_boolean()
         if kind == "exit-status":
-            self._settle(message.get_int())
+            self._set_status(message.get_int())
         elif kind == "exit-signal":
+            # The name of the signal without SIG (RFC 4254, section 6.10), since numbers differ between systems.
             number = getattr(signal, f"SIG{message.get_text()}", None)
-            # As a shell reports it; 255 is what ssh makes of a signal that it does not know.
-            self._settle(128 + number if isinstance(number, signal.Signals) else 255)
+            # 128 + N is what a shell reports; 255 is the status of `ssh` for an unknown signal.
+            self._set_status(128 + number if isinstance(number, signal.Signals) else 255)
         elif wants_answer:
             self.link.post_later(self._message(MSG_CHANNEL_FAILURE), self)
 
-    def _settle(self, status: int) -> None:
+    def _set_status(self, status: int) -> None:
         with self._lock:
             self._status = status
             self._notify()
@@ -212,6 +226,8 @@ class SshChannel:
             self._notify()
 
     def _handle_close(self, message: Message) -> None:
+        # Each side answers CLOSE with CLOSE, unless it has sent its own; only then is the number free for another
+        # channel (RFC 4254, section 5.3).
         self._end()
         self.link.post_later(self._message(MSG_CHANNEL_CLOSE), self, last=True)
         self.link.forget(self)
@@ -277,11 +293,11 @@ class SshChannel:
         """Send the channel's last messages before it closes."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is news."""
+        """Return a descriptor that is readable while there is data, or an end or a status to read."""
         with self._lock:
             if self._readiness is None:
                 self._readiness = Readiness()
-                # There may be news already.
+                # Data may have come before anybody asked for the descriptor, and nothing would set it again for that.
                 self._readiness.set()
             return self._readiness.fileno()
 
@@ -300,13 +316,13 @@ class SshChannel:
     def _answer(self, deadline: Deadline) -> bool | ChannelOpenFailure:
         if not self._wait(lambda: self._answers or self.closed, deadline.left()):
             self.close()
-            raise TimeoutError("The far side did not answer.")
+            raise TimeoutError("The remote host did not answer.")
         if not self._answers:
             raise EOFError
         return self._answers.popleft()
 
     def request(self, kind: bytes, payload: bytes, deadline: Deadline) -> bool:
-        """Send a request about this channel; return the far side's consent, or raise TimeoutError or EOFError."""
+        """Send a request about this channel; return the remote host's consent, or raise TimeoutError or EOFError."""
         self.link.post(self._request(kind, payload, wants_answer=True), deadline, self)
         return self._answer(deadline) is True
 
@@ -325,7 +341,8 @@ class SshChannel:
                 raise BrokenPipeError("The channel is closed.")
             size = min(len(data), self._room_out, BATCH_BYTES)
             if not size:
-                raise TimeoutError("The far side takes no more data.")
+                raise TimeoutError("The remote host takes no more data.")
+            # Reserved before sending: two writers must not both count on the same part of the window.
             self._room_out -= size
         try:
             self.link.post_all(self._packets(data[:size]), deadline, self)
@@ -339,6 +356,25 @@ class SshChannel:
         for start in range(0, len(data), self._packet_out):
             piece = data[start : start + self._packet_out]
             yield struct.pack(">BII", MSG_CHANNEL_DATA, self._remote, len(piece)), piece
+
+    def send_now(self, data: bytes | memoryview) -> int:
+        """Write some of ``data`` without waiting; return the number of bytes, or raise TimeoutError if there is none.
+
+        The descriptor becomes readable when the caller may try again.
+        """
+        data = memoryview(data)
+        with self._lock:
+            if self.closed or self._eof_sent:
+                raise BrokenPipeError("The channel is closed.")
+            size = min(len(data), self._room_out, BATCH_BYTES)
+            if not size:
+                raise TimeoutError("The remote host takes no more data.")
+            self._room_out -= size
+        if not self.link.post_now(lambda: self._packets(data[:size]), self):
+            with self._lock:
+                self._room_out += size
+            raise TimeoutError("The link takes no more data.")
+        return size
 
     def sendall(self, data: bytes | memoryview, timeout: float) -> None:
         """Write all of ``data``; raise TimeoutError after ``timeout`` seconds, OSError if the channel is gone."""
@@ -440,11 +476,11 @@ class SessionChannel(SshChannel, Channel):
             modes = _RAW_MODES if pty.raw else _USUAL_MODES
             terminal = packed(pty.term.encode()) + struct.pack(">IIII", pty.columns, pty.rows, 0, 0) + packed(modes)
             if not self.request(b"pty-req", terminal, deadline):
-                raise ShellStartFailed("The SSH server refused to give the session a terminal.")
+                raise ShellStartFailed("The SSH server refused a terminal; allow it (PermitTTY in sshd_config).")
             self.merged = True
         command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
         if not self.request(b"exec", packed(command), deadline):
-            raise ShellStartFailed("The SSH server refused to run a command.")
+            raise ShellStartFailed("The SSH server refused to run a command on this connection.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
         self._wait(self._has_news, timeout)
@@ -467,7 +503,7 @@ class SessionChannel(SshChannel, Channel):
 
     def resize(self, columns: int, rows: int) -> None:
         if not self.merged:
-            raise TransportUnsupported("This process has no terminal whose size could be set.")
+            raise TransportUnsupported("This process has no terminal, so its size cannot be set.")
         # RFC 4254, section 6.7: this request has no answer.
         size = struct.pack(">IIII", columns, rows, 0, 0)
         self.link.post_soon(self._request(b"window-change", size, wants_answer=False), self)
@@ -517,15 +553,15 @@ class TcpStream(SshChannel):
         return bytes(piece)
 
     def _next(self, size: int) -> bytes:
-        came = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
+        has_come = self._wait(lambda: self._arrived[STDOUT] or self._ended, self._longest_wait())
         with self._lock:
             data = self._taken(STDOUT, size)
             if self._readiness is not None and not (self._arrived[STDOUT] or self._ended):
                 self._readiness.clear()
-            came = came or self._ended
+            has_come = has_come or self._ended
         if data:
             self._consume(len(data))
-        elif not came:
+        elif not has_come:
             raise TimeoutError("No data has come.")
         elif self._lost:
             raise ConnectionResetError(errno.ECONNRESET, "The link is gone.")
@@ -537,6 +573,7 @@ class TcpStream(SshChannel):
         super()._unlink()
 
     def _note_rest(self) -> None:
+        # _next() has cleared the flag, since the queue is empty. The rest is ours, so the loop must call again for it.
         with self._lock:
             if self._rest and self._readiness is not None:
                 self._readiness.set()
@@ -547,25 +584,6 @@ class TcpStream(SshChannel):
             return self.send_now(data)
         return self._write(memoryview(data), Deadline(self._longest_wait()))
 
-    def send_now(self, data: bytes | memoryview) -> int:
-        """Write some of ``data`` without waiting; return the number of bytes, or raise TimeoutError if there is none.
-
-        The descriptor becomes readable when the caller may try again.
-        """
-        data = memoryview(data)
-        with self._lock:
-            if self.closed or self._eof_sent:
-                raise BrokenPipeError("The channel is closed.")
-            size = min(len(data), self._room_out, BATCH_BYTES)
-            if not size:
-                raise TimeoutError("The far side takes no more data.")
-            self._room_out -= size
-        if not self.link.post_now(lambda: self._packets(data[:size]), self):
-            with self._lock:
-                self._room_out += size
-            raise TimeoutError("The link takes no more data.")
-        return size
-
     def sendall(self, data: bytes | memoryview, timeout: float | None = None) -> None:
         super().sendall(data, self._longest_wait() if timeout is None else timeout)
 
@@ -575,5 +593,5 @@ class TcpStream(SshChannel):
     def shutdown(self, how: int) -> None:
         """End the output for ``socket.SHUT_WR``; SSH cannot end the input alone (RFC 4254, section 5.3)."""
         if how != socket.SHUT_WR:
-            raise OSError(errno.EOPNOTSUPP, "only what is written can be ended")
+            raise OSError(errno.EOPNOTSUPP, "SSH can end only the output of a stream")
         self.shutdown_write()

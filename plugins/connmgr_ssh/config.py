@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.errors import TransportUnsupported
+from connmgr.plugin.types import EXPLAINER, KEPT_CONFIG
 
 DEFAULT_PORT = 22
 SYSTEM = Path("/etc/ssh")
@@ -445,6 +446,14 @@ class ConfigFile:
                 self._begin(keyword, arguments)
             else:
                 self.blocks[-1].lines.append((number, keyword, arguments))
+        for block in self.blocks:
+            # Hosts that ssh reaches by this daemon: it would log in by itself.
+            if any(
+                keyword == "proxycommand" and tuple(words[-len(EXPLAINER) :]) == EXPLAINER
+                for _, keyword, words in block.lines
+            ):
+                block.lines.clear()
+                block.written.clear()
 
     def _begin(self, keyword: str, arguments: list[str]) -> None:
         written = arguments if keyword == "host" else []
@@ -525,6 +534,9 @@ def _lines(path: Path, *, strict: bool) -> Iterator[tuple[int, str, list[str]]]:
     if strict and others and stat.S_ISREG(status.st_mode):
         advice = f"chmod go-w {shown(path)}"
         raise TransportUnsupported(f"{shown(path)} is not used, because others may write to it: {advice}")
+    if content.startswith(KEPT_CONFIG.encode()):
+        # It may have thousands of hosts, all of them the daemon's own.
+        return
     for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(), 1):
         match = _LINE.fullmatch(line.strip())
         if line.lstrip().startswith("#") or not match:

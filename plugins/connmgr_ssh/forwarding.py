@@ -60,6 +60,8 @@ class GlobalRequests:
 
         :raises EOFError | OSError: the connection is gone.
         """
+        # Answers come in the order of the requests (RFC 4254, section 4). The lock is held while the message is sent,
+        # so that the list has that order.
         with self._ordering:
             self._replies.append(reply)
             try:
@@ -130,7 +132,7 @@ class RemoteListener:
                 return self._streams.popleft()
             if self._closed:
                 raise EOFError
-        raise TimeoutError("Nobody came.")
+        raise TimeoutError("No connection came in time.")
 
     def end(self) -> None:
         """Note that the link is gone."""
@@ -167,18 +169,21 @@ class RemotePorts:
         listeners: list[RemoteListener] = []
 
         def granted(answer: Message) -> None:
-            # Connections may arrive directly after the answer.
+            # In the reading thread, because connections may arrive directly after the answer. It has a port only if the
+            # request had port 0 (RFC 4254, section 7.1).
             listeners.append(RemoteListener(host, port or answer.get_int(), self._cancel))
             self._listeners[listeners[0].port] = listeners[0]
 
         reply = Reply(granted)
         self._requests.ask(_request(b"tcpip-forward", host, port), deadline, reply)
         if not reply.wait(deadline.left()):
-            raise TimeoutError("The far side did not answer.")
+            raise TimeoutError("The remote host did not answer.")
         return listeners[0] if reply.granted else None
 
     def taking(self, port: int) -> RemoteListener | None:
         """Return the listener of a port, if one more stream may wait there."""
+        # By the port alone: the address is the one that the client has reached (RFC 4254, section 7.2), and not always
+        # the one of the request, such as 0.0.0.0 or localhost.
         listener = self._listeners.get(port)
         return listener if listener is not None and listener.takes_more else None
 

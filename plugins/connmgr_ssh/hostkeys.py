@@ -140,7 +140,7 @@ class HostKeyVerifier:
         return f"{'known_hosts in the data directory of connmgr' if own else shown(entry.file)}, line {entry.line}"
 
     def _unknown(self, key: HostKey, reason: str | None) -> HostKeyUnknown:
-        certified = f" Its certificate does not count: {reason}." if reason else ""
+        certified = f" Its certificate is not accepted: {reason}." if reason else ""
         scan = f"ssh-keyscan -p {self._destination.port} {self._destination.host}"
         files = [shown(path) for path in self._destination.known_hosts if str(path) != os.devnull]
         added = f", or add the key to {files[0]} ({scan})" if files else ""

@@ -136,6 +136,8 @@ class Identity:
         """Return the signature algorithm to use, given the host's list (``server-sig-algs``), empty if it sent none."""
         if not self.public.type.startswith("ssh-rsa"):
             return self.public.type
+        # The type of an RSA key names SHA-1. A host that sends no list (RFC 8308) may know SHA-2 all the same, as
+        # OpenSSH does since 7.2 (RFC 8332).
         best = next((name for name in ("rsa-sha2-512", "rsa-sha2-256") if name.encode() in accepted.split(b",")), None)
         return (best or "rsa-sha2-512") + self.public.type.removeprefix("ssh-rsa")
 
@@ -149,7 +151,7 @@ def load(
     """
     key = _decrypted(subject, text.strip() + b"\n", passphrase.encode() if passphrase else None, asked_as)
     if not isinstance(key, ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise AuthFailed(f"{subject} is of a kind that is not supported: use Ed25519, ECDSA or RSA.")
+        raise AuthFailed(f"{subject} is not of a supported kind: use Ed25519, ECDSA or RSA.")
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Identity(name, HostKey.parse(line.decode()), _signer(key))
 
@@ -204,7 +206,7 @@ def certified(identity: Identity, text: bytes) -> Identity:
         raise AuthFailed("The certificate is damaged: give the text of a -cert.pub file.") from None
     message = Message(certificate.blob)
     if message.get_text() != identity.public.type + CERTIFICATE or not _is_for(message, identity.public):
-        raise AuthFailed("The certificate is not one of the private key that it was given with.")
+        raise AuthFailed("The certificate belongs to another key than the private key beside it.")
     return replace(identity, name=f"{identity.name} (certificate)", public=certificate)
 
 
@@ -248,6 +250,7 @@ class Certificate:
         message = Message(blob)
         try:
             base = message.get_text().partition("-cert-")[0]
+            # A nonce, the fields of the key, the serial number; see OpenSSH's PROTOCOL.certkeys for the order.
             for _ in range(1 + _FIELDS_OF_KEY[base]):
                 message.get_binary()
             message.get_int64()

@@ -49,14 +49,14 @@ class HostKey:
         """
         fields = text.split()
         if len(fields) < 2:
-            raise ValueError("Neither a key type and its base64, nor SHA256:… of a key.")
+            raise ValueError("Neither a key type and its base64, nor the SHA256:… fingerprint of a key.")
         try:
             blob = base64.b64decode(fields[1], validate=True)
         except (binascii.Error, ValueError):
             raise ValueError("The key is not valid base64.") from None
         length = int.from_bytes(blob[:4], "big")
         if blob[4 : 4 + length] != fields[0].encode(errors="replace"):
-            raise ValueError("The key is not of the type that stands before it.")
+            raise ValueError("The type before the key is not the key's own type.")
         return cls(fields[0], blob)
 
 
@@ -143,13 +143,16 @@ class AcceptedKeys:
         """
         if not means_itself(name):
             raise HostKeyUnknown(
-                f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept: that name would be a "
-                "pattern, a list or a mark in known_hosts. Give the host a plain name, or set hostKey.",
+                f"The key of {name}, {key.fingerprint}, is not known, and cannot be stored: in known_hosts that name "
+                "would be a pattern, a list or a marker. Give the host a plain name, or set hostKey.",
                 fingerprint=key.fingerprint,
                 hostKey=str(key),
             )
         if self.path is None:
-            raise HostKeyUnknown(f"The key of {name}, {key.fingerprint}, is not known, and cannot be kept anywhere.")
+            raise HostKeyUnknown(
+                f"The key of {name}, {key.fingerprint}, is not known, and there is no known_hosts file to store it in: "
+                "set hostKey."
+            )
         with self._alone(name, deadline):
             for entry in read_known_hosts([self.path]):
                 if not entry.marker and entry.names(name):
@@ -161,7 +164,7 @@ class AcceptedKeys:
         return None
 
     def remove(self, name: str, entries: Sequence[KnownHostsLine], deadline: Deadline) -> list[str]:
-        """Remove the lines of ``entries``; return for each why it stays, ``""`` if gone, or raise ConnectTimeout."""
+        """Remove the lines of ``entries``; return why each one stays, or ``""``; raise ConnectTimeout."""
         with self._alone(name, deadline):
             refusals = {file: _without(file, entries) for file in {entry.file for entry in entries}}
         return [_why_kept(entry) or refusals[entry.file] for entry in entries]
@@ -188,8 +191,8 @@ def _without(file: Path, entries: Sequence[KnownHostsLine]) -> str:
 
     As with ``ssh-keygen -R``, whole lines go, and FILE.old keeps the former content. Only the user's own files change.
     """
-    gone = {(entry.hosts, entry.key) for entry in entries if entry.file == file and not _why_kept(entry)}
-    if not gone:
+    removed = {(entry.hosts, entry.key) for entry in entries if entry.file == file and not _why_kept(entry)}
+    if not removed:
         return ""
     # The target of a symbolic link is replaced, not the link.
     path = file.resolve()
@@ -199,14 +202,14 @@ def _without(file: Path, entries: Sequence[KnownHostsLine]) -> str:
             return "the file belongs to another user"
         lines = content.splitlines(keepends=True)
         entries_of_lines = [parse_line(line.decode(errors="replace"), file, 0) for line in lines]
-        left = [
+        kept_lines = [
             line
             for line, entry in zip(lines, entries_of_lines, strict=True)
-            if entry is None or entry.marker or (entry.hosts, entry.key) not in gone
+            if entry is None or entry.marker or (entry.hosts, entry.key) not in removed
         ]
         mode = stat.S_IMODE(status.st_mode)
         _replace(path.with_name(path.name + ".old"), content, mode)
-        _replace(path, b"".join(left), mode)
+        _replace(path, b"".join(kept_lines), mode)
     except OSError as error:
         return f"the file cannot be written: {error.strerror}"
     return ""

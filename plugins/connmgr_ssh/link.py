@@ -41,7 +41,11 @@ ChannelKind = TypeVar("ChannelKind", bound=SshChannel)
 
 def _to_channel(method: str) -> Callable[[Any, Message], None]:
     # paramiko calls the functions of its own class, whatever the channel's class.
-    return lambda channel, message: getattr(channel, method)(message)
+    def handle(channel: SshChannel, message: Message) -> None:
+        channel.require_open()
+        getattr(channel, method)(message)
+
+    return handle
 
 
 def _data(payload: bytes, at: int) -> memoryview:
@@ -139,7 +143,7 @@ class SshLink(SendingTransport):
         if isinstance(error, EOFError | OSError | SSHException | TransportUnsupported):
             return error
         # Malformed messages of a peer can make paramiko raise anything.
-        return SSHException(f"It makes no sense ({type(error).__name__})")
+        return SSHException(f"malformed message ({type(error).__name__})")
 
     def _check_banner(self) -> None:
         super()._check_banner()  # type: ignore[misc]
@@ -180,6 +184,7 @@ class SshLink(SendingTransport):
         channel = self._channels.get(int.from_bytes(payload[1:5], "big"))
         if channel is None:
             return False
+        channel.require_open()
         if payload[0] == common.MSG_CHANNEL_DATA:
             channel.receive(STDOUT, _data(payload, 5))
         elif payload[0] == common.MSG_CHANNEL_EXTENDED_DATA:
@@ -199,6 +204,7 @@ class SshLink(SendingTransport):
         channel = self._new_channel(kind)
         fields = struct.pack(">III", channel.number, kind.first_window, PACKET_BYTES)
         self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
+        # The link may have ended since, and its thread may have ended all channels before this one was among them.
         if not self.active:
             raise EOFError
         channel.wait_open(deadline)
@@ -234,6 +240,8 @@ class SshLink(SendingTransport):
         if self.wire.silences >= MAX_SILENCES:
             raise EOFError
         if self.authenticated and self.clear_to_send.is_set():
+            # This is the reading thread. It must not wait for a thread that is sending: that one may wait for the peer
+            # to read, while the peer waits for us. A thread that sends is a sign of life anyway.
             self._requests.ask_at_once(lambda: self._packets.try_send(Message(KEEP_ALIVE)))
 
     def answers(self, timeout: float) -> bool:
@@ -262,18 +270,18 @@ class SshLink(SendingTransport):
 
     def _parse_channel_open(self, m: Message) -> None:
         kind, number, window, packet = m.get_binary(), m.get_int(), m.get_int(), m.get_int()
-        taken: Callable[[TcpStream], None] | None
+        accept: Callable[[TcpStream], None] | None
         if kind == b"forwarded-tcpip":
             m.get_binary()
             listener = self.ports.taking(m.get_int())
-            taken = listener.put if listener else None
+            accept = listener.put if listener else None
         elif kind == b"auth-agent@openssh.com":
-            taken = self.agent.serve if self.agent and self._agent_is_reachable and self.agent.takes() else None
+            accept = self.agent.serve if self.agent and self._agent_is_reachable and self.agent.takes() else None
         else:
             m.rewind()
             super()._parse_channel_open(m)  # type: ignore[misc]
             return
-        if taken is None:
+        if accept is None:
             reason = struct.pack(">II", number, common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
             self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_FAILURE]) + reason + packed(b"") + packed(b"")))
             return
@@ -281,7 +289,7 @@ class SshLink(SendingTransport):
         channel._set_remote_channel(number, window, packet)
         confirmed = struct.pack(">IIII", number, channel.number, channel.first_window, PACKET_BYTES)
         self.post_later(Message(bytes([common.MSG_CHANNEL_OPEN_SUCCESS]) + confirmed), channel)
-        taken(channel)
+        accept(channel)
 
     def _parse_kex_init(self, m: Message) -> None:
         lists = super()._really_parse_kex_init(m)  # type: ignore[misc]
@@ -291,10 +299,13 @@ class SshLink(SendingTransport):
         super()._parse_kex_init(m)  # type: ignore[misc]
 
     def _verify_key(self, host_key: bytes, sig: bytes) -> None:
-        # The holder of an RSA key could sign by an algorithm that was not agreed on, such as SHA-1.
+        # One RSA key can sign by several algorithms (RFC 8332, section 3), so its holder could sign by another one than
+        # was agreed on, such as SHA-1.
         agreed, used = (self.host_key_type or "").removesuffix(CERTIFICATE), Message(sig).get_binary()
         if used != agreed.encode():
-            raise TransportUnsupported(f"{self._subject} signed the key exchange otherwise than by {agreed} as agreed.")
+            raise TransportUnsupported(
+                f"{self._subject} did not sign the key exchange by the agreed algorithm {agreed}."
+            )
         super()._verify_key(host_key, sig)  # type: ignore[misc]
         if self._proven_key is not None and self._proven_key != host_key:
             raise SSHException("The host changed its key in the middle of the connection")
@@ -319,6 +330,8 @@ class SshLink(SendingTransport):
         self.server_extensions = {m.get_binary().decode("ascii", "replace"): m.get_binary() for _ in range(count)}
 
     def _parse_global_request(self, m: Message) -> None:
+        # A refusal of all requests. Those of OpenSSH that matter here are keep-alives, which any answer satisfies, and
+        # hostkeys-00@openssh.com, which wants none.
         m.get_text()
         if m.get_boolean():
             self.post_later(Message(bytes([common.MSG_REQUEST_FAILURE])))

@@ -62,7 +62,7 @@ _OTHER_WORDS = re.compile(
 
 @dataclass
 class OfferedIdentities:
-    """The identities to offer, certificates first, and notes on those that cannot be used.
+    """The identities to offer, certificates first, and notes about keys that cannot be used.
 
     ``locked`` are the details of an error about an encrypted key that could be used with its passphrase.
     """
@@ -81,8 +81,8 @@ def gather(
 ) -> OfferedIdentities:
     """Return the identities to offer.
 
-    With ``identity`` in ``data`` only that one is offered. ``agent`` is None if no agent may be asked. ``passphrases``
-    are lent ones, by ``key`` in the details of an error.
+    If ``data`` has an ``identity``, only that identity is offered. ``agent`` is None if no agent may be asked.
+    ``passphrases`` are those that a client lends, by the ``key`` in the details of an error.
     :raises AuthFailed: the requested identity cannot be used.
     """
     agent_keys, notes = _agent_keys(agent, deadline, insist=bool(data.get("agent")))
@@ -164,7 +164,7 @@ def _named(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]
     if destination.identity_files is not None:
         return destination.identity_files
     if data.get("password") is not None:
-        # The user wants that password; the usual keys would only use up the host's attempts.
+        # The user has chosen the password. sshd counts each offered key as an attempt (MaxAuthTries).
         return ()
     usual = [str(Path.home() / ".ssh" / name) for name in USUAL]
     return tuple(name for name in usual if Path(name).exists())
@@ -181,7 +181,7 @@ def _from_file(
     if by_agent:
         return by_agent
     if public and path.suffix == ".pub":
-        raise AuthFailed(f"{label} is a public key, and no agent that may be asked holds its private key.")
+        raise AuthFailed(f"{label} is a public key, and the ssh-agent does not have its private key: ssh-add it.")
     text = _read(path, subject, private=True)
     return load(subject, text, passphrases.get(label) or passphrase, name=label, asked_as=label)
 
@@ -202,7 +202,7 @@ def _read(path: Path, subject: str, *, private: bool = False) -> bytes:
         raise AuthFailed(f"{subject} cannot be read: {error.strerror}.") from error
     # Like ssh, refuse a key of this user that others could have read.
     if private and content and status.st_uid == os.getuid() and status.st_mode & 0o077:
-        raise AuthFailed(f"{subject} is not used, because other users may read it: chmod 600 it.")
+        raise AuthFailed(f"{subject} is not used, because other users may read it: run chmod 600 on it.")
     return content
 
 
@@ -256,7 +256,7 @@ class UserAuthentication:
         self.link.auth_handler = cast(Any, self)
         service = bytes([common.MSG_SERVICE_REQUEST]) + packed(b"ssh-userauth")
         self.link.post(Message(service), self.deadline)
-        # A request of the method "none" costs no attempt; its answer lists the methods.
+        # The method "none" asks which methods can continue (RFC 4252, section 5.2); sshd does not count it.
         if self._concludes(self._request("none")):
             return
         attempts = self._attempts(identities, password)
@@ -303,6 +303,7 @@ class UserAuthentication:
             if code != _KEY_OK:
                 return code, answer
         fields = b"\1" + described
+        # The signature covers the session's id, so a host that gets it cannot use it at another (RFC 4252, section 7).
         signed = packed(self.link.session_id or b"") + self._request_body("publickey", fields)
         return self._request("publickey", fields + packed(identity.sign(signed, algorithm, self.deadline)))
 
@@ -311,7 +312,8 @@ class UserAuthentication:
         code, answer = self._request("password", b"\0" + secret)
         if code == _NEW_PASSWORD:
             raise AuthFailed(
-                f"The password of {self.user} at {self.host} has expired: the host wants a new one before it logs in."
+                f"The password of {self.user} at {self.host} has expired. Log in there by hand to set a new one, and "
+                "store it in the connection."
             )
         self._note_refusal(code, answer)
         return code, answer
@@ -326,7 +328,7 @@ class UserAuthentication:
             answers = b""
             if questions:
                 if sent or not asks_for_password(questions):
-                    self.notes.append(f"the host asked {questions[0][0]!r}, which only a person can answer")
+                    self.notes.append(f"only a person can answer the host's question {questions[0][0]!r}")
                     # Another request ends this one (RFC 4256, section 3.1) without a wrong answer.
                     return self._request("none") if not sent else self._no_answers(len(questions))
                 answers = secret
@@ -345,6 +347,8 @@ class UserAuthentication:
 
     def _note_refusal(self, code: int, message: Message) -> None:
         if code == _FAILURE:
+            # After the list of methods comes "partial success": the password was right, and the host wants another
+            # method too (RFC 4252, section 5.1).
             message.get_binary()
             self._password_refused = not message.get_boolean()
             message.rewind()
@@ -372,13 +376,13 @@ class UserAuthentication:
             return True
         if code != _FAILURE:
             raise AuthFailed(
-                f"{self.host} answered the login of {self.user} with message {code}, which makes no sense there."
+                f"{self.host} broke the SSH protocol: it answered the login of {self.user} with message {code}."
             )
         self.offered = _text(message).split(",")
         return False
 
     def _refusal(self) -> str:
-        tried = ", ".join(self.tried) or "nothing, for want of a fitting credential"
+        tried = ", ".join(self.tried) or "nothing, because no credential suits these methods"
         offered = _printable(", ".join(name for name in self.offered if name)) or "nothing"
         notes = "".join(f" Note: {note.rstrip('.')}." for note in self.notes)
         return f"{self.host} does not let {self.user} in. Tried: {tried}. It accepts: {offered}.{notes}"
@@ -414,7 +418,7 @@ class UserAuthentication:
 
     def _pass_on(self, code: int, message: Message) -> None:
         if self._answers.qsize() >= MAX_UNREAD_ANSWERS:
-            raise SSHException("It answers what was not asked")
+            raise SSHException("It sent answers to requests that were not made")
         self._answers.put((code, message))
 
     def is_authenticated(self) -> bool:

@@ -44,6 +44,7 @@ _BYTES = [bytes((value,)) for value in range(MIN_PADDING_BYTES + CIPHER_BLOCK_BY
 Payload = Sequence[bytes | memoryview]
 """A message, in pieces."""
 
+# CLOCK_MONOTONIC stands still while Linux sleeps (clock_gettime(2)): after a night the peer would not count as silent.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 
@@ -74,8 +75,7 @@ class Wire:
         self.socket = stream if isinstance(stream, socket.socket) else None
         # Calling poll() only if a read or write would block saves a system call each time.
         stream.settimeout(0.0 if self.socket else interval)
-        # A server with Nagle's algorithm, such as sshd during the set-up, waits for our ACKs, which are delayed by
-        # default.
+        # A server with Nagle's algorithm, such as sshd during the set-up, waits for our ACKs, and Linux delays ACKs.
         self.hasty = _QUICKACK is not None
         self.lags = False
         """Whether a write keeps data that the peer does not accept, instead of waiting; set by the sending thread."""
@@ -94,6 +94,7 @@ class Wire:
 
     def count_silence(self) -> bool:
         """Count the interval as silent if nothing came in it; return whether it was counted."""
+        # Data may have come after the wait ended and before this thread ran, such as on a machine that was asleep.
         if self.socket and awaits(self.socket, select.POLLIN, 0):
             return False
         self.silences += 1
@@ -149,6 +150,7 @@ class Wire:
         """
         try:
             if self.hasty and self.socket and _QUICKACK is not None:
+                # Before each read, because the kernel leaves this mode by itself (tcp(7), TCP_QUICKACK).
                 self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
             piece = self._stream.recv(self._size)
         except BlockingIOError:
@@ -165,7 +167,7 @@ class Wire:
         if self.allowance is not None:
             self.allowance -= len(piece)
             if self.allowance < 0:
-                raise OSError(errno.EMSGSIZE, "the peer talks on without naming a protocol")
+                raise OSError(errno.EMSGSIZE, "the peer sends text without an SSH version line")
 
     def read_more(self) -> bool:
         """Wait for data and read it ahead; return False after an interval without a sign of life.
@@ -237,7 +239,7 @@ class Wire:
                 silences += self.socket is None or not awaits(self.socket, select.POLLOUT, self.interval)
             except TimeoutError:
                 silences += 1
-        # paramiko would continue after ETIMEDOUT, as if the peer had only been slow.
+        # ECONNABORTED, because paramiko goes on after ETIMEDOUT as if the peer had only been slow.
         raise OSError(errno.ECONNABORTED, "the peer takes no more data")
 
     @property
@@ -249,7 +251,7 @@ class Wire:
             return True
 
     def settimeout(self, timeout: float | None) -> None:
-        """Do nothing: paramiko's own interval would wake the thread ten times a second."""
+        """Ignore paramiko's interval of 0.1 s, which would wake the thread ten times a second."""
 
     def close(self) -> None:
         """End the stream, which wakes its readers and writers."""
@@ -415,11 +417,16 @@ class Packets(Packetizer):
         return True
 
     def _sealed(self, payload: Payload, cipher: Aead, nonces: Nonces) -> tuple[bytes, bytes]:
+        # With AES-GCM the length is sent in the clear and only authenticated (RFC 5647, section 7.3). So the padding
+        # fills the rest up to a block, without the four bytes of the length that other ciphers count
+        # (RFC 4253, section 6).
         size = 1 + sum(map(len, payload))
         padding = CIPHER_BLOCK_BYTES - size % CIPHER_BLOCK_BYTES
         if padding < MIN_PADDING_BYTES:
             padding += CIPHER_BLOCK_BYTES
         head = struct.pack(">I", size + padding)
+        # Counted although AES-GCM does not use the number: after new keys a cipher with a MAC may, and RFC 4253 counts
+        # on (section 6.4).
         self._sent += 1
         return head, cipher.encrypt(nonces.next(), b"".join((_BYTES[padding], *payload, self._padding[:padding])), head)
 
@@ -455,6 +462,8 @@ class Packets(Packetizer):
         head = self._wire.peek(4)
         if len(head) < 4:
             return None
+        # Not authenticated yet: whoever alters it could make us wait for bytes that never come. So it must be possible
+        # by itself, and the tag covers it afterwards.
         length = int.from_bytes(head, "big")
         if length > MAX_PACKET_BYTES or length % CIPHER_BLOCK_BYTES or not length:
             raise SSHException("The peer sent a packet of an impossible size")
@@ -464,6 +473,7 @@ class Packets(Packetizer):
         try:
             packet = cipher.decrypt(nonces.next(), sealed, head)
         except InvalidTag:
+            # The words of paramiko for other ciphers, so that the error is the same for all.
             raise SSHException("Mismatched MAC") from None
         if not MIN_PADDING_BYTES <= packet[0] < length - 1:
             raise SSHException("The peer sent a packet without content")
@@ -479,7 +489,7 @@ class Packets(Packetizer):
         if not self.need_rekey():
             self._trigger_rekey()  # type: ignore[attr-defined]
         elif self._bytes_received >= self.REKEY_BYTES + self.REKEY_BYTES_OVERFLOW_MAX:
-            raise SSHException("The peer ignores that new keys are due")
+            raise SSHException("The peer did not exchange new keys in time")
 
 
 def _aead(options: Any, nonce: str) -> tuple[Aead, Nonces] | None:

@@ -73,13 +73,14 @@ class SendingTransport(paramiko.Transport):
             self._send_soon()
 
     def post_now(self, payloads: Callable[[], Iterable[Payload]], of: SshChannel) -> bool:
-        """Send several messages without waiting, or return False; ``of`` has news when the caller may try again.
+        """Send several messages without waiting, or return False; the descriptor of ``of`` tells when to try again.
 
-        A thread sends the rest of what the peer does not accept at once.
+        If the peer accepts only a part at once, a thread sends the rest.
         :raises EOFError | OSError: the link or the channel is gone.
         """
         if not self._posted_now(payloads, of):
-            # Try again: the sending thread may have read _held_up before this channel was added.
+            # Tried again after adding the channel: the sending thread may have finished and read _held_up between the
+            # first attempt and this line, and nobody would wake the channel.
             self._held_up.add(of)
             if not self._posted_now(payloads, of):
                 return False
@@ -114,7 +115,7 @@ class SendingTransport(paramiko.Transport):
         """Send from the reading thread, which must not wait: during a key exchange, queue the message."""
         if not self.clear_to_send.is_set():
             if len(self._postponed) >= MAX_POSTPONED:
-                raise SSHException("The peer asks on and exchanges no keys")
+                raise SSHException("The peer sends requests instead of exchanging keys")
             self._postponed.append((message, of, last))
             return
         with self.clear_to_send_lock:
@@ -137,7 +138,7 @@ class SendingTransport(paramiko.Transport):
             threading.Thread(target=self._send_when_taken, name=f"{self.name} later", daemon=True).start()
 
     def _send_when_taken(self) -> None:
-        """Send all that waits; the wire gives up a peer that accepts nothing for too long."""
+        """Send all waiting data; the wire gives up on a peer that accepts nothing for too long."""
         while True:
             with suppress(OSError, EOFError):
                 self._catch_up()
@@ -151,7 +152,7 @@ class SendingTransport(paramiko.Transport):
                 return
 
     def _catch_up(self) -> None:
-        """Send what the peer did not accept at once."""
+        """Send the data that the peer did not accept at once."""
         if self.wire.is_behind:
             with self.clear_to_send_lock:
                 self._packets.send(())

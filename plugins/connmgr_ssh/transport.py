@@ -1,6 +1,6 @@
 """Opens links to a host, through the hops of its configuration, or through another connection.
 
-:func:`connect` is the story: dial, exchange keys, check the host's key, log in. Failures become connmgr's errors:
+:func:`connect` has the steps: dial, exchange keys, check the host's key, log in. Failures become connmgr's errors:
 
 ==============================  =====================
 raised below                    becomes
@@ -91,7 +91,7 @@ class SshTransport(Transport):
                 # sshd allows 10 sessions on a connection (MaxSessions); helpers and terminals are sessions too.
                 said = quoted(refusal.text)
                 raise ChannelRefused(
-                    f"{self._name} opens no further session on this connection (sshd's MaxSessions): {said}."
+                    f"{self._name} does not open another session on this connection (sshd's MaxSessions): {said}."
                 ) from refusal
             try:
                 self._forward_agent(channel, deadline)
@@ -106,7 +106,7 @@ class SshTransport(Transport):
     def _forward_agent(self, channel: SessionChannel, deadline: Deadline) -> None:
         if not self._link.forward_agent(channel, deadline):
             raise TransportUnsupported(
-                f"{self._name} does not take the ssh-agent that the connection forwards: allow it there "
+                f"{self._name} refuses the ssh-agent that the connection forwards: allow it there "
                 "(AllowAgentForwarding in sshd_config, agent-forwarding in authorized_keys), or set "
                 "forwardAgent=false."
             )
@@ -116,6 +116,7 @@ class SshTransport(Transport):
         self._refuse_when_lost()
         with mapped_errors(self._name, f"connecting to {host}:{port}", deadline):
             target = packed(host.encode()) + struct.pack(">I", port)
+            # RFC 4254, section 7.2, wants the originator's address. That of the daemon's client says nothing there.
             origin = packed(b"127.0.0.1") + struct.pack(">I", 0)
             try:
                 stream = self._link.open_stream(TcpStream, b"direct-tcpip", target + origin, deadline)
@@ -182,15 +183,15 @@ def _forwarded(destination: Destination, asker: Asker) -> AgentClient:
     """
     if not asker.may_forward:
         raise ScopeDenied(
-            "The connection forwards an ssh-agent (forwardAgent), and everything that runs there can sign by it: "
-            "the token needs the scope ssh.agent."
+            "The connection forwards an ssh-agent (forwardAgent), and every program there can sign with it: the token "
+            "needs the scope ssh.agent."
         )
     agent = _agent_for(destination, asker)
     if agent is None:
         raise AuthFailed(
-            f"The connection to {destination} forwards an ssh-agent (forwardAgent), and there is none: the daemon "
-            "knows no socket (SSH_AUTH_SOCK, IdentityAgent), and the client lends none. Start ssh-agent and run the "
-            "command again, or set forwardAgent=false.",
+            f"The connection to {destination} forwards an ssh-agent (forwardAgent), but no agent is available: the "
+            "daemon has no agent socket (SSH_AUTH_SOCK, IdentityAgent), and the client lent no agent. Start ssh-agent "
+            "and run the command again, or set forwardAgent=false.",
             **_lendable(destination, asker),
         )
     return agent
@@ -247,20 +248,20 @@ def _stream_to(destination: Destination, via: Transport | None, deadline: Deadli
 
 
 def _log_in(link: SshLink, destination: Destination, data: Mapping[str, Any], deadline: Deadline, asker: Asker) -> None:
-    wanted = wants_agent(data)
-    agent = _agent_for(destination, asker) if wanted else None
-    details = _lendable(destination, asker) if wanted else {}
+    asks_agent = wants_agent(data)
+    agent = _agent_for(destination, asker) if asks_agent else None
+    details = _lendable(destination, asker) if asks_agent else {}
     login: UserAuthentication | None = None
     try:
-        found = gather(destination, data, deadline, agent, asker.passphrases)
-        if wanted and agent is None:
-            found.notes.append(
-                "no ssh-agent was asked, since the daemon knows the socket of none (SSH_AUTH_SOCK, IdentityAgent) and "
-                "the client lent none"
+        offers = gather(destination, data, deadline, agent, asker.passphrases)
+        if asks_agent and agent is None:
+            offers.notes.append(
+                "no ssh-agent was used: the daemon has no agent socket (SSH_AUTH_SOCK, IdentityAgent), and the client "
+                "lent no agent"
             )
-        login = UserAuthentication(link, destination.user, str(destination), deadline, notes=found.notes)
-        details = {**details, **found.locked}
-        login.run(found.identities, data.get("password"))
+        login = UserAuthentication(link, destination.user, str(destination), deadline, notes=offers.notes)
+        details = {**details, **offers.locked}
+        login.run(offers.identities, data.get("password"))
     except AuthFailed as error:
         # A password is sent once: hosts count failures, so nothing is lent for another attempt.
         if login is None or not login.password_sent:
@@ -314,12 +315,12 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[Any]:
 
 def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
     """Call the resolver, which has no deadline, in a thread that ends when the resolver gives up."""
-    found: list[Any] = []
+    addresses: list[Any] = []
     failed: list[Exception] = []
 
     def ask() -> None:
         try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            addresses.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             failed.append(error)
 
@@ -329,9 +330,9 @@ def _look_up(host: str, port: int, deadline: Deadline) -> list[Any]:
     if failed:
         reason = failed[0].strerror if isinstance(failed[0], OSError) else "it is not a valid name"
         raise HostUnresolved(f"{host} has no address: {reason}.") from failed[0]
-    if not found:
+    if not addresses:
         raise ConnectTimeout(f"The address of {host} was not found within {deadline.seconds:g} seconds.")
-    return found
+    return addresses
 
 
 def expired(deadline: Deadline, subject: str, doing: str) -> ConnectTimeout:

@@ -107,7 +107,7 @@ class LocalTunnelSchema(Schema):
     remoteHost = Text(
         load_default="localhost",
         validate=_host,
-        metadata={"description": "The host that it leads to, as the far side names it."},
+        metadata={"description": "The host that it leads to, as the remote host names it."},
     )
     localPort = _local_port()
     bindAddress = _bind("here")
@@ -115,7 +115,7 @@ class LocalTunnelSchema(Schema):
 
 
 class RemoteTunnelSchema(Schema):
-    """The fields of a tunnel from the far side."""
+    """The fields of a tunnel from the remote host."""
 
     host = _through()
     remotePort = Integer(
@@ -157,10 +157,10 @@ class CustomService(Tunnel):
 
 
 class LocalTunnel(Tunnel):
-    """A port of this machine that leads to a host and port that the far side reaches, as with ``ssh -L``."""
+    """A port of this machine that leads to a host and port that the remote host reaches, as with ``ssh -L``."""
 
     name = "sshLocalTunnel"
-    description = "A port of this machine that leads to a host and port which the far side reaches."
+    description = "A port of this machine that leads to a host and port which the remote host reaches."
     schema = LocalTunnelSchema
     example: ClassVar[Mapping[str, Any]] = {
         "host": _LOCAL_MACHINE,
@@ -176,10 +176,10 @@ class LocalTunnel(Tunnel):
 
 
 class RemoteTunnel(Tunnel):
-    """A port of the far side that leads to a host and port that this machine reaches, as with ``ssh -R``."""
+    """A port of the remote host that leads to a host and port that this machine reaches, as with ``ssh -R``."""
 
     name = "sshRemoteTunnel"
-    description = "A port of the far side that leads to a host and port which this machine reaches."
+    description = "A port of the remote host that leads to a host and port which this machine reaches."
     schema = RemoteTunnelSchema
     example: ClassVar[Mapping[str, Any]] = {"host": _LOCAL_MACHINE, "remotePort": 8080, "localPort": 80}
     via = "host"
@@ -191,10 +191,10 @@ class RemoteTunnel(Tunnel):
 
 
 class DynamicTunnel(Tunnel):
-    """A SOCKS server on this machine whose connections are opened by the far side, as with ``ssh -D``."""
+    """A SOCKS server on this machine whose connections are opened by the remote host, as with ``ssh -D``."""
 
     name = "sshDynamicTunnel"
-    description = "A SOCKS server on a port of this machine; names are resolved and dialled on the far side."
+    description = "A SOCKS server on a port of this machine; names are resolved and dialled on the remote host."
     schema = DynamicTunnelSchema
     example: ClassVar[Mapping[str, Any]] = {"host": _LOCAL_MACHINE, "localPort": 1080}
     via = "host"

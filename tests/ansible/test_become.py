@@ -49,7 +49,7 @@ def test_sudo_is_given_its_password_and_the_module_its_input(daemon_of_user: Dae
     assert user.password not in shown
 
 
-def test_a_wrong_password_and_none_are_told(daemon_of_user: Daemon, running_machine: Machine) -> None:
+def test_a_wrong_or_missing_password_is_reported(daemon_of_user: Daemon, running_machine: Machine) -> None:
     assert "Incorrect sudo password" in _ansible(daemon_of_user, "wrong", "-m", "raw", "-a", "id", code=2)
     assert running_machine.refusals == 1, "a wrong password is not given twice"
     assert "Missing sudo password" in _ansible(daemon_of_user, "", "-m", "raw", "-a", "id", code=2)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import eventually
 from tests.fleet import PROGRAMS, Fleet, hosts_of, recap
 from tests.ports import reserved_port
-from tests.shell.test_shells import await_true
 
 PLAYBOOK = Path(__file__).parent / "playbooks" / "trouble.yml"
 OVER_DAEMON = {"ansible_connection": "connmgr.connmgr.connmgr", "ansible_python_interpreter": sys.executable}
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.needs("linux", "sshd")]
 
 
 @pytest.mark.slow
-def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_host_that_is_away_is_unreachable_and_a_failing_command_failed(fleet: Fleet, tmp_path: Path) -> None:
     inventory = tmp_path / "hosts"
     inventory.write_text(hosts_of(("web1", "web2", "web3", "away", "nobody"), root=tmp_path, **OVER_DAEMON))
     sessions = fleet.daemon.client.daemon.status().clients
@@ -43,7 +43,7 @@ def test_who_is_away_is_unreachable_and_what_fails_is_failed(fleet: Fleet, tmp_p
     assert "refused the connection" in said
     assert "No connection is called 'nobody'" in said
     sleeper = int((tmp_path / "pid").read_text())
-    await_true(lambda: not Path(f"/proc/{sleeper}").exists(), "what took too long runs on")
+    eventually(lambda: not Path(f"/proc/{sleeper}").exists(), "what took too long runs on")
 
 
 def _raw(fleet: Fleet, directory: Path, hosts: str, command: str, *options: str, **more: object) -> str:

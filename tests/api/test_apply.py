@@ -49,7 +49,7 @@ def test_entries_refer_to_those_before_them_and_their_categories_are_made(client
     assert paths == ["", "default", "empty", "team", "team/one"]
 
 
-def test_what_is_there_already_is_not_added_again_nor_what_runs_over_it(client: Client) -> None:
+def test_existing_connections_and_those_over_them_are_not_added_again(client: Client) -> None:
     first = client.connection.apply(add=CHAIN).added
     again = client.connection.apply(add=CHAIN).added
     assert again == [(id, False) for id, _ in first]
@@ -59,7 +59,7 @@ def test_what_is_there_already_is_not_added_again_nor_what_runs_over_it(client: 
     assert names(client) == ["a", "hop", "web", "web/root"]
 
 
-def test_what_is_new_runs_over_what_is_there_already(client: Client) -> None:
+def test_new_connections_run_over_existing_ones(client: Client) -> None:
     hop, web, root = (id for id, _ in client.connection.apply(add=CHAIN).added)
     behind = {"name": "behind", "data": ssh("db.example", gateway={"label": "web"})}
     inside = {"name": "inside", "data": {"type": "shellEnvironment", "host": {"label": "hop"}, "elevated": True}}
@@ -112,7 +112,7 @@ def test_one_step_adds_changes_and_removes(client: Client) -> None:
         ({"add": [*CHAIN, {"name": "x", "data": ssh("x"), "category": [""]}]}, "invalid_request", "add.3.category.0"),
     ],
 )
-def test_one_entry_at_fault_and_nothing_is_stored(
+def test_one_faulty_entry_prevents_the_whole_batch(
     daemon: Daemon, fields: dict[str, Any], code: str, message: str
 ) -> None:
     before = daemon.client.connection.query()

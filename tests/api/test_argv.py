@@ -38,13 +38,6 @@ ENDPOINTS = {
 
 
 @pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with client_of(daemon) as client:
-        client.shell.start(LOCAL)
-        yield client
-
-
-@pytest.fixture
 def recorder(tmp_path: Path) -> str:
     return str(write_recorder(tmp_path / "recorder"))
 
@@ -122,7 +115,7 @@ def test_a_fresh_shell_and_one_that_is_started_run_it(client: Client, recorder: 
     client.shell.stop(LOCAL, session="argv")
 
 
-def test_what_detaches_is_that_argv(client: Client, recorder: str, tmp_path: Path) -> None:
+def test_a_detached_command_runs_the_same_argv(client: Client, recorder: str, tmp_path: Path) -> None:
     with session_in(client, tmp_path) as session:
         fields = {"connection": LOCAL, "session": session, "encoding": "base64"}
         answer = client.post("/shell/exec", argv=[recorder, *WORDS], detachAfter=30, **fields)
@@ -183,7 +176,7 @@ def test_no_builtin_is_taken_for_the_program(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
-def test_one_of_both_within_the_bounds_is_wanted(client: Client, path: str) -> None:
+def test_exactly_one_of_command_and_argv_within_bounds_is_required(client: Client, path: str) -> None:
     fields, most = ENDPOINTS[path]
     assert "argv: Not together with command." in refused(client, path, **fields, command="id", argv=["id"])
     assert "argv" in refused(client, path, **fields, argv=[])
@@ -198,7 +191,7 @@ def test_one_of_both_within_the_bounds_is_wanted(client: Client, path: str) -> N
 
 
 @pytest.mark.parametrize("group", ["shell", "jobs", "terminal"])
-def test_a_text_in_the_place_of_an_argv_is_no_list_of_letters(client: Client, group: str) -> None:
+def test_a_text_in_place_of_an_argv_is_refused(client: Client, group: str) -> None:
     run = {"shell": client.shell.exec, "jobs": client.jobs.start, "terminal": client.terminal.open}[group]
     with pytest.raises(ClientError) as caught:
         run(LOCAL, argv="id")

@@ -81,7 +81,7 @@ def test_the_well_known_categories_cannot_be_removed(client: Client) -> None:
         assert (caught.value.status, caught.value.code) == (400, "protected_entry")
 
 
-def test_what_stays_of_a_removed_category_moves(client: Client) -> None:
+def test_contents_kept_of_a_removed_category_move(client: Client) -> None:
     outer = add(client, "outer")
     inner = add(client, "inner", outer)
     connection = client.post("/connection/add", name="a", data={"type": "local", "shell": "/bin/sh"}, category=outer)

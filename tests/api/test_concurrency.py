@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from connmgr.api.slots import STOPS, RequestSlots
+from connmgr.api.services import STOPS, RequestSlots
 from connmgr.client import ClientError
 from connmgr.errors import Busy
 from tests.api.wire import LOCAL, bearer, client_of, send, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 
 SLOTS = 64
 
@@ -49,12 +49,11 @@ def blocked(daemon: Daemon, connection: str, gate: Path) -> Any:
 
 def until_full(daemon: Daemon, headers: dict[str, str]) -> Any:
     """Repeat a request until no slot is free, and return the refusal."""
-    deadline = time.monotonic() + 60
-    while True:
-        answer = send(daemon.url, "/shell/start", {"connection": LOCAL}, headers)
-        if answer.status != 200:
-            return answer
-        assert time.monotonic() < deadline, "the slots are never full"
+    return eventually(
+        lambda: send(daemon.url, "/shell/start", {"connection": LOCAL}, headers),
+        "the slots are never full",
+        holds=lambda answer: answer.status != 200,
+    )
 
 
 def test_64_blocked_commands_delay_no_handshake_and_the_65th_is_refused_at_once(

@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY
+from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY, refused
 from tests.daemon import Daemon
 
 SH = {"type": "local", "shell": "/bin/sh"}
@@ -30,12 +30,6 @@ def info(client: Client, id: str) -> Any:
     return client.post("/connection/info", connections=[id])["infos"][0]
 
 
-def refused(client: Client, path: str, **fields: Any) -> ClientError:
-    with pytest.raises(ClientError) as caught:
-        client.post(path, **fields)
-    return caught.value
-
-
 def test_the_local_machine_is_there(client: Client) -> None:
     local = info(client, LOCAL)
     keys = "connection category name type rawData usageCategory lastUsed lastModified state cache"
@@ -54,7 +48,7 @@ def test_a_connection_is_added_found_and_described(client: Client) -> None:
         assert client.post("/connection/query", **query)["found"] == [id]
 
 
-def test_what_is_named_twice_is_described_twice_in_its_places(client: Client) -> None:
+def test_a_connection_named_twice_is_described_twice(client: Client) -> None:
     id = add(client, "box", SH)
     ids = [id, LOCAL, id.upper(), id, LOCAL]
     infos = client.post("/connection/info", connections=ids)["infos"]
@@ -77,7 +71,7 @@ def test_secrets_are_stored_and_told_in_their_encrypted_form_alone(client: Clien
     assert "hunter2" not in clean_daemon.stderr()
 
 
-def test_it_is_said_whether_a_connection_was_added(client: Client) -> None:
+def test_the_answer_says_whether_a_connection_was_added(client: Client) -> None:
     for temporary in (False, True):
         added = [
             client.post("/connection/add", name=name, data=SSH, temporary=temporary)["added"] for name in ("one", "two")
@@ -268,3 +262,13 @@ def test_the_types_are_described_by_schemas_that_their_examples_and_stored_data_
     assert ssh.is_valid({**SSH, "password": sealed, "gateway": {"storeId": NOBODY}})
     for wrong in ({**SSH, "port": "22"}, {**SSH, "more": 1}, {"type": "ssh"}, {**SSH, "type": "local"}):
         assert not ssh.is_valid(wrong)
+
+
+def test_environment_of_several_refuses_what_is_not_a_uuid_and_skips_removed_ones(client: Client) -> None:
+    removed = "00000000-0000-4000-8000-000000000000"
+    assert client.post("/connection/environment", connections=[LOCAL, removed]) == client.post(
+        "/connection/environment", connections=[LOCAL]
+    )
+    with pytest.raises(ClientError) as refused:
+        client.post("/connection/environment", connections=[LOCAL, "web1"])
+    assert refused.value.code == "unknown_connection"

@@ -240,6 +240,6 @@ def test_every_answer_carries_the_headers_that_keep_it_out_of_caches_and_pages(
     assert {answer.headers["Content-Type"] for answer in answers[:3]} == {"application/json"}
 
 
-def test_nothing_to_say_is_an_empty_body(daemon: Daemon, headers: dict[str, str]) -> None:
+def test_an_answer_without_content_has_an_empty_body(daemon: Daemon, headers: dict[str, str]) -> None:
     answer = send(daemon.url, "/vault/lock", {}, headers)
     assert (answer.status, answer.body, answer.headers["Content-Length"]) == (200, b"", "0")

@@ -88,7 +88,7 @@ FIRST_LINES = {
 
 
 @pytest.mark.parametrize("first_line", FIRST_LINES.values(), ids=FIRST_LINES)
-def test_a_first_line_that_is_none_is_refused(daemon: Daemon, first_line: bytes) -> None:
+def test_a_malformed_request_line_is_refused(daemon: Daemon, first_line: bytes) -> None:
     refused(daemon, first_line, LENGTH, body=QUERY)
 
 
@@ -137,7 +137,7 @@ SERVED = {
 
 
 @pytest.mark.parametrize(("lines", "body"), SERVED.values(), ids=SERVED)
-def test_what_is_as_the_rfc_has_it_is_served_and_the_connection_kept(
+def test_requests_that_the_rfc_allows_are_served_and_the_connection_kept(
     daemon: Daemon, lines: list[bytes], body: bytes
 ) -> None:
     first, second = responses(daemon, POST, *lines, body=body)
@@ -149,7 +149,7 @@ def test_what_is_as_the_rfc_has_it_is_served_and_the_connection_kept(
 def test_chunks_that_come_byte_by_byte_are_the_same(daemon: Daemon) -> None:
     from waitress.buffers import OverflowableBuffer
 
-    from connmgr.daemon.framing import ChunkedBody
+    from connmgr.daemon.parser import ChunkedBody
 
     body = ChunkedBody(OverflowableBuffer(1 << 20))
     sent = b'1;x\r\n{\r\nD\r\n"filter":"*"}\r\n0\r\nX: y\r\n\r\n'

@@ -22,6 +22,7 @@ GROUPS = [
     "shell",
     "terminal",
     "tunnel",
+    "multiplex",
     "job",
     "fs",
     "secret",

@@ -8,7 +8,6 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,12 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.api.wire import LOCAL, address, bearer, client_of
+from tests.api.wire import LOCAL, add, address, bearer, client_of, refused
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_equal
 
 POLL_SECONDS = 25
-
-
-@pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with client_of(daemon) as client:
-        client.post("/shell/start", connection=LOCAL)
-        yield client
 
 
 def start(client: Client, command: str, **options: Any) -> str:
@@ -42,12 +34,6 @@ def poll(client: Client, job: str, **options: Any) -> Any:
 
 def ended(client: Client, job: str, **options: Any) -> Any:
     return poll(client, job, wait=POLL_SECONDS, until="exit", **options)
-
-
-def refused(client: Client, path: str, **fields: Any) -> str:
-    with pytest.raises(ClientError) as caught:
-        client.post(path, **fields)
-    return caught.value.code
 
 
 def test_a_job_prints_and_ends(client: Client) -> None:
@@ -71,7 +57,7 @@ def test_a_job_runs_where_its_shell_is_and_changes_nothing_there(client: Client,
     assert client.shell.exec(LOCAL, 'echo "$PWD $COLOUR$MORE"').stdout == f"{tmp_path} a b"
     job = start(client, "pwd", cwd="/usr")
     assert ended(client, job)["stdout"]["data"] == "/usr\n"
-    assert refused(client, "/job/start", connection=LOCAL, command="true", cwd="/nowhere") == "no_such_directory"
+    assert refused(client, "/job/start", connection=LOCAL, command="true", cwd="/nowhere").code == "no_such_directory"
 
 
 def test_a_job_tells_where_its_command_ended(client: Client, tmp_path: Path) -> None:
@@ -107,8 +93,8 @@ def test_words_run_without_a_shell(client: Client) -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"command": "true", "argv": ["true"]}, {"argv": []}, {"command": "true", "keep": -1}]
 )
-def test_what_no_job_is_made_of(client: Client, fields: dict[str, Any]) -> None:
-    assert refused(client, "/job/start", connection=LOCAL, **fields) == "invalid_request"
+def test_malformed_starts_are_refused(client: Client, fields: dict[str, Any]) -> None:
+    assert refused(client, "/job/start", connection=LOCAL, **fields).code == "invalid_request"
 
 
 def test_text_is_cut_between_characters_and_bytes_are_exact(client: Client) -> None:
@@ -165,7 +151,7 @@ def test_a_poll_waits_for_news(client: Client, tmp_path: Path) -> None:
         assert waiting.result(20)["stdout"]["data"].startswith("news\n")
 
 
-def test_what_was_read_comes_no_second_time_while_nothing_is_printed(client: Client) -> None:
+def test_output_is_not_repeated_while_nothing_is_printed(client: Client) -> None:
     job = start(client, "echo once; echo err >&2; read x", stdin="open")
     before = poll(client, job, wait=POLL_SECONDS)
     while not (before["stdout"]["next"] == 5 and before["stderr"]["next"] == 4):
@@ -177,7 +163,7 @@ def test_what_was_read_comes_no_second_time_while_nothing_is_printed(client: Cli
     client.post("/job/remove", job=job, force=True)
 
 
-def test_who_waits_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -> None:
+def test_waiting_for_a_job_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -> None:
     job = start(client, "read x", stdin="open")
     authorization, sockets = bearer(daemon)["Authorization"], []
     for _ in range(200):
@@ -191,7 +177,7 @@ def test_who_waits_holds_no_thread_and_no_slot(daemon: Daemon, client: Client) -
         sockets.append(one)
     try:
         assert client.shell.exec(LOCAL, "echo free").stdout == "free"
-        eventually(lambda: client.daemon.status().slots_in_use == 0, "who waits holds a slot")
+        eventually_equal(lambda: client.daemon.status().slots_in_use, 0, "who waits holds a slot")
         client.post("/job/input", job=job, data="x\n")
         for one in sockets:
             one.settimeout(20)
@@ -208,18 +194,18 @@ def test_open_input_arrives_in_order_to_its_end(client: Client) -> None:
     client.post("/job/input", job=job, data=base64.b64encode(b"\0\xff").decode(), encoding="base64", eof=True)
     answer = ended(client, job, encoding="base64")
     assert base64.b64decode(answer["stdout"]["data"]) == b"0\n1\n2\n3\n4\n\0\xffdone\n"
-    assert refused(client, "/job/input", job=job, data="late") == "job_finished"
+    assert refused(client, "/job/input", job=job, data="late").code == "job_finished"
 
 
 def test_input_after_its_end_and_without_any(client: Client) -> None:
     job = start(client, "cat; sleep 60", stdin="open")
     client.post("/job/input", job=job, data="a", eof=True)
-    assert refused(client, "/job/input", job=job, data="b") == "stdin_closed"
+    assert refused(client, "/job/input", job=job, data="b").code == "stdin_closed"
     client.post("/job/remove", job=job, force=True)
     job = start(client, "sleep 60")
-    assert refused(client, "/job/input", job=job, data="b") == "stdin_closed"
+    assert refused(client, "/job/input", job=job, data="b").code == "stdin_closed"
     client.post("/job/remove", job=job, force=True)
-    assert refused(client, "/job/info", job=job) == "unknown_job"
+    assert refused(client, "/job/info", job=job).code == "unknown_job"
 
 
 def test_text_for_input(client: Client) -> None:
@@ -235,7 +221,7 @@ def test_a_killed_job(client: Client) -> None:
     client.post("/job/kill", job=job)
     described = client.post("/job/wait", job=job)
     assert (described["state"], described["exitCode"]) == ("killed", 143)
-    assert refused(client, "/job/kill", job=job) == "job_finished"
+    assert refused(client, "/job/kill", job=job).code == "job_finished"
     assert described["ended"] > described["created"]
 
 
@@ -269,12 +255,12 @@ def test_a_key_starts_once(daemon: Daemon, client: Client, tmp_path: Path) -> No
 def test_offsets_beyond_the_end(client: Client) -> None:
     job = start(client, "echo x")
     ended(client, job)
-    assert refused(client, "/job/output", job=job, stdout=3) == "invalid_request"
-    assert refused(client, "/job/output", job=job, stdout=-1) == "invalid_request"
-    assert refused(client, "/job/output", job=str(uuid.uuid4())) == "unknown_job"
+    assert refused(client, "/job/output", job=job, stdout=3).code == "invalid_request"
+    assert refused(client, "/job/output", job=job, stdout=-1).code == "invalid_request"
+    assert refused(client, "/job/output", job=str(uuid.uuid4())).code == "unknown_job"
 
 
-def test_what_is_queried(client: Client) -> None:
+def test_query_filters_jobs(client: Client) -> None:
     name = str(uuid.uuid4())
     done, running = start(client, "true", name=name), start(client, "sleep 60", name=name)
     ended(client, done)
@@ -288,12 +274,12 @@ def test_what_is_queried(client: Client) -> None:
     assert found(connectionFilter="nothing") == []
     assert found(minAge=3600) == []
     assert found(maxAge=3600) == [done, running]
-    assert refused(client, "/job/remove", job=running) == "job_running"
+    assert refused(client, "/job/remove", job=running).code == "job_running"
     client.post("/job/remove", job=running, force=True)
     assert found() == [done]
 
 
-def test_what_describes_a_job(client: Client) -> None:
+def test_info_describes_a_job(client: Client) -> None:
     job = start(client, "exit 2", name="n", keep=60)
     client.post("/job/wait", job=job)
     described = client.post("/job/info", job=job)
@@ -316,7 +302,7 @@ def test_what_describes_a_job(client: Client) -> None:
 
 def test_a_job_needs_a_running_shell(client: Client) -> None:
     client.shell.stop(LOCAL)
-    assert refused(client, "/job/start", connection=LOCAL, command="true") == "no_shell"
+    assert refused(client, "/job/start", connection=LOCAL, command="true").code == "no_shell"
 
 
 def test_a_job_outlives_its_shell(client: Client) -> None:
@@ -360,7 +346,7 @@ def test_a_command_that_goes_on_keeps_its_timeout(client: Client) -> None:
 def test_limits_hold_for_jobs_that_are_started_in_a_burst(start_daemon: StartDaemon) -> None:
     client = start_daemon("--max-connection-jobs", "5", "--max-jobs", "8").client
     data = {"type": "local", "shell": "/bin/dash"}
-    other = client.post("/connection/add", name="other", data=data, validate=False)["connection"]
+    other = add(client, "other", **data)
     started: dict[str, list[str]] = {LOCAL: [], other: []}
     for connection in started:
         client.post("/shell/start", connection=connection)
@@ -370,7 +356,7 @@ def test_limits_hold_for_jobs_that_are_started_in_a_burst(start_daemon: StartDae
         started[connection].append(job)
 
     def limited(connection: str) -> bool:
-        return refused(client, "/job/start", connection=connection, command="sleep 600") == "job_limit"
+        return refused(client, "/job/start", connection=connection, command="sleep 600").code == "job_limit"
 
     try:
         for connection in [LOCAL] * 4 + [other] * 3 + [LOCAL]:

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.api.test_job import POLL_SECONDS, refused, start
-from tests.api.wire import LOCAL, address, bearer, client_of
+from tests.api.test_job import POLL_SECONDS, start
+from tests.api.wire import LOCAL, add, address, bearer, client_of, refused
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually, eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.relay import Relay
@@ -56,7 +56,7 @@ def test_the_stop_is_told_at_once_to_all_who_wait(own_daemon: Daemon, client: Cl
     token = bearer(own_daemon)["Authorization"]
     with ExitStack() as stack:
         waiting = [stack.enter_context(closing(waits(own_daemon, job, token))) for _ in range(CLIENTS)]
-        eventually(lambda: client.daemon.status().slots_in_use == 0, "who waits holds a slot")
+        eventually_equal(lambda: client.daemon.status().slots_in_use, 0, "who waits holds a slot")
         begun = time.monotonic()
         own_daemon.process.terminate()
         for one in waiting:
@@ -73,10 +73,10 @@ def test_clients_that_leave_while_they_wait_leave_nothing_behind(own_daemon: Dae
     token = bearer(own_daemon)["Authorization"]
     for _ in range(2):
         waiting = [waits(own_daemon, job, token) for _ in range(CLIENTS)]
-        eventually(lambda: connected(own_daemon) >= CLIENTS, "not all clients are taken")
+        eventually(lambda: connected(own_daemon), "not all clients are taken", holds=lambda seen: seen >= CLIENTS)
         for one in waiting:
             one.close()
-        eventually(lambda: connected(own_daemon) < 10, "who has left is kept")
+        eventually(lambda: connected(own_daemon), "who has left is kept", holds=lambda seen: seen < 10)
     client.post("/job/input", job=job, data="x\n")
     assert client.post("/job/wait", job=job, wait=POLL_SECONDS)["exitCode"] == 3
 
@@ -86,7 +86,7 @@ def test_a_caller_who_may_not_open_a_secret_on_the_way(own_daemon: Daemon, clien
         client.post("/vault/user/add", user=user, passphrase=f"{user}'s long passphrase")
         client.post("/vault/unlock", user="alice", passphrase="alice's long passphrase")
     data = {"type": "shellEnvironment", "host": LOCAL, "elevated": False, "password": "unused"}
-    connection = client.post("/connection/add", name="alice's", data=data, validate=False)["connection"]
+    connection = add(client, "alice's", **data)
     client.post("/shell/start", connection=connection)
     job = client.post("/job/start", connection=connection, command="echo x; read y", stdin="open")["job"]
     with client_of(own_daemon) as other:
@@ -99,7 +99,7 @@ def test_a_caller_who_may_not_open_a_secret_on_the_way(own_daemon: Daemon, clien
             "/job/kill": {},
             "/job/remove": {"force": True},
         }.items():
-            assert refused(other, path, job=job, **fields) == "secret_locked", path
+            assert refused(other, path, job=job, **fields).code == "secret_locked", path
     assert client.post("/job/output", job=job, wait=POLL_SECONDS)["stdout"]["data"] == "x\n"
     client.post("/job/remove", job=job, force=True)
 
@@ -109,7 +109,7 @@ def far(client: Client, tmp_path: Path, stack: ExitStack) -> tuple[Any, Relay, s
     server = stack.enter_context(ssh_server(tmp_path / "far"))
     relay = stack.enter_context(closing(Relay(server.port)))
     data = {"type": "ssh", **ssh_fields(server, server.user, port=relay.port, connectTimeout=3, keepAlive=1)}
-    connection = client.post("/connection/add", name="far", data=data, validate=False)["connection"]
+    connection = add(client, "far", **data)
     client.post("/shell/start", connection=connection)
     return server, relay, connection, data
 
@@ -133,7 +133,7 @@ def test_of_a_machine_that_cannot_be_reached_is_told_what_was_seen_last(client: 
             assert (answer["state"], answer["stale"], answer["exitCode"]) == ("running", True, None)
         (listed,) = client.post("/job/query", states=["running"])["jobs"]
         assert (listed["job"], listed["stale"]) == (job, True)
-        assert refused(client, "/job/kill", job=job) == "host_refused"
+        assert refused(client, "/job/kill", job=job).code == "host_refused"
         with ThreadPoolExecutor(1) as pool, client.clone() as other:
             waiting = pool.submit(other.post, "/job/output", job=job, stdout=2, wait=POLL_SECONDS, until="exit")
             server.start()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,9 @@ from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.errors import CommandCancelled
 from tests.api.wire import LOCAL, address, bearer, client_of
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 
 pytestmark = pytest.mark.needs("bash")
-
-
-def eventually(holds: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 class World:
@@ -72,7 +64,7 @@ class World:
         """Open the gate, run one more command, and return all lines."""
         self.gate.touch()
         self.daemon.client.shell.exec(LOCAL, self.trace("last"), start=True)
-        eventually(lambda: self.in_use() == 0, "requests still wait")
+        eventually_equal(self.in_use, 0, "requests still wait")
         return self.begun()
 
     def begun(self) -> list[str]:
@@ -93,11 +85,11 @@ def world(clean_daemon: Daemon, tmp_path: Path) -> Iterator[World]:
 def test_ten_commands_whose_clients_hang_up_leave_no_trace(world: World, more: dict[str, Any]) -> None:
     holder = world.held()
     clients = [world.sent("/shell/exec", connection=LOCAL, command=world.trace("gone"), **more) for _ in range(10)]
-    eventually(lambda: world.waiting() == 10, "they do not wait")
+    eventually_equal(world.waiting, 10, "they do not wait")
     for client in clients[:9]:
         client.close()
     # They leave the queue while the command ahead still runs.
-    eventually(lambda: world.waiting() == 1, "they still wait")
+    eventually_equal(world.waiting, 1, "they still wait")
     clients[9].close()
     assert world.traces() == ["last"]
     assert holder.recv(15) == b"HTTP/1.1 200 OK"
@@ -106,17 +98,17 @@ def test_ten_commands_whose_clients_hang_up_leave_no_trace(world: World, more: d
 def test_a_command_whose_client_hangs_up_ends_and_those_behind_it_run(world: World) -> None:
     holder = world.held()
     after = world.sent("/shell/exec", connection=LOCAL, command=world.trace("after"))
-    eventually(lambda: world.waiting() == 1, "it does not wait")
+    eventually_equal(world.waiting, 1, "it does not wait")
     holder.close()
     # The gate is still closed.
     assert after.recv(15) == b"HTTP/1.1 200 OK"
     assert world.traces() == ["after", "last"]
 
 
-def test_a_next_request_is_no_sign_of_leaving(world: World) -> None:
+def test_a_pipelined_request_does_not_count_as_leaving(world: World) -> None:
     client = world.held()
     waiting = world.sent("/shell/exec", connection=LOCAL, command=world.trace("waiting"))
-    eventually(lambda: world.waiting() == 1, "it does not wait")
+    eventually_equal(world.waiting, 1, "it does not wait")
     for connection, word in ((client, "second"), (waiting, "third")):
         connection.sendall(world.request("/shell/exec", connection=LOCAL, command=world.trace(word)))
     world.gate.touch()
@@ -133,7 +125,7 @@ def test_requests_behind_that_of_a_client_that_leaves_are_dropped_with_it(world:
     client.sendall(world.request("/shell/exec", connection=LOCAL, command=world.trace("second")))
     client.sendall(world.request("/job/start", connection=LOCAL, command=world.trace("third")))
     client.close()
-    eventually(lambda: world.in_use() == 0, "they still wait")
+    eventually_equal(world.in_use, 0, "they still wait")
     assert world.traces() == ["last"]
     assert world.daemon.client.post("/job/query")["jobs"] == []
 
@@ -148,11 +140,11 @@ def test_a_client_that_leaves_while_a_shell_starts(world: World) -> None:
     eventually(begun.exists, "the shell does not start")
     others = [world.sent("/shell/exec", command=world.trace("other"), **fields) for _ in range(3)]
     fresh = world.sent("/shell/exec", command=world.trace("fresh"), connection=id, fresh=True)
-    eventually(lambda: world.in_use() == 5, "they do not wait")
+    eventually_equal(world.in_use, 5, "they do not wait")
     for one in others:
         one.close()
     # The shell is still starting: these do not wait for it any longer.
-    eventually(lambda: world.in_use() == 2, "they still wait")
+    eventually_equal(world.in_use, 2, "they still wait")
     first.close()
     fresh.close()
     assert world.traces() == ["last"]
@@ -168,12 +160,12 @@ def test_clients_that_leave_while_a_link_opens(world: World) -> None:
             waiting = [world.sent("/terminal/open", connection=id), world.sent("/shell/start", connection=id)]
             with client_of(world.daemon) as other:
                 pipe = other.shell.pipe(id, world.trace("pipe"))
-                eventually(lambda: world.in_use() == 4, "they do not wait")
+                eventually_equal(world.in_use, 4, "they do not wait")
                 pipe.close()
             for one in waiting:
                 one.close()
             # The link is still opening for the first.
-            eventually(lambda: world.in_use() == 1, "they still wait")
+            eventually_equal(world.in_use, 1, "they still wait")
     assert world.traces() == ["last"]
 
 
@@ -185,12 +177,12 @@ def test_commands_of_a_broadcast_that_have_not_begun_never_run(world: World) -> 
     client.shell.start(more[0])
     holder = world.held()
     sent = world.sent("/shell/broadcast", connections=ids, command=world.trace("gone"), parallel=1)
-    eventually(lambda: world.waiting() == 1, "it does not wait")
+    eventually_equal(world.waiting, 1, "it does not wait")
     # One at a time: until the gate opens, at most the other running shell has had its turn.
     begun = world.begun()
     assert len(begun) <= 1
     sent.close()
-    eventually(lambda: world.in_use() == 1, "it still waits")
+    eventually_equal(world.in_use, 1, "it still waits")
     assert world.traces() == [*begun, "last"]
     assert holder.recv(15) == b"HTTP/1.1 200 OK"
 

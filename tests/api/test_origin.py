@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.api.origin import Addresses
+from connmgr.api.app import Addresses
 from tests.api.wire import address, bearer, send, talk
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -51,9 +51,12 @@ def test_another_host_is_misdirected_whatever_it_asks_for(daemon: Daemon, host: 
 )
 def test_there_must_be_one_host(daemon: Daemon, head: bytes) -> None:
     port = str(address(daemon.url)[1]).encode()
-    received = talk(daemon.url, head.replace(b"PORT", port) + b"Connection: close\r\n\r\n")
+    # Another program sees no request there, so nothing that follows may be answered.
+    follows = b"POST /handshake HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n\r\n"
+    received = talk(daemon.url, (head + b"\r\n" + follows).replace(b"PORT", port))
     assert received.split(b" ")[1] == b"400"
     assert b"exactly one Host" in received
+    assert received.count(b"HTTP/1.") == 1
 
 
 def test_a_target_with_another_host_is_misdirected(daemon: Daemon) -> None:

@@ -21,7 +21,7 @@ from connmgr.client.jobs import Orphan
 from tests.api.wire import LOCAL, ROOT_CATEGORY, client_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually
 
 HOUR = 3600
 
@@ -76,11 +76,13 @@ def states(found: Sequence[Orphan]) -> dict[str, tuple[str, bool]]:
 def audited(daemon: Daemon, path: str) -> dict[str, Any]:
     """Return the last audit entry of a request to ``path``."""
     lines = (daemon.data_dir / "audit.log").read_text().splitlines()
-    entry: dict[str, Any] = [one for one in map(json.loads, lines) if one["path"] == path and "removed" not in one][-1]
+    entry: dict[str, Any] = [one for one in map(json.loads, lines) if one.get("path") == path and "removed" not in one][
+        -1
+    ]
     return entry
 
 
-def test_what_a_lost_vault_left_is_found_and_what_has_ended_is_removed_when_asked(
+def test_jobs_of_a_lost_vault_are_found_and_ended_ones_removed_on_request(
     start_daemon: StartDaemon, gate: Path
 ) -> None:
     before = start_daemon()
@@ -105,7 +107,7 @@ def test_what_a_lost_vault_left_is_found_and_what_has_ended_is_removed_when_aske
     assert states(client.jobs.orphans(LOCAL, remove=True)) == {young: ("exited", True), running: ("running", False)}
 
 
-def test_the_vaults_own_jobs_are_none_whichever_connection_they_have(clean_daemon: Daemon, gate: Path) -> None:
+def test_the_vault_s_own_jobs_do_not_count_as_orphans(clean_daemon: Daemon, gate: Path) -> None:
     client = clean_daemon.client
     other = client.connection.add("same machine", {"type": "shellEnvironment", "host": LOCAL}, validate=False)
     jobs = [done(client), done(client, other), start(client, waiting(gate)), start(client, waiting(gate), other)]
@@ -115,7 +117,7 @@ def test_the_vaults_own_jobs_are_none_whichever_connection_they_have(clean_daemo
     assert all(directory(clean_daemon, job).exists() for job in jobs)
 
 
-def test_a_job_that_is_being_started_is_none_however_old_it_looks(clean_daemon: Daemon) -> None:
+def test_a_job_that_is_starting_does_not_count_as_an_orphan(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     client.shell.start(LOCAL)
     done(client)
@@ -126,7 +128,7 @@ def test_a_job_that_is_being_started_is_none_however_old_it_looks(clean_daemon: 
     ):
         before = set(kept(clean_daemon).iterdir())
         vault.execute("BEGIN IMMEDIATE")
-        # The far side has the job now, but the vault cannot store it.
+        # The remote host has the job now, but the vault cannot store it.
         begun = pool.submit(starting.jobs.start, LOCAL, "true")
         eventually(
             lambda: any((path / "runner").exists() for path in set(kept(clean_daemon).iterdir()) - before), "none"
@@ -159,7 +161,7 @@ def test_another_vaults_jobs_stay_until_they_are_asked_for(start_daemon: StartDa
     assert gone.value.code == "output_gone"
 
 
-def test_nothing_is_followed_that_was_put_among_the_jobs(clean_daemon: Daemon, tmp_path: Path) -> None:
+def test_links_among_the_jobs_are_not_followed(clean_daemon: Daemon, tmp_path: Path) -> None:
     done(clean_daemon.client)
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -188,7 +190,7 @@ class TestRemovedConnections:
         data = {"type": "shellEnvironment", "host": LOCAL}
         return client.connection.add("other", data, category=category, validate=False)
 
-    def test_what_has_ended_is_cleared_and_what_runs_is_told_and_goes_on(
+    def test_removing_a_connection_clears_its_ended_jobs_and_reports_running_ones(
         self, clean_daemon: Daemon, other: str, gate: Path
     ) -> None:
         client = clean_daemon.client
@@ -223,7 +225,9 @@ class TestRemovedConnections:
         assert (entry["jobs"], entry["jobsLeft"]) == (1, 0)
         assert not directory(clean_daemon, job).exists()
 
-    def test_who_waits_for_such_a_job_is_told(self, clean_daemon: Daemon, other: str, gate: Path) -> None:
+    def test_a_client_that_waits_for_a_job_of_a_removed_connection_is_answered(
+        self, clean_daemon: Daemon, other: str, gate: Path
+    ) -> None:
         job = start(clean_daemon.client, waiting(gate), other)
         with ThreadPoolExecutor(1) as pool, client_of(clean_daemon) as waiter:
             answer = pool.submit(waiter.post, "/job/wait", job=job, wait=25)

@@ -95,7 +95,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("size", [10, 200_000], ids=["small", "large"])
 @pytest.mark.parametrize(("path", "headers", "status", "code"), STRANGERS.values(), ids=STRANGERS)
-def test_who_is_refused_is_told_the_same_whatever_the_size_of_the_body(
+def test_a_refusal_does_not_depend_on_the_size_of_the_body(
     small: Daemon, path: str, headers: dict[str, str], status: int, code: str, size: int
 ) -> None:
     refused = send(small.url, path, b" " * size, headers)

@@ -5,33 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connmgr.client import Client, ClientError
-from tests.api.wire import LOCAL, NOBODY, address, bearer, client_of, send
+from connmgr.client import Client
+from tests.api.wire import LOCAL, NOBODY, address, bearer, refused, send
 from tests.daemon import Daemon
-
-
-@pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with client_of(daemon) as client:
-        client.post("/shell/start", connection=LOCAL)
-        yield client
+from tests.deadlines import eventually
 
 
 def run(client: Client, command: str, **options: Any) -> Any:
     return client.post("/shell/exec", connection=LOCAL, command=command, **options)
-
-
-def refused(client: Client, path: str, **fields: Any) -> ClientError:
-    with pytest.raises(ClientError) as caught:
-        client.post(path, **fields)
-    return caught.value
 
 
 def test_start_describes_the_shell_and_again_when_it_runs(client: Client) -> None:
@@ -96,22 +82,20 @@ def test_output_of_any_size_arrives_whole(client: Client, size: int, encoding: s
     assert (answer["exitCode"], stdout == "é" * pairs + "x" * odd) == (0, True)
 
 
-def test_cut_output_is_said_to_be_cut(client: Client) -> None:
+def test_truncated_output_is_reported_as_truncated(client: Client) -> None:
     answer = run(client, "head -c 17000000 /dev/zero | tr '\\0' x; echo end >&2")
     assert (len(answer["stdout"]), answer["stderr"], answer["truncated"]) == (16 * 1024 * 1024, "end", True)
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "\ufffd"), ("base64", "/wo=")])
-def test_what_a_killed_command_printed_is_shown_as_an_answer_shows_it(
-    client: Client, encoding: str, shown: str
-) -> None:
+def test_an_error_shows_output_as_an_answer_does(client: Client, encoding: str, shown: str) -> None:
     command = r"printf '\377\n'; sleep 60"
     error = refused(client, "/shell/exec", connection=LOCAL, command=command, encoding=encoding, timeout=1)
     assert (error.details["stdout"], error.details["stderr"]) == (shown, "")
     assert "truncated" not in error.details
 
 
-def test_cut_output_of_a_killed_command_is_said_to_be_cut(client: Client) -> None:
+def test_truncated_output_of_a_killed_command_is_reported_as_truncated(client: Client) -> None:
     command = "yes | head -c 17000000; sleep 1000"
     error = refused(client, "/shell/exec", connection=LOCAL, command=command, timeout=2)
     assert (len(error.details["stdout"]), error.details["truncated"]) == (16 * 1024 * 1024 - 1, True)
@@ -163,10 +147,7 @@ def test_when_the_client_goes_away_its_command_is_killed(client: Client, daemon:
             f"POST /shell/exec HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
             f"Authorization: {authorization}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
         )
-        deadline = time.monotonic() + 20
-        while not marker.exists():
-            assert time.monotonic() < deadline, "the command did not start"
-            time.sleep(0.01)
+        eventually(marker.exists, "the command did not start")
     # The session is free again long before the command would have ended.
     assert run(client, "echo free", timeout=20)["stdout"] == "free"
 

@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from connmgr.client import Client
 from tests.api.wire import LOCAL, NOBODY, address, bearer, client_of, send, talk
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.fs.far_sides import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal, settled
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 
@@ -91,13 +89,6 @@ def run(daemon: Daemon) -> Iterator[Run]:
         stream.close()
 
 
-@pytest.fixture
-def local(daemon: Daemon) -> Iterator[Client]:
-    with client_of(daemon) as client:
-        client.shell.start(LOCAL)
-        yield client
-
-
 def whole(lines: list[Line], name: str) -> str:
     return "".join(line.get(name, "") for line in lines)
 
@@ -105,13 +96,6 @@ def whole(lines: list[Line], name: str) -> str:
 def wait_for(gate: Path) -> str:
     """Return a command that waits until ``gate`` exists."""
     return f"while [ ! -e {gate} ]; do sleep 0.01; done"
-
-
-def await_file(path: Path, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_lines_come_while_the_command_runs_each_stream_by_its_name(run: Run, connection: str, tmp_path: Path) -> None:
@@ -138,7 +122,7 @@ def test_lines_come_while_the_command_runs_each_stream_by_its_name(run: Run, con
         (r"printf 'cut \303'", "cut \ufffd", ""),
     ],
 )
-def test_output_is_neither_cut_nor_stripped(run: Run, local: Client, command: str, stdout: str, stderr: str) -> None:
+def test_output_is_neither_cut_nor_stripped(run: Run, client: Client, command: str, stdout: str, stderr: str) -> None:
     # A shell may write each line separately.
     lines = list(run(command))
     assert lines.pop() == {"exitCode": 0}
@@ -175,19 +159,19 @@ def test_output_has_no_limit(run: Run, start_daemon: StartDaemon) -> None:
     assert whole(lines, "stdout") == "y" * 3_000_000
 
 
-def test_a_burst_is_joined(run: Run, local: Client) -> None:
+def test_a_burst_is_joined(run: Run, client: Client) -> None:
     lines = list(run("i=0; while [ $i -lt 1000 ]; do echo $i; i=$((i+1)); done"))
     assert whole(lines, "stdout") == "".join(f"{number}\n" for number in range(1000))
     assert len(lines) < 100, "almost every write became a line"
 
 
-def test_after_a_timeout_the_last_line_tells_of_it(run: Run, local: Client) -> None:
+def test_after_a_timeout_the_last_line_tells_of_it(run: Run, client: Client) -> None:
     lines = list(run("echo begun; sleep 50", timeout=1))
     assert lines[0] == {"stdout": "begun\n"}
     assert lines[1]["error"]["code"] == "command_timeout"
     assert lines[1]["error"]["message"] == "The command ran longer than 1 s and was killed."
     assert len(lines) == 2
-    assert local.shell.exec(LOCAL, "echo free").stdout == "free"
+    assert client.shell.exec(LOCAL, "echo free").stdout == "free"
 
 
 def test_a_shell_that_is_killed_is_told_in_the_last_line(run: Run, clean_daemon: Daemon) -> None:
@@ -213,8 +197,8 @@ def test_a_shell_that_is_stopped_is_told_in_the_last_line(run: Run, clean_daemon
         ({"connection": LOCAL, "command": 1}, 400, "invalid_request"),
     ],
 )
-def test_what_prevents_the_command_is_answered_as_ever(
-    daemon: Daemon, local: Client, fields: Line, status: int, code: str
+def test_errors_before_the_command_begins_are_answered_without_a_stream(
+    daemon: Daemon, client: Client, fields: Line, status: int, code: str
 ) -> None:
     answer = send(daemon.url, "/shell/exec", fields, {"Accept": LINES, **bearer(daemon)})
     assert (answer.status, answer.code) == (status, code)
@@ -242,7 +226,7 @@ def test_without_a_shell_and_while_it_is_busy_the_answer_is_as_ever(run: Run, cl
         ("Application/X-NDJSON", LINES),
     ],
 )
-def test_only_a_client_that_names_the_type_gets_lines(daemon: Daemon, local: Client, accept: str, kind: str) -> None:
+def test_only_a_client_that_names_the_type_gets_lines(daemon: Daemon, client: Client, accept: str, kind: str) -> None:
     fields = {"connection": LOCAL, "command": "echo hello"}
     answer = send(daemon.url, "/shell/exec", fields, {"Accept": accept, **bearer(daemon)})
     assert answer.headers["Content-Type"] == kind
@@ -252,13 +236,13 @@ def test_only_a_client_that_names_the_type_gets_lines(daemon: Daemon, local: Cli
         assert answer.json == {"exitCode": 0, "stdout": "hello", "stderr": ""}
 
 
-def test_no_other_endpoint_answers_in_lines(daemon: Daemon, local: Client) -> None:
+def test_no_other_endpoint_answers_in_lines(daemon: Daemon, client: Client) -> None:
     answer = send(daemon.url, "/shell/start", {"connection": LOCAL}, {"Accept": LINES, **bearer(daemon)})
     assert answer.headers["Content-Type"] == "application/json"
     assert send(daemon.url, "/shell/exec", method="HEAD", headers={"Accept": LINES}).status == 405
 
 
-def test_a_client_of_http_1_0_gets_lines_until_the_connection_ends(daemon: Daemon, local: Client) -> None:
+def test_a_client_of_http_1_0_gets_lines_until_the_connection_ends(daemon: Daemon, client: Client) -> None:
     body = json.dumps({"connection": LOCAL, "command": "echo one; echo two >&2"})
     host = ":".join(map(str, address(daemon.url)))
     answer = talk(
@@ -295,13 +279,8 @@ def printing(progress: Path) -> str:
 
 def until_it_stands_still(progress: Path) -> int:
     """Wait until the command has paused for a second, and return the printed megabytes."""
-    await_file(progress, "the command printed nothing")
-    seen, since = "", time.monotonic()
-    while time.monotonic() - since < STILL_SECONDS:
-        if (now := progress.read_text()) != seen:
-            seen, since = now, time.monotonic()
-        time.sleep(0.02)
-    return int(seen)
+    eventually(progress.exists, "the command printed nothing")
+    return int(settled(progress.read_text, STILL_SECONDS, "the command does not pause"))
 
 
 def test_a_command_waits_for_a_client_that_does_not_read(run: Run, connection: str, tmp_path: Path) -> None:
@@ -358,7 +337,7 @@ def test_a_stream_holds_its_slot_and_is_recorded_when_it_ends(
         return [entry for entry in entries if entry["path"] == "/shell/exec" and entry.get("stdoutBytes")]
 
     # A stream is recorded after its slot is released.
-    eventually(lambda: len(streamed()) == 2, "not both streams are recorded")
+    eventually_equal(lambda: len(streamed()), 2, "not both streams are recorded")
     shown = [
         {name: entry.get(name) for name in ("status", "code", "exitCode", "stdoutBytes", "stderrBytes")}
         for entry in streamed()
@@ -369,7 +348,7 @@ def test_a_stream_holds_its_slot_and_is_recorded_when_it_ends(
     ]
 
 
-def test_what_a_client_left_is_recorded_as_cancelled(run: Run, own_daemon: Daemon) -> None:
+def test_a_command_that_its_client_left_is_recorded_as_cancelled(run: Run, own_daemon: Daemon) -> None:
     own_daemon.client.shell.start(LOCAL)
     stream = run("while echo again; do sleep 0.05; done", of=own_daemon)
     stream.line()
@@ -379,4 +358,4 @@ def test_what_a_client_left_is_recorded_as_cancelled(run: Run, own_daemon: Daemo
     def codes() -> list[str | None]:
         return [json.loads(line).get("code") for line in (own_daemon.data_dir / "audit.log").read_text().splitlines()]
 
-    eventually(lambda: "command_cancelled" in codes(), "nothing is recorded of it")
+    eventually(codes, "nothing is recorded of it", holds=lambda seen: "command_cancelled" in seen)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from connmgr.client import Client
+import pytest
+
+from connmgr.client import Client, ClientError
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -80,6 +82,19 @@ def bearer(daemon: Daemon) -> dict[str, str]:
 def client_of(daemon: Daemon) -> Client:
     """Return a new client, for a thread or a separate session."""
     return Client(daemon.url, auth_file=daemon.auth_file)
+
+
+def add(client: Client, name: str, /, category: str | None = None, **data: Any) -> str:
+    """Store a connection without trying it, and return its uuid."""
+    members = {} if category is None else {"category": category}
+    return str(client.post("/connection/add", name=name, data=data, validate=False, **members)["connection"])
+
+
+def refused(client: Client, path: str, /, **fields: Any) -> ClientError:
+    """Send a request that must not succeed, and return the error."""
+    with pytest.raises(ClientError) as caught:
+        client.post(path, **fields)
+    return caught.value
 
 
 def talk(url: str, sent: bytes) -> bytes:

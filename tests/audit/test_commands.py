@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from connmgr.audit.entry import CUT_OUT, MAX_TEXT, CommandText
-from tests.api.wire import LOCAL
+from tests.api.wire import LOCAL, add
 from tests.cli.program import CommandLine
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
-from tests.rights.wire import Holder, add, create
+from tests.deadlines import eventually, eventually_equal
+from tests.rights.wire import Holder, create
 
 PASSWORD = "correct horse's battery"
 
@@ -163,7 +163,7 @@ def test_each_way_of_running_a_command_records_its_exit_code(clean_daemon: Daemo
     def ended() -> list[dict[str, Any]]:
         return [one for one in recorded() if one.get("event") == "ended"]
 
-    eventually(lambda: len(ended()) == 2, "the ends are not recorded")
+    eventually_equal(lambda: len(ended()), 2, "the ends are not recorded")
     codes = [(one["action"], one.get("exitCode")) for one in recorded()]
     assert codes[1:8] == [
         ("shell.exec", 3),
@@ -183,6 +183,30 @@ def test_each_way_of_running_a_command_records_its_exit_code(clean_daemon: Daemo
     assert all(one["id"] == began[action]["id"] for action, one in by_action.items())
     shown = CommandLine(clean_daemon)("audit", "-n", "6").output
     assert all(word in shown for word in ("exit 7 (1) none (1)", "ended exit 8", "ended exit 9"))
+
+
+def test_the_end_of_a_job_is_recorded_although_no_request_asks(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    client = daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    holder = create(daemon, "job", "shell.any")
+    jobs = [client.post("/job/start", connection=LOCAL, command=f"exit {code}")["job"] for code in (6, 7)]
+    jobs.append(holder.ok("/job/start", connection=LOCAL, command="exit 8")["job"])
+    assert client.post("/job/wait", job=jobs[1], wait=20)["exitCode"] == 7
+
+    def ended() -> bool:
+        return all(one["state"] == "exited" for one in client.post("/job/query")["jobs"])
+
+    # The query sees the ends, as the thread does that looks at jobs every 30 s, and its entry does not tell them.
+    eventually(ended, "the jobs run on")
+    daemon.stop()
+    entries = [json.loads(line) for line in _log(daemon).splitlines()]
+    found = {one["job"]: one for one in entries if one.get("event") == "ended"}
+    assert {job: one["exitCode"] for job, one in found.items()} == {jobs[0]: 6, jobs[2]: 8}
+    owned, of_token = found[jobs[0]], found[jobs[2]]
+    assert (owned["connection"], owned["state"], "token" in owned) == (LOCAL, "exited", False)
+    assert (of_token["token"], "tokenName" in of_token) == (holder.id, True)
+    assert [one["exitCode"] for one in entries if one.get("action") == "job.wait"] == [7], "a request has told it"
 
 
 def test_ends_are_recorded_when_the_daemon_ends_the_programs(start_daemon: StartDaemon) -> None:

@@ -20,6 +20,7 @@ from tests.api.wire import LOCAL, send
 from tests.cli.program import CommandLine, run
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import eventually, eventually_equal
 from tests.rights.wire import create
 from tests.vault.conftest import daemons, postgres
 
@@ -48,6 +49,7 @@ READING = {
     "job.query",
     "job.wait",
     "metrics.read",
+    "multiplex.query",
     "shell.list",
     "terminal.output",
     "terminal.query",
@@ -109,15 +111,13 @@ def test_a_name_changed_by_another_program_is_used_within_a_second(own_daemon: D
     path = "local machine/after\n\x1b]0;x\x07\u202e" + "z" * 1000
     with closing(sqlite3.connect(own_daemon.data_dir / "vault.db")) as vault, vault:
         vault.execute("UPDATE connection SET path = ? WHERE id = ?", (path, one))
-    deadline = threading.Event()
-    for _ in range(200):
+
+    def recorded_name() -> str:
         with pytest.raises(ClientError):
             own_daemon.client.post("/shell/stop", connection=one, session="nobody")
-        if _entries_of(own_daemon)[-1]["connectionName"] == path[:256]:
-            break
-        deadline.wait(0.05)
-    else:
-        pytest.fail("an old name is kept")
+        return str(_entries_of(own_daemon)[-1]["connectionName"])
+
+    eventually_equal(recorded_name, path[:256], "an old name is kept")
     assert len((own_daemon.data_dir / "audit.log").read_bytes().splitlines()) == len(_entries_of(own_daemon))
     shown = run("audit", "-n", "1", environment=own_daemon.environment)
     assert (shown.code, shown.output.count("\n")) == (0, 1)
@@ -136,7 +136,7 @@ def test_a_job_s_requests_name_its_connection(clean_daemon: Daemon, recorded: Re
     assert waited["connection"] == LOCAL
 
 
-def test_what_a_token_did_and_was_refused_is_recorded_with_its_name(clean_daemon: Daemon, recorded: Recorded) -> None:
+def test_requests_and_refusals_of_a_token_are_recorded_with_its_name(clean_daemon: Daemon, recorded: Recorded) -> None:
     client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     rules = [{"name": "only true", "effect": "allow", "argv": ["/bin/true"]}]
@@ -276,7 +276,7 @@ def test_the_chain_continues_over_a_rotation_of_the_vault_s_key(start_daemon: St
     assert "key" in done.errors
 
 
-def test_an_edited_anchor_is_no_anchor(own_daemon: Daemon) -> None:
+def test_an_edited_anchor_is_rejected(own_daemon: Daemon) -> None:
     own_daemon.client.secret.encrypt("x")
     own_daemon.stop()
     with closing(sqlite3.connect(own_daemon.data_dir / "vault.db")) as vault, vault:
@@ -371,11 +371,7 @@ def test_the_begin_of_an_action_is_on_disk_when_the_daemon_is_killed(start_daemo
     begun = tmp_path / "begun"
     waiting = threading.Thread(target=_interrupted, args=(daemon, f"touch {begun}; sleep 600"))
     waiting.start()
-    pause = threading.Event()
-    for _ in range(400):
-        if begun.exists():
-            break
-        pause.wait(0.05)
+    eventually(begun.exists, "the command does not begin")
     daemon.process.send_signal(signal.SIGKILL)
     waiting.join(20)
     daemon.kill()

@@ -16,7 +16,7 @@ import pytest
 from connmgr.audit.log import KEPT_FILES
 from connmgr.errors import StartupError
 from connmgr.secrets.vault_key import VaultKey
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, add, send
 from tests.audit.logs import open_log
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
@@ -52,7 +52,7 @@ def test_a_command_is_recorded_with_its_outcome_and_without_its_text(clean_daemo
 def test_an_update_tells_what_it_changed_and_no_value(clean_daemon: Daemon, recorded: Recorded) -> None:
     client = clean_daemon.client
     data = {"type": "ssh", "host": "old.example", "user": "u", "password": "canary"}
-    id = client.post("/connection/add", name="c", data=data, validate=False)["connection"]
+    id = add(client, "c", **data)
     changed = data | {"host": "new.example", "password": "canary too"}
     client.post("/connection/update", connection=id, name="d", data=changed, validate=False)
     client.post("/connection/update", connection=id, name="d", validate=False)

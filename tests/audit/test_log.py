@@ -183,7 +183,7 @@ def _crashed(log: Log, entries: int, **options: Any) -> None:
     log.anchors.kept = kept
 
 
-def test_entries_after_the_last_anchor_are_no_fault(log: Log) -> None:
+def test_entries_after_the_last_anchor_are_accepted(log: Log) -> None:
     log.write(3)
     _crashed(log, 2)
     found = log.verified()
@@ -193,7 +193,7 @@ def test_entries_after_the_last_anchor_are_no_fault(log: Log) -> None:
     assert (log.faults(), log.verified().remarks, log.verified().last) == ([], [], 6)
 
 
-def test_half_a_line_is_no_fault_and_the_next_daemon_records_it(log: Log) -> None:
+def test_half_a_line_is_accepted_and_the_next_daemon_records_it(log: Log) -> None:
     log.write(3)
     with log.path.open("ab") as file:
         file.write(b'{"seq":4,"previous":"ab')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from tests.cleaning import CleanDaemon
 from tests.cli.program import CommandLine
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, privilege_separation
 
@@ -27,10 +27,12 @@ LOST_SECONDS = 15.0
 def lose_links(connmgr: CommandLine, server: Sshd) -> None:
     """Kill the processes that serve ``server``'s connections, and wait until the daemon shows shells as lost."""
     server.kill_sessions()
-    deadline = time.monotonic() + LOST_SECONDS
-    while not any(one.status.state == "lost" for one in connmgr.daemon.client.shell.list()):
-        assert time.monotonic() < deadline, "a shell whose link broke is not shown as lost"
-        time.sleep(0.02)
+    eventually(
+        lambda: [one.status.state for one in connmgr.daemon.client.shell.list()],
+        "a shell whose link broke is not shown as lost",
+        holds=lambda states: "lost" in states,
+        seconds=LOST_SECONDS,
+    )
 
 
 @pytest.fixture(scope="session")

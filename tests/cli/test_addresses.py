@@ -62,7 +62,7 @@ def test_a_host_that_is_not_stored_keeps_its_shell(connmgr: CommandLine, server:
     assert len(connmgr.daemon.client.shell.list()) == 1
 
 
-def test_it_is_never_written_to_the_vault(connmgr: CommandLine, server: Sshd) -> None:
+def test_an_address_is_never_written_to_the_vault(connmgr: CommandLine, server: Sshd) -> None:
     connmgr("exec", f"{server.user}@known", "--", "true")
     client = connmgr.daemon.client
     (shell,) = client.shell.list()
@@ -79,7 +79,7 @@ def test_it_is_never_written_to_the_vault(connmgr: CommandLine, server: Sshd) ->
         client.connection.info([one.id])
 
 
-def test_it_is_stored_when_asked(connmgr: CommandLine, server: Sshd) -> None:
+def test_an_address_is_stored_on_request(connmgr: CommandLine, server: Sshd) -> None:
     address = f"{server.user}@known"
     assert connmgr("exec", address, "--store", "--", "echo here").output == "here\n"
     assert f"default/{address}" in connmgr("ls").output
@@ -110,7 +110,7 @@ def test_a_host_key_that_is_not_known_is_refused(connmgr: CommandLine, server: S
         ("me@nowhere.invalid", "nowhere.invalid has no address"),
     ],
 )
-def test_what_is_no_address_is_refused(connmgr: CommandLine, address: str, said: str) -> None:
+def test_a_malformed_address_is_refused(connmgr: CommandLine, address: str, said: str) -> None:
     errors = connmgr("exec", address, "--", "true", code=125).errors
     assert said in errors
     assert "hunter2" not in errors
@@ -125,9 +125,9 @@ def test_after_a_refused_login_no_field_of_an_address_is_to_be_changed(connmgr: 
     assert "connmgr edit" not in errors
 
 
-def test_what_needs_a_stored_connection_says_so(connmgr: CommandLine, server: Sshd) -> None:
+def test_commands_that_need_a_stored_connection_say_so(connmgr: CommandLine, server: Sshd) -> None:
     address = f"{server.user}@known"
-    assert "has no jobs" in connmgr("exec", address, "--detach", "--", "true", code=125).errors
+    assert "cannot have jobs" in connmgr("exec", address, "--detach", "--", "true", code=125).errors
     assert "--store is for USER@HOST" in connmgr("exec", "local", "--store", "--", "true", code=125).errors
     client = connmgr.daemon.client
     outer = client.connection.add("outer", {"type": "ssh", "host": "known"})

@@ -97,7 +97,7 @@ def test_hosts_become_connections_and_groups_categories(
     assert "canary" not in (clean_connmgr.daemon.data_dir / "audit.log").read_text()
 
 
-def test_what_has_no_counterpart_is_left_out_and_told(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_entries_without_counterpart_are_left_out_and_reported(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     file = write(
         tmp_path,
         """

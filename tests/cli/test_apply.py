@@ -66,7 +66,7 @@ def data(connmgr: CommandLine, name: str) -> Any:
 
 
 @pytest.mark.parametrize("json", [(), ("--json",)], ids=["yaml", "json"])
-def test_what_is_exported_and_applied_changes_nothing(peopled: CommandLine, json: tuple[str, ...]) -> None:
+def test_applying_an_export_changes_nothing(peopled: CommandLine, json: tuple[str, ...]) -> None:
     exported = peopled("export", *json).output
     assert SECRET not in exported
     assert "encryptedToken" not in exported

@@ -24,7 +24,7 @@ def asked(holder: Holder, **body: Any) -> str:
     return str(answer.json["approval"])
 
 
-def test_what_waits_is_listed(connmgr: CommandLine, holder: Holder) -> None:
+def test_pending_approvals_are_listed(connmgr: CommandLine, holder: Holder) -> None:
     id = asked(holder, command=HOSTILE)
     [line] = [line for line in connmgr("approve").output.splitlines() if line.startswith(id)]
     assert r"ni\x1bght" in line
@@ -32,7 +32,7 @@ def test_what_waits_is_listed(connmgr: CommandLine, holder: Holder) -> None:
     assert id in [one["approval"] for one in connmgr("approve", "--json").json]
 
 
-def test_it_is_shown_whole_with_what_could_deceive_written_out(connmgr: CommandLine, holder: Holder) -> None:
+def test_a_pending_command_is_shown_whole_and_escaped(connmgr: CommandLine, holder: Holder) -> None:
     id = asked(holder, command=HOSTILE, env={"A": "x\ny"}, stdin="in", cwd="/tmp")
     done = connmgr("approve", id, "--once")
     lines = [line.strip() for line in done.errors.splitlines()]
@@ -77,13 +77,13 @@ def test_decisions_are_taken_by_the_beginning_of_the_uuid(connmgr: CommandLine, 
     ("arguments", "code", "told"),
     [
         (["ffffffff"], 5, "No approval has the uuid 'ffffffff'"),
-        (["--once"], 2, "Name what to decide about"),
+        (["--once"], 2, "Name the APPROVAL to decide about"),
         (["abcd", "--once", "--deny"], 2, "Give one of"),
         (["abcd", "--grant", "2d"], 2, "'2d' is too long: at most 1d"),
         (["abcd", "--grant", "0s"], 2, "'0s' is too short"),
     ],
 )
-def test_what_cannot_be_is_told(connmgr: CommandLine, arguments: list[str], code: int, told: str) -> None:
+def test_impossible_decisions_are_reported(connmgr: CommandLine, arguments: list[str], code: int, told: str) -> None:
     assert told in connmgr("approve", *arguments, code=code).errors
 
 

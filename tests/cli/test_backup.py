@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.wire import add
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, run
 from tests.conftest import StartDaemon
@@ -20,7 +21,7 @@ def test_a_backup_is_restored_with_its_secrets(start_daemon: StartDaemon, tmp_pa
     daemon = start_daemon()
     encrypted = daemon.client.post("/secret/encrypt", value="hunter2")["encrypted"]
     data = {"type": "ssh", "host": "server.example", "user": "me", "password": "hunter2"}
-    added = daemon.client.post("/connection/add", name="server", data=data, validate=False)["connection"]
+    added = add(daemon.client, "server", **data)
     file = tmp_path / "vault.backup"
 
     done = run("vault", "backup", str(file), environment=daemon.environment)

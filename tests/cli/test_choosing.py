@@ -126,7 +126,7 @@ class TestWhatFailed:
         piped = connmgr("ls", "--format", "names", "--failed", "-", stdin=done.output)
         assert piped.output == "fleet/us/web3\n"
 
-    def test_one_that_is_no_longer_stored_is_told(self, connmgr: CommandLine, tmp_path: Path) -> None:
+    def test_a_connection_that_was_removed_is_reported(self, connmgr: CommandLine, tmp_path: Path) -> None:
         log = tmp_path / "log"
         log.write_text(json.dumps({"connection": LOCAL_MACHINE.replace("f", "a"), "exitCode": 1}) + "\n")
         done = connmgr("exec", "--all", "--failed", str(log), "--", "true")
@@ -173,7 +173,7 @@ class TestWhatIsNear:
         assert "connmgr vault has no command 'unlok'. Did you mean unlock" in connmgr("vault", "unlok", code=2).errors
         assert "--category" in connmgr("ls", "--categry", "x", code=2).errors
 
-    def test_nothing_is_near(self, connmgr: CommandLine) -> None:
+    def test_an_unknown_name_without_similar_ones_gets_no_suggestion(self, connmgr: CommandLine) -> None:
         assert connmgr("info", "xyzzy", code=5).errors == (
             "Error: No connection is called 'xyzzy'. `connmgr ls` lists them.\n"
         )

@@ -32,7 +32,7 @@ def test_a_command_is_saved_listed_run_and_removed(connmgr: CommandLine) -> None
     connmgr("job", "wait", job)
     assert connmgr("job", "logs", job).output == printed
     done = connmgr("exec", "local", "--saved", "greet", *arguments[:-1], "file=/etc/passwd", code=125)
-    assert "saved.arguments.file: Not what the parameter takes" in done.errors
+    assert "saved.arguments.file: The parameter does not accept this value" in done.errors
     connmgr("command", "save", "greet", "--replace", "--", "echo", "hi")
     assert connmgr("exec", "local", "--saved", "greet").output == "hi\n"
     assert connmgr("exec", "--all", "local*", "--saved", "greet").code == 0
@@ -54,5 +54,5 @@ def test_a_command_is_saved_listed_run_and_removed(connmgr: CommandLine) -> None
         (["exec", "local", "--saved", "x", "--argv", "--", "a=b"], 125, "Give one of --argv, --saved and --script"),
     ],
 )
-def test_what_cannot_be_is_told(connmgr: CommandLine, arguments: list[str], code: int, told: str) -> None:
+def test_impossible_commands_are_reported(connmgr: CommandLine, arguments: list[str], code: int, told: str) -> None:
     assert told in connmgr(*arguments, code=code).errors

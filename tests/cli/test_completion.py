@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pexpect
 import pytest
 
 from tests.cli.program import CommandLine
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import eventually
 
 PROMPT = "ready> "
 SHELLS = [pytest.param(shell, marks=pytest.mark.needs(shell)) for shell in ("bash", "zsh", "fish")]
@@ -56,10 +55,7 @@ def complete(terminal: pexpect.spawn, directory: Path, line: str) -> str:
     output, end = directory / "output", directory / "end"
     terminal.send(f"{line}\t")
     terminal.send(f" >{output}; echo >{end}\r")
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not end.exists():
-        assert time.monotonic() < deadline, terminal.read_nonblocking(10000, 0)
-        time.sleep(0.05)
+    eventually(end.exists, f"the command {line!r} does not end")
     return output.read_text()
 
 
@@ -122,7 +118,7 @@ def test_without_a_daemon_nothing_is_offered_and_nothing_said(connmgr: CommandLi
     assert (done.output.strip(), done.errors) == ("", "")
 
 
-def test_what_is_offered_names_one_connection(clean_connmgr: CommandLine) -> None:
+def test_each_completion_names_one_connection(clean_connmgr: CommandLine) -> None:
     connmgr = clean_connmgr
     for category in ("a", "b"):
         connmgr("category", "add", category)

@@ -212,7 +212,7 @@ class TestNaming:
         assert connmgr("exec", odd, "--dry-run", "--", "true").code == 0
         assert connmgr("info", id, "--json").json["connection"] == id
 
-    def test_bytes_that_are_no_text_name_nothing(self, connmgr: CommandLine) -> None:
+    def test_undecodable_bytes_name_no_connection(self, connmgr: CommandLine) -> None:
         name = os.fsdecode(b"\xff")
         assert r"No connection is called '\udcff'" in connmgr("info", name, code=5).errors
         assert r"No connection is called '\udcff'" in connmgr("exec", "--all", name, "--", "true", code=125).errors
@@ -274,7 +274,7 @@ class TestFields:
         assert connmgr.daemon.client.secret.decrypt(sealed) == "hunter2"
 
     @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 1)])
-    def test_nothing_is_added_where_a_secret_is_not_given(self, connmgr: CommandLine, key: str, code: int) -> None:
+    def test_a_missing_secret_prevents_adding(self, connmgr: CommandLine, key: str, code: int) -> None:
         terminal = connmgr.on_terminal("add", "ssh", "web", "host=web.example", "--secret", "password")
         terminal.expect("password: ")
         terminal.send(key)
@@ -315,7 +315,7 @@ class TestFields:
     ) -> None:
         assert said in connmgr("add", *arguments, code=2).errors
 
-    def test_what_the_daemon_refuses_is_told_with_the_field(self, connmgr: CommandLine) -> None:
+    def test_refusals_of_the_daemon_name_the_field(self, connmgr: CommandLine) -> None:
         refusal = connmgr("add", "ssh", "web", "host=x", "port=99999", code=1).errors
         assert refusal.startswith("Error: port: "), refusal
 
@@ -402,7 +402,7 @@ EMPTY = [
 """Commands on what ``{}`` names, and their exit codes if that is empty."""
 
 
-def test_what_an_empty_variable_leaves_names_nothing(own_connmgr: CommandLine) -> None:
+def test_an_empty_variable_names_no_connection(own_connmgr: CommandLine) -> None:
     connmgr = own_connmgr
     client = connmgr.daemon.client
     connmgr("token", "create", "--for", "x", "--expires", "1h")

@@ -84,7 +84,7 @@ def test_modes(connmgr: CommandLine, tmp_path: Path) -> None:
     assert "octal" in connmgr("cp", "--mode", "rw", f"{tmp_path}/file", "local:x", code=2).errors
 
 
-def test_what_fails_leaves_no_file_and_says_why(connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_failed_copy_leaves_no_file_and_says_why(connmgr: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     for source, target, code, said in (
         (f"local:{tmp_path}/nowhere", f"{tmp_path}/old", 1, f"Error: local:{tmp_path}/nowhere: File does not exist"),

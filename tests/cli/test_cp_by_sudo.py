@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.cli.program import CommandLine
-from tests.fs.far_sides import names_in
+from tests.fs.remote_hosts import names_in
 from tests.fs.trees import WHEN, facts
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures

@@ -14,7 +14,7 @@ from connmgr.cli.copy.local import LocalTree
 from connmgr.cli.copy.plan import TreeEntry
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
-from tests.fs.far_sides import names_in
+from tests.fs.remote_hosts import names_in
 from tests.fs.trees import WHEN, facts, plant
 
 pytestmark = pytest.mark.needs("tar")
@@ -101,7 +101,7 @@ def test_a_second_run_sends_what_differs_alone(connmgr: CommandLine, site: Path,
 
 
 @pytest.mark.parametrize("way", ["up", "down", "across"])
-def test_what_is_excluded_stays(connmgr: CommandLine, site: Path, tmp_path: Path, way: str) -> None:
+def test_excluded_files_are_not_copied(connmgr: CommandLine, site: Path, tmp_path: Path, way: str) -> None:
     start = f"{site}" if way == "up" else f"local:{site}"
     end = f"{tmp_path}/copy" if way == "down" else f"local:{tmp_path}/copy"
     connmgr("cp", "-r", "--exclude", "/cache", "--exclude", "*.pyc", "--exclude", "src/c*", start, end)
@@ -134,9 +134,7 @@ def test_several_sources_and_patterns(connmgr: CommandLine, site: Path, tmp_path
     assert "nothing matches" in made.errors
 
 
-def test_what_fails_is_told_with_its_side_and_the_rest_goes_on(
-    connmgr: CommandLine, site: Path, tmp_path: Path
-) -> None:
+def test_failures_name_their_side_and_the_rest_is_copied(connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "index.html").mkdir()
     for start, end, side in (
@@ -161,7 +159,7 @@ def test_a_directory_needs_to_be_asked_for(connmgr: CommandLine, site: Path, tmp
         assert not (tmp_path / "x").exists()
 
 
-def test_nothing_goes_through_a_link_that_is_here(connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
+def test_copying_follows_no_local_link(connmgr: CommandLine, site: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "src").symlink_to(tmp_path / "outside")

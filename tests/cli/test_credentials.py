@@ -47,7 +47,7 @@ def runs_anything(connmgr: CommandLine, *options: str, code: int, **variables: s
 
 @pytest.mark.parametrize("option", ["--token-file", "--api-key-file"])
 @pytest.mark.parametrize("content", FILES)
-def test_a_file_that_is_no_credential_is_not_the_owner(
+def test_a_malformed_credential_file_does_not_fall_back_to_the_owner(
     connmgr: CommandLine, tmp_path: Path, option: str, content: str
 ) -> None:
     file = tmp_path / "t"
@@ -75,14 +75,14 @@ def test_an_empty_variable_is_not_the_owner(connmgr: CommandLine, variable: str,
 
 
 @pytest.mark.parametrize("variable", ["CONNMGR_AUTH_FILE", "CONNMGR_HOST", "CONNMGR_PORT", "CONNMGR_CONFIG"])
-def test_an_empty_variable_is_no_default_daemon(connmgr: CommandLine, variable: str) -> None:
+def test_an_empty_variable_does_not_mean_the_default_daemon(connmgr: CommandLine, variable: str) -> None:
     assert (
         f"{variable} is empty"
         in connmgr("ls", environment={variable: ""}, code=1 if variable != "CONNMGR_AUTH_FILE" else 4).errors
     )
 
 
-def test_an_empty_url_is_no_default_daemon(connmgr: CommandLine) -> None:
+def test_an_empty_url_does_not_mean_the_default_daemon(connmgr: CommandLine) -> None:
     assert "Not the URL of a daemon" in connmgr("--url", "", "ls", code=2).errors
 
 
@@ -240,7 +240,7 @@ class TestExamples:
         command = [str(EXAMPLES / "01-handshake.sh")]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
-    def test_they_use_the_credential_that_is_named(self, connmgr: CommandLine, token: Path, key: Path) -> None:
+    def test_commands_use_the_named_credential(self, connmgr: CommandLine, token: Path, key: Path) -> None:
         daemon = connmgr.daemon
         for variables in (
             {},

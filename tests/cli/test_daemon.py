@@ -83,7 +83,7 @@ def test_a_bad_port_is_told_of_with_its_variable(connmgr: CommandLine, port: str
 
 
 @pytest.mark.parametrize("url", ["nonsense", "https://h", "http://:1", "http://h:many", "http://a b", "http://[::1"])
-def test_what_is_no_url_of_a_daemon_is_a_wrong_command_line(connmgr: CommandLine, url: str) -> None:
+def test_a_malformed_daemon_url_is_a_usage_error(connmgr: CommandLine, url: str) -> None:
     assert (
         f"Not the URL of a daemon, such as http://127.0.0.1:21721: {url}" in connmgr("--url", url, "ls", code=2).errors
     )
@@ -93,7 +93,7 @@ def test_a_host_that_cannot_be_one_is_not_reached(connmgr: CommandLine) -> None:
     assert "No daemon answers at http://a..b:1: " in connmgr("--url", "http://a..b:1", "ls", code=3).errors
 
 
-def test_a_credential_that_is_no_text_is_refused(connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_credential_that_is_not_text_is_refused(connmgr: CommandLine, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"\xff\n")
     connmgr("--api-key-file", str(key), "ls", code=4)

@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
-from connmgr.cli import COMMANDS, SECTIONS, main
 from connmgr.cli.examples import EXAMPLES
 from connmgr.cli.exits import MEANINGS
+from connmgr.cli.root import COMMANDS, SECTIONS, main
 from tests.cli.program import Done, run
 from tests.daemon import clean_environment
 
@@ -34,7 +34,7 @@ LIGHT = [
 ]
 LOADS = """
 import os, sys
-from connmgr.cli import main
+from connmgr.cli.root import main
 for command in sys.argv[1:]:
     if os.fork():
         os.wait()

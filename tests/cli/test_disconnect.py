@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, CommandLine, finish
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -29,7 +28,7 @@ def killing(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.kill()
 
 
-def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_disconnect_ends_all_shells_and_their_commands(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     connmgr, gate = clean_connmgr, tmp_path / "gate"
     os.mkfifo(gate)
     connmgr("exec", "local", "--", "cd /usr")
@@ -54,7 +53,7 @@ def test_it_ends_all_shells_and_what_runs_in_them(clean_connmgr: CommandLine, tm
     assert connmgr("exec", "local", "--", "pwd").output == f"{connmgr.daemon.home}\n"
 
 
-def test_it_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
+def test_disconnect_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
     clean_connmgr("exec", "local", "--", "true")
     clean_connmgr("exec", "--session", "build", "local", "--", "true")
     done = clean_connmgr("disconnect", "--session", "build", "local", environment={"CONNMGR_SESSION": "other"})
@@ -66,7 +65,7 @@ def test_it_ends_one_shell_by_its_name(clean_connmgr: CommandLine) -> None:
 
 
 @pytest.mark.needs("sshd")
-def test_it_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_disconnect_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
     clean_connmgr.add_ssh("web", server)
     job = clean_connmgr("exec", "--detach", "web", "--", "sleep 100").output.strip()
@@ -77,9 +76,9 @@ def test_it_ends_the_link_though_jobs_have_used_it(clean_connmgr: CommandLine, s
     assert server.log().count("Accepted publickey") == logins + 1, "the next command did not log in again"
     assert clean_connmgr("job", "ls").output.count("running") == 1
     clean_connmgr("job", "kill", job)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while "running" in clean_connmgr("job", "ls").output:
-        assert time.monotonic() < deadline, "the job does not end"
+    eventually(
+        lambda: clean_connmgr("job", "ls").output, "the job does not end", holds=lambda seen: "running" not in seen
+    )
 
 
 def test_start_and_restart_act_on_the_shells_of_all_that_match(clean_connmgr: CommandLine) -> None:
@@ -108,7 +107,7 @@ def test_start_and_restart_act_on_the_shells_of_all_that_match(clean_connmgr: Co
     assert client.shell.list(ids[0]) == []
 
 
-def test_one_that_cannot_be_started_spares_the_others(clean_connmgr: CommandLine) -> None:
+def test_a_shell_that_cannot_be_started_spares_the_others(clean_connmgr: CommandLine) -> None:
     clean_connmgr.daemon.client.connection.add("odd", {"type": "local", "shell": "/nonexistent"})
     done = clean_connmgr("start", "odd", "local", "--json", code=1).json
     assert {one["name"]: one.get("done") for one in done} == {

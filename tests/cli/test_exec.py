@@ -18,7 +18,8 @@ from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.conftest import StartDaemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.processes import await_ends
 from tests.recorder import recorded, write_recorder
 
 pytestmark = pytest.mark.needs("bash")
@@ -137,14 +138,14 @@ def test_failures_of_connmgr_itself_have_codes_of_their_own(connmgr: CommandLine
 TELLS_THEN_SLEEPS = r"printf 'out\000\377'; printf err >&2; sleep 100"
 
 
-def test_what_a_command_printed_until_its_time_was_over_is_printed(connmgr: CommandLine) -> None:
+def test_output_before_the_timeout_is_printed(connmgr: CommandLine) -> None:
     done = connmgr("exec", "local", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=124)
     assert done.stdout == b"out\0\xff", "what the command had printed to stdout is lost"
     assert done.stderr.startswith(b"errError: "), "what it had printed to stderr does not stand before the message"
     assert "longer than 1 s" in done.errors
 
 
-def test_json_of_a_command_whose_time_was_over_has_its_output(connmgr: CommandLine) -> None:
+def test_json_of_a_timed_out_command_has_its_output(connmgr: CommandLine) -> None:
     expected = {"stdout": "out\0\ufffd", "stderr": "err"}
     one = connmgr("exec", "local", "--json", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=124).json
     line = connmgr("exec", "--all", "local*", "--json", "--timeout", "1", "--", TELLS_THEN_SLEEPS, code=1).json
@@ -160,7 +161,7 @@ def test_a_shell_prints_what_a_line_printed_until_its_time_was_over(start_daemon
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
-def test_a_time_that_is_none_is_refused_with_its_option(connmgr: CommandLine, seconds: str) -> None:
+def test_a_malformed_timeout_is_refused_with_its_option(connmgr: CommandLine, seconds: str) -> None:
     assert "'--timeout'" in connmgr("exec", "local", "--timeout", seconds, "--", "true", code=125).errors
 
 
@@ -292,11 +293,11 @@ def test_ctrl_c_kills_the_command_and_leaves_what_it_had_printed(connmgr: Comman
     mark = tmp_path / "pid"
     command = f"printf out; echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99"
     terminal = connmgr.on_terminal("exec", "local", "--", command)
-    pid = _pid_in(mark)
+    eventually(mark.exists, "the command has not begun")
     terminal.expect_exact("out")
     terminal.sendintr()
     assert finish(terminal)[0] == 130
-    _wait_for_the_end_of(pid)
+    await_ends(int(mark.read_text()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -304,13 +305,13 @@ def test_a_killed_client_kills_the_command(connmgr: CommandLine, tmp_path: Path,
     mark = tmp_path / "pid"
     command = f"echo $BASHPID > {mark}.new; mv {mark}.new {mark}; sleep 99"
     process = subprocess.Popen([DIRECTORY / "connmgr", "exec", "local", "--", command], env=connmgr.environment)
-    pid = _pid_in(mark)
+    eventually(mark.exists, "the command has not begun")
     process.send_signal(number)
     assert process.wait(30) != 0
-    _wait_for_the_end_of(pid)
+    await_ends(int(mark.read_text()))
 
 
-def test_a_reader_that_leaves_early_is_no_trouble(connmgr: CommandLine) -> None:
+def test_a_reader_that_leaves_early_causes_no_traceback(connmgr: CommandLine) -> None:
     pipeline = "connmgr exec local -- 'yes | head -c 5000000' | head -n 1"
     done = subprocess.run(
         ["bash", "-c", pipeline], env=connmgr.environment, capture_output=True, text=True, timeout=60, check=True
@@ -320,7 +321,7 @@ def test_a_reader_that_leaves_early_is_no_trouble(connmgr: CommandLine) -> None:
 
 
 @pytest.mark.needs("sshd")
-def test_all_of_it_over_ssh(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_bytes_exit_codes_and_directories_over_ssh(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     clean_connmgr.add_ssh("web", start_sshd())
     done = clean_connmgr("exec", "web", "--", r"printf 'a\000\377'; printf b >&2; exit 7", code=7)
     assert (done.stdout, done.stderr) == (b"a\0\xff", b"b")
@@ -337,29 +338,6 @@ def test_json_lines_of_many_are_objects(clean_connmgr: CommandLine) -> None:
     assert "2 connections in " in done.errors
     assert "2 ok" in done.errors
     assert "No connection matches" in clean_connmgr("exec", "--all", "x*", "--", "true", code=125).errors
-
-
-def _pid_in(path: Path) -> int:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline, "the command has not begun"
-        time.sleep(0.02)
-    return int(path.read_text())
-
-
-def _wait_for_the_end_of(pid: int) -> None:
-    deadline = time.monotonic() + 30
-    while _runs(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_dry_run_does_not_drop_detach_in_silence(connmgr: CommandLine) -> None:

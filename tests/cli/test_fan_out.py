@@ -118,7 +118,7 @@ def test_output_that_is_the_same_on_both_streams_is_not_the_same(clean_connmgr: 
     assert done.output.count("(1)") == 2, done.output
 
 
-def test_what_a_command_prints_arrives_byte_by_byte(clean_connmgr: CommandLine) -> None:
+def test_output_arrives_byte_by_byte(clean_connmgr: CommandLine) -> None:
     _shells(clean_connmgr, ["a0", "a1", "a2"])
     # More than is kept in memory, from all three.
     command = r"printf '\377\000\033[2J\r'; head -c 600000 /dev/zero | tr '\000' '\376'; echo; [ $N = 0 ] || echo $N"
@@ -213,7 +213,7 @@ def test_only_what_failed_is_run_again(clean_connmgr: CommandLine, tmp_path: Pat
     assert (nothing.output, nothing.errors) == ("", "0 connections in 0.0 s: 0 ok\n")
 
 
-def test_what_is_no_earlier_output_is_refused(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_earlier_output_is_refused(clean_connmgr: CommandLine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for text in ("web1  ok", "[]", '{"connection": "x"}', "3"):
         log.write_text(text)

@@ -69,7 +69,7 @@ def test_fields_of_the_connection_go_before_the_configuration(connmgr: CommandLi
     assert "hunter2" not in connmgr("info", "gate", "--json").output
 
 
-def test_what_cannot_be_dialled_says_why(connmgr: CommandLine) -> None:
+def test_info_says_why_a_host_cannot_be_dialled(connmgr: CommandLine) -> None:
     connmgr("add", "ssh", "proxied", "host=proxied")
     ((name, why),) = shown(connmgr, "proxied")
     assert name == "dials"

@@ -101,7 +101,7 @@ class TestBegin:
         object = clean_connmgr("exec", "--detach", "--json", "local", "--", "true").json
         assert re.fullmatch(UUID, object["job"] + "\n")
 
-    def test_it_gets_standard_input(self, connmgr: CommandLine) -> None:
+    def test_a_job_gets_standard_input(self, connmgr: CommandLine) -> None:
         id = connmgr("exec", "--detach", "--stdin", "local", "--", "cat", stdin=b"\0\xff").output.strip()
         connmgr("job", "wait", id)
         assert connmgr("job", "logs", id).stdout == b"\0\xff"
@@ -169,7 +169,7 @@ class TestLogs:
         gate.write_bytes(b"two\n")
         connmgr("job", "wait", id)
 
-    def test_a_reader_that_leaves_early_is_no_trouble(self, connmgr: CommandLine) -> None:
+    def test_a_reader_that_leaves_early_causes_no_traceback(self, connmgr: CommandLine) -> None:
         id = begin(connmgr, "yes | head -c 5000000")
         pipeline = f"connmgr job logs -f {id} | head -n 1"
         done = subprocess.run(
@@ -219,7 +219,7 @@ class TestWait:
 
 
 class TestInput:
-    def test_it_is_sent_and_ended(self, connmgr: CommandLine) -> None:
+    def test_input_is_sent_and_ended(self, connmgr: CommandLine) -> None:
         id = begin(connmgr, "cat", "--open-input", "--name", "eater")
         connmgr("job", "input", "--no-eof", "eater", stdin="one\n")
         connmgr("job", "input", "eater", stdin=b"\0\xff")
@@ -396,7 +396,7 @@ class TestSeveral:
         chosen = shells("ls", "--format", "names", "--failed", "-", stdin=started.output)
         assert chosen.output == "default/down\n"
 
-    def test_what_names_no_job_is_an_error(self, shells: CommandLine) -> None:
+    def test_waiting_for_no_job_is_an_error(self, shells: CommandLine) -> None:
         assert "No job has the name" in shells("job", "wait", "--all", "nothing", code=125).errors
         assert "line 1 has no uuid" in shells("job", "wait", "--from", "-", stdin="web1 ok\n", code=125).errors
         assert "Missing argument" in shells("job", "wait", code=125).errors

@@ -225,7 +225,7 @@ def test_a_lent_agent_is_forwarded_where_the_connection_says_so(
     connection = forwarding(clean_connmgr, server, "fore", agent)
     told = clean_connmgr("exec", "fore", "--", LIST, code=125).errors
     assert "forwardAgent" in told
-    assert "there is none" in told
+    assert "no agent is available" in told
     person = beside(clean_connmgr, agent)
     assert " held (ED25519)" in person("exec", "fore", "--", LIST).output
     assert " held (ED25519)" in person("exec", "fore", "--session", "other", "--", LIST).output
@@ -271,7 +271,7 @@ def test_a_host_that_refuses_the_agent_is_named(
     server = start_sshd(options={"AllowAgentForwarding": "no"})
     forwarding(clean_connmgr, server, "fore", agent)
     told = beside(clean_connmgr, agent)("exec", "fore", "--", "true", code=125).errors
-    assert f"127.0.0.1:{server.port} does not take the ssh-agent" in told
+    assert f"127.0.0.1:{server.port} refuses the ssh-agent" in told
     assert "AllowAgentForwarding" in told
 
 
@@ -303,7 +303,7 @@ def test_a_token_uses_no_forwarded_agent_without_the_scope(
     assert " held " in allowed.ok("/shell/exec", **run)["stdout"]
 
 
-def test_a_far_side_that_babbles_at_the_agent_ends_only_its_own_channel(
+def test_a_remote_host_that_babbles_at_the_agent_ends_only_its_own_channel(
     clean_connmgr: CommandLine, start_sshd: StartSshd, agent: SshAgent
 ) -> None:
     forwarding(clean_connmgr, start_sshd(), "fore", agent)
@@ -316,7 +316,7 @@ def test_a_far_side_that_babbles_at_the_agent_ends_only_its_own_channel(
     assert " held " in person("exec", "fore", "--", LIST).output
 
 
-def test_no_agent_is_taken_where_none_was_offered(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_no_agent_is_used_unless_offered(clean_connmgr: CommandLine, start_sshd: StartSshd) -> None:
     """A socket that nobody listens on any more is an error with its reason, and no crash."""
     server = start_sshd()
     connection = clean_connmgr.add_ssh("gone", server)
@@ -324,7 +324,7 @@ def test_no_agent_is_taken_where_none_was_offered(clean_connmgr: CommandLine, st
     path = clean_connmgr.daemon.home / "dead"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-    with pytest.raises(ClientError, match="The ssh-agent that the client lends cannot be asked"):
+    with pytest.raises(ClientError, match="The ssh-agent that the client lends does not answer"):
         clean_connmgr.daemon.client.connection.login(connection, agent=str(path))
 
 
@@ -382,7 +382,7 @@ def test_scripts_jobs_copies_and_starts_on_many_connections_lend_too(
         assert "auth_failed" not in person(*words).output, words
 
 
-def test_what_was_lent_is_lent_again_when_the_link_is_lost(
+def test_a_lent_agent_is_lent_again_when_the_link_is_lost(
     clean_connmgr: CommandLine, start_sshd: StartSshd, agent: SshAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_sshd()

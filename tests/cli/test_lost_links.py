@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import DIRECTORY, CommandLine
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "bash")
@@ -100,7 +99,7 @@ def test_files_and_jobs_and_a_shell_go_on_too(clean_connmgr: CommandLine, server
 def test_the_status_shows_a_link_that_broke(clean_connmgr: CommandLine, server: Sshd) -> None:
     clean_connmgr("exec", "web", "--", "true")
     server.kill_sessions()
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while "lost" not in (shown := clean_connmgr("status").output):
-        assert time.monotonic() < deadline, shown
+    eventually(
+        lambda: clean_connmgr("status").output, "the shell is not shown as lost", holds=lambda seen: "lost" in seen
+    )
     assert clean_connmgr("status", "--json").json["sessions"][0]["state"] == "lost"

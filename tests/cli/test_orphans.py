@@ -17,7 +17,7 @@ from tests.api.wire import client_of
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually, eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 
@@ -47,7 +47,7 @@ def findings(connmgr: CommandLine) -> list[dict[str, Any]]:
     return [one for one in connmgr("doctor", "--json").json if one["subject"] == "jobs"]
 
 
-def test_they_are_listed_and_removed(left: tuple[Daemon, str]) -> None:
+def test_orphans_are_listed_and_removed(left: tuple[Daemon, str]) -> None:
     daemon, job = left
     connmgr = CommandLine(daemon)
     assert connmgr("job", "orphans", "local").output.split() == [job, "exited", "2", "d"]
@@ -83,7 +83,7 @@ def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_
     client.shell.start(LOCAL_MACHINE)
     with ThreadPoolExecutor(1) as pool, client_of(daemon) as other:
         running = pool.submit(other.shell.exec, LOCAL_MACHINE, f"read line <{gate}")
-        eventually(lambda: client.daemon.status().slots_in_use == 1, "the command does not run")
+        eventually_equal(lambda: client.daemon.status().slots_in_use, 1, "the command does not run")
         (found,) = findings(CommandLine(daemon))
         gate.write_text("end\n")
         running.result(20)
@@ -130,6 +130,6 @@ def test_over_ssh_what_ran_when_its_connection_was_removed_is_found_by_the_next_
     assert listed()[:2] == [running, "running"]
     assert "removed" not in listed("--remove")
     clean_connmgr("exec", "web", "--", "echo end >gate; rm gate")
-    eventually(lambda: "exited" in listed(), "the job did not end")
+    eventually(listed, "the job did not end", holds=lambda seen: "exited" in seen)
     assert listed("--remove")[-1] == "removed"
     assert clean_connmgr("exec", "web", "--", f'ls "{jobs}"').output == ""

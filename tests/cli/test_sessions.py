@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.api.wire import LOCAL
 from tests.cli.program import CommandLine, finish
 from tests.cli.test_disconnect import killing
 from tests.conftest import ROOT, StartDaemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import eventually
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -53,7 +52,7 @@ def test_a_fresh_shell_leaves_nothing(clean_connmgr: CommandLine) -> None:
     assert connmgr("exec", "local", "--", "pwd").output == "/usr\n"
 
 
-def test_one_says_either(clean_connmgr: CommandLine) -> None:
+def test_session_and_fresh_exclude_each_other(clean_connmgr: CommandLine) -> None:
     for command, code in (
         (("exec", "--fresh", "--session", "one", "local", "--", "true"), 125),
         (("shell", "--fresh", "--session", "one", "local"), 2),
@@ -135,13 +134,14 @@ def test_a_shell_ends_with_its_terminal_unless_it_holds_the_link(start_daemon: S
         for id in (connection, alone):
             client.shell.start(id, session=gone)
         client.shell.start(connection, session=current_session().name)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while gone in {one.status.session for one in client.shell.list(connection)}:
-        assert time.monotonic() < deadline, "it still runs"
+
+    def sessions() -> set[str | None]:
         client.shell.exec(connection, "true", session=current_session().name)
         # In use, it never becomes idle for too long.
         client.shell.exec(alone, "true", session=gone)
-        time.sleep(0.05)
+        return {one.status.session for one in client.shell.list(connection)}
+
+    eventually(sessions, "its shell still runs", holds=lambda seen: gone not in seen)
     assert [one.status.session for one in client.shell.list(alone)] == [gone]
 
 

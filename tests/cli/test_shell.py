@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import CommandLine, finish
+from tests.deadlines import eventually_equal
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -60,10 +60,7 @@ def test_ctrl_c_kills_the_command_and_the_shell_stays(terminal: pexpect.spawn, t
 
 def await_sleep(pid: int) -> None:
     """Wait until a process waits for input."""
-    deadline = time.monotonic() + 60
-    while psutil.Process(pid).status() != psutil.STATUS_SLEEPING:
-        assert time.monotonic() < deadline, "the program does not wait for a key"
-        time.sleep(0.005)
+    eventually_equal(psutil.Process(pid).status, psutil.STATUS_SLEEPING, "the program does not wait for a key")
 
 
 def test_ctrl_c_at_the_prompt_drops_the_line(clean_connmgr: CommandLine) -> None:

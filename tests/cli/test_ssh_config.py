@@ -107,7 +107,7 @@ def test_update_changes_what_is_stored_with_other_data_and_says_in_what(
 
 
 @pytest.mark.parametrize("update", [(), ("--update",)], ids=["new ones", "update"])
-def test_what_the_configuration_cannot_say_of_a_host_stays(clean_connmgr: CommandLine, update: tuple[str, ...]) -> None:
+def test_fields_that_the_configuration_cannot_express_stay(clean_connmgr: CommandLine, update: tuple[str, ...]) -> None:
     usual(clean_connmgr, HOSTS)
     clean_connmgr("add", "ssh", "web", "host=web", "port=2222", "--secret", "password", stdin="canary")
     before = clean_connmgr("info", "web", "--json").json["rawData"]
@@ -225,7 +225,9 @@ Host later
 
 
 @pytest.mark.parametrize("usual_file", [True, False], ids=["the usual file", "another file"])
-def test_what_is_ignored_stands_beside_its_host(clean_connmgr: CommandLine, tmp_path: Path, usual_file: bool) -> None:
+def test_ignored_options_are_listed_beside_their_host(
+    clean_connmgr: CommandLine, tmp_path: Path, usual_file: bool
+) -> None:
     if usual_file:
         usual(clean_connmgr, UNHEEDED)
         arguments = ()

@@ -96,7 +96,7 @@ def test_a_daemon_that_does_not_start_is_told_with_its_reason(person: Person) ->
     assert "CONNMGR_THREADS" in shown
 
 
-def test_the_settings_are_those_of_the_configuration(person: Person) -> None:
+def test_the_started_daemon_reads_the_configuration(person: Person) -> None:
     config = person.home / "config" / "connmgr" / "config.toml"
     config.parent.mkdir()
     config.write_text(f'data-dir = "{person.home}/elsewhere"\n')
@@ -107,7 +107,7 @@ def test_the_settings_are_those_of_the_configuration(person: Person) -> None:
     assert (person.home / "elsewhere" / "vault.db").exists()
 
 
-def test_it_is_offered_after_a_daemon_was_killed(person: Person) -> None:
+def test_starting_is_offered_after_a_daemon_was_killed(person: Person) -> None:
     Daemon(person.home).kill()
     terminal = person.types("ls")
     terminal.expect_exact(QUESTION)

@@ -77,7 +77,7 @@ def test_the_daemon_runs_with_its_streams_closed(connmgr: CommandLine, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["encrypt", "shell local"])
-def test_input_that_is_no_text_is_told_of(connmgr: CommandLine, command: str) -> None:
+def test_input_that_is_not_text_is_reported(connmgr: CommandLine, command: str) -> None:
     # A locale other than C.UTF-8, in which Python would accept any bytes.
     line = rf"printf '\xff\n' | PYTHONIOENCODING=utf-8:strict connmgr {command}"
     assert "Input or output failed: 'utf-8' codec can't decode" in run(connmgr, line, 1).stderr

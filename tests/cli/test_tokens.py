@@ -177,13 +177,13 @@ def test_an_empty_list_is_not_everything(daemon: Daemon, tmp_path: Path) -> None
         (["--may", "argv:"], "does not begin with"),
         (["--may", "argv:'x"], "No closing quotation"),
         (["--may", "argv:sh ..."], "mayRunOthers"),
-        (["--scope", "root"], "There is no scope"),
+        (["--scope", "root"], "Unknown scope"),
         (["--only", "[x"], "connections[0]"),
         (["--expires", "91d"], "is too long: at most 90d"),
     ],
     ids=" ".join,
 )
-def test_what_is_malformed_creates_no_token(daemon: Daemon, options: list[str], message: str) -> None:
+def test_malformed_options_create_no_token(daemon: Daemon, options: list[str], message: str) -> None:
     done = connmgr(daemon, "token", "create", "--for", "x", "--expires", "1h", *options)
     assert done.code != 0
     assert done.output == ""

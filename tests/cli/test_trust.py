@@ -52,7 +52,7 @@ def test_on_a_terminal_an_unknown_key_is_shown_and_asked_about(connmgr: CommandL
     assert connmgr("exec", name, "--", "echo again").output == "again\n"
 
 
-def test_who_says_no_is_refused_and_nothing_is_kept(connmgr: CommandLine, start_sshd: StartSshd) -> None:
+def test_answering_no_refuses_the_login_and_stores_nothing(connmgr: CommandLine, start_sshd: StartSshd) -> None:
     server = start_sshd()
     name = add(connmgr, "refused", server)
     terminal = connmgr.on_terminal("exec", name, "--", "true")
@@ -152,7 +152,7 @@ class TestMany:
             add(clean_connmgr, name, server)
         return clean_connmgr, servers
 
-    def test_one_question_for_all(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
+    def test_one_question_covers_all_hosts(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
         connmgr, servers = fleet
         assert "give --yes" in connmgr("trust", "web*", code=2).errors
         shown = connmgr("trust", "web*", "--dry-run").output
@@ -169,7 +169,7 @@ class TestMany:
         assert "2 keys trusted; 2 connections, 2 known" in rest
         assert connmgr("exec", "web2", "--", "echo in").output == "in\n"
 
-    def test_who_says_no_trusts_none(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
+    def test_answering_no_trusts_no_host(self, fleet: tuple[CommandLine, dict[str, Sshd]]) -> None:
         terminal = fleet[0].on_terminal("trust", "web*")
         terminal.expect_exact("Trust 2 keys?")
         terminal.sendline("n")

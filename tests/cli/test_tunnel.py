@@ -35,7 +35,7 @@ def test_a_port_of_a_machine_is_a_port_here(clean_connmgr: CommandLine, service:
     assert connmgr("tunnel", place).output == told
 
 
-def test_what_is_no_place_is_said(clean_connmgr: CommandLine) -> None:
+def test_impossible_tunnels_are_reported(clean_connmgr: CommandLine) -> None:
     assert "not of the form [HOST:]PORT" in clean_connmgr("tunnel", "local", "http", code=2).errors
     assert "No connection is called 'nowhere'" in clean_connmgr("tunnel", "nowhere", "80", code=5).errors
     assert "name a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
@@ -74,7 +74,7 @@ def test_a_new_tunnel_that_cannot_be_opened_is_stored_only_on_request(clean_conn
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
         refused = connmgr("tunnel", "local", "80", "--local-port", port, code=1).errors
-        assert f"Another program listens on port {port}" in refused
+        assert f":{port}: another program listens there" in refused
         assert "--keep" in refused
         assert connmgr("tunnel", "ls", "--json").json == []
     connmgr("add", "ssh", "gone", "host=127.0.0.1", "port=1")

@@ -32,7 +32,7 @@ def test_a_value_is_encrypted_and_decrypted(connmgr: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["", "no json", "[]"])
-def test_what_was_not_encrypted_is_refused(connmgr: CommandLine, garbage: str) -> None:
+def test_decrypting_plain_text_is_refused(connmgr: CommandLine, garbage: str) -> None:
     assert "Standard input is not" in connmgr("decrypt", stdin=garbage, code=2).errors
 
 
@@ -141,7 +141,7 @@ def test_a_kept_session_that_others_could_read_is_refused(own_connmgr: CommandLi
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "fifo"])
-def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(clean_connmgr: CommandLine, kind: str) -> None:
+def test_a_malformed_kept_session_is_refused_with_advice(clean_connmgr: CommandLine, kind: str) -> None:
     kept = clean_connmgr.daemon.home / "run" / "connmgr" / "session"
     if kind == "symlink":
         kept.symlink_to("/etc/passwd")
@@ -155,7 +155,7 @@ def test_what_is_no_kept_session_is_refused_and_what_to_do_is_said(clean_connmgr
         assert refusal.endswith(": remove it, and unlock the vault again.\n")
 
 
-def test_a_damaged_session_is_none_and_is_replaced(own_connmgr: CommandLine) -> None:
+def test_a_damaged_session_is_replaced(own_connmgr: CommandLine) -> None:
     kept = own_connmgr.daemon.home / "run" / "connmgr" / "session"
     own_connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
     for token in ("two\nlines", "\u20ac", 7, None):
@@ -218,7 +218,7 @@ def test_secrets_are_lent_to_a_token_until_the_lock(own_connmgr: CommandLine, tm
     connmgr("vault", "unlock", "alice", stdin=f"{PASSPHRASE}\n")
     connmgr("token", "lend", "ci", "--for", "5m")
     assert connmgr(*ran).output == "root\n"
-    assert "Nothing is lent" in connmgr("token", "lend", "ci", "--end").errors
+    assert "The token has no loan" in connmgr("token", "lend", "ci", "--end").errors
     assert "secrets of" not in connmgr("token", "ls").output
     connmgr(*ran, code=125)
     connmgr("token", "lend", "ci", "--end", "--for", "5m", code=2)

@@ -63,6 +63,30 @@ def test_every_endpoint_of_the_daemon_is_a_method(client: Client) -> None:
     assert missing == []
 
 
+def test_control_sockets_are_opened_listed_and_closed(client: Client) -> None:
+    [opened] = client.multiplex.open([LOCAL_MACHINE])
+    assert Path(opened.path).is_socket()
+    assert client.multiplex.query() == [opened]
+    client.multiplex.renew(LOCAL_MACHINE)
+    host, port = client.multiplex.forward(LOCAL_MACHINE, 0, kind="dynamic")
+    assert (host, port > 0) == ("127.0.0.1", True)
+    with pytest.raises(ClientError, match="No such forward"):
+        client.multiplex.cancel(LOCAL_MACHINE, 1, ("127.0.0.1", 1))
+    assert client.multiplex.close([LOCAL_MACHINE]) == 1
+    assert not Path(opened.path).exists()
+
+
+def test_a_configuration_for_ssh_is_made_kept_and_forgotten(client: Client) -> None:
+    made = client.multiplex.config(["connmgr"], filters=[], connections=[LOCAL_MACHINE])
+    assert "Host local" in made.text
+    kept = client.multiplex.keep(["connmgr"], filters=[], connections=[LOCAL_MACHINE])
+    assert [one.names for one in kept.hosts] == [one.names for one in made.hosts] != []
+    assert Path(kept.file).is_file()
+    assert client.multiplex.forget() == kept.file
+    assert not Path(kept.file).exists()
+    assert client.multiplex.forget() is None
+
+
 def test_categories(client: Client) -> None:
     id = client.category.add("Customers", ROOT_CATEGORY)
     assert set(client.category.query()) == {ROOT_CATEGORY, DEFAULT_CATEGORY, id}
@@ -240,7 +264,7 @@ class TestSessions:
             with client.clone() as twin, pytest.raises(AccessDenied):
                 twin.daemon.version()
 
-    def test_an_empty_address_is_no_default_daemon(self, clean_daemon: Daemon) -> None:
+    def test_an_empty_address_does_not_mean_the_default_daemon(self, clean_daemon: Daemon) -> None:
         with pytest.raises(ValueError, match="Not the URL of a daemon"):
             Client("", clean_daemon.auth_file)
 
@@ -348,7 +372,7 @@ class TestFaults:
             b"",
         ],
     )
-    def test_what_answers_is_no_daemon(self, tmp_path: Path, answer: bytes) -> None:
+    def test_a_server_that_is_not_a_daemon_is_reported(self, tmp_path: Path, answer: bytes) -> None:
         (tmp_path / "auth").write_text("x")
         with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
 
@@ -427,7 +451,7 @@ class TestFaults:
             assert (caught.value.code, caught.value.status) == ("unknown", 200)
             done.result()
 
-    def test_a_url_that_is_none_is_refused(self) -> None:
+    def test_a_malformed_url_is_refused(self) -> None:
         for url in ("127.0.0.1:21721", "https://127.0.0.1", "http://"):
             with pytest.raises(ValueError, match="Not the URL of a daemon"):
                 Client(url)
@@ -435,7 +459,7 @@ class TestFaults:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms ask platformdirs")
 @pytest.mark.parametrize("named", [True, False])
-def test_the_usual_places_are_those_that_platformdirs_names(
+def test_the_default_places_equal_those_of_platformdirs(
     named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import platformdirs

@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import resource
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from tests.daemon import Daemon
 
 SIZE = 1_000_003
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with Client(daemon.url, auth_file=daemon.auth_file) as made:
-        made.shell.start(LOCAL_MACHINE)
-        yield made
 
 
 def test_bytes_and_files_go_both_ways(client: Client, tmp_path: Path) -> None:
@@ -115,7 +107,7 @@ def test_a_source_that_fails_or_shrinks_sends_nothing(client: Client, tmp_path: 
     assert client.daemon.version().build
 
 
-def test_a_file_that_breaks_off_is_no_whole_file(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error(own_daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(64 * MEBIBYTE))
     with Client(own_daemon.url, auth_file=own_daemon.auth_file) as client:
         client.shell.start(LOCAL_MACHINE)

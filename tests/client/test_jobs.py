@@ -6,7 +6,6 @@ import base64
 import hashlib
 import math
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,19 +19,18 @@ from connmgr.client.jobs import OPEN, PIECE_BYTES, Job, JobOutput
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import eventually_raises
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
 
 
 @pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    """A client of the shared daemon, with a shell on this machine; its jobs are removed afterwards."""
-    with Client(daemon.url, auth_file=daemon.auth_file) as made:
-        made.shell.start(LOCAL_MACHINE)
-        yield made
-        for one in made.jobs.query():
-            made.jobs.get(one.id).remove(force=True)
+def client(client: Client) -> Iterator[Client]:
+    """The client; the jobs of the daemon are removed afterwards."""
+    yield client
+    for one in client.jobs.query():
+        client.jobs.get(one.id).remove(force=True)
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ class TestOutput:
         )
         assert read_all(job, len(out) - 5, 1)[:2] == (out[-5:], b"\0\xff\n")
 
-    def test_it_comes_while_the_job_runs(self, client: Client, gate: Path) -> None:
+    def test_output_arrives_while_the_job_runs(self, client: Client, gate: Path) -> None:
         job = client.jobs.start(LOCAL_MACHINE, f"echo one; cat {gate}")
         pieces = job.stream()
         first = next(pieces)
@@ -103,22 +101,17 @@ class TestOutput:
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(poll, [client.clone() for _ in range(8)])) == {b"\n" * 50}
 
-    def test_output_that_is_gone_is_said_to_be(self, client: Client, daemon: Daemon) -> None:
+    def test_deleted_output_is_reported_as_gone(self, client: Client, daemon: Daemon) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "echo one")
         # After the end of its output nothing writes into the job's directory.
         assert b"".join(piece.stdout for piece in job.stream()) == b"one\n"
         place = f"{daemon.environment['XDG_STATE_HOME']}/connmgr/jobs/{job.id.replace('-', '')}"
         assert client.shell.exec(LOCAL_MACHINE, f"rm -r {place}").exit_code == 0
-        with pytest.raises(ClientError) as gone:
-            read_again(job)
-        assert gone.value.code == "output_gone"
-
-
-def read_again(job: Job) -> None:
-    """Read the job's output until that fails, since recently read output is answered from a cache."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        list(job.stream(retry_timeout=math.inf))
+        # Recently read output is answered from a cache.
+        gone = eventually_raises(
+            lambda: list(job.stream(retry_timeout=math.inf)), ClientError, "output is read that was deleted"
+        )
+        assert gone.code == "output_gone"
 
 
 class TestStart:
@@ -149,7 +142,7 @@ class TestStart:
         assert first.id == second.id
         assert [one.key for one in client.jobs.query(name="keyed")] == [key]
 
-    def test_what_is_known_of_it(self, client: Client) -> None:
+    def test_info_describes_a_job(self, client: Client) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "exit 3", name="known", keep=60)
         info = job.wait()
         assert info == job.info()
@@ -181,7 +174,7 @@ class TestStart:
 
 
 class TestInput:
-    def test_it_arrives_byte_by_byte_and_ends(self, client: Client) -> None:
+    def test_input_arrives_byte_by_byte_and_ends(self, client: Client) -> None:
         job = client.jobs.start(LOCAL_MACHINE, "cat", stdin=OPEN)
         sent = os.urandom(2 * PIECE_BYTES + 3)
         job.input("é\n")

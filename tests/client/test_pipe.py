@@ -10,7 +10,7 @@ import pytest
 from wsproto.frame_protocol import FrameProtocol
 
 from connmgr.client import ClientError, Piece, Unreachable
-from connmgr.client.websocket import WebSocket
+from connmgr.client.pipe import WebSocket
 from connmgr.streams import frames
 from connmgr.streams.websocket import masked
 from tests.client.stream_server import Accepted, StreamServer
@@ -100,7 +100,7 @@ def test_pings_are_answered_and_messages_may_come_in_pieces() -> None:
     assert pongs == [b"there?", b""]
 
 
-def test_what_is_sent_with_the_answer_to_the_upgrade_is_read() -> None:
+def test_frames_sent_with_the_upgrade_s_answer_are_read() -> None:
     def script(stream: Accepted) -> None:
         answer = []
         stream.raw = answer.append  # type: ignore[method-assign,assignment]
@@ -152,7 +152,7 @@ def _error(stream: Accepted) -> None:
         ),
     ],
 )
-def test_what_no_daemon_sends_ends_the_pipe_with_an_error(script: object, code: str, message: str) -> None:
+def test_frames_that_no_daemon_sends_end_the_pipe_with_an_error(script: object, code: str, message: str) -> None:
     def act(stream: Accepted) -> None:
         stream.accept()
         stream.request()
@@ -232,7 +232,7 @@ def test_a_broken_connection_is_told_where_it_is_read() -> None:
         (b"\x80\0", 1002),
     ],
 )
-def test_what_breaks_the_protocol_is_closed_with_the_code_that_says_how(received: bytes, code: int) -> None:
+def test_violations_of_the_protocol_close_with_their_code(received: bytes, code: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

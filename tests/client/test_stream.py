@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,6 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError, Piece, Unreachable
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-
-
-@pytest.fixture
-def client(daemon: Daemon) -> Iterator[Client]:
-    with Client(daemon.url, auth_file=daemon.auth_file) as made:
-        made.shell.start(LOCAL_MACHINE)
-        yield made
 
 
 def test_pieces_come_while_the_command_runs_and_the_exit_code_at_its_end(client: Client, tmp_path: Path) -> None:
@@ -46,19 +38,19 @@ def test_output_is_byte_by_byte(client: Client, tmp_path: Path) -> None:
     assert digest.digest() == hashlib.sha256(noise.read_bytes()).digest()
 
 
-def test_options_are_those_of_exec(client: Client) -> None:
+def test_stream_takes_the_options_of_exec(client: Client) -> None:
     with client.shell.stream(LOCAL_MACHINE, "pwd; echo $A", cwd="/usr", env={"A": "b"}) as stream:
         assert b"".join(piece.stdout for piece in stream) == b"/usr\nb\n"
     assert stream.exit_code == 0
 
 
-def test_what_prevents_the_command_is_raised_at_once(clean_daemon: Daemon) -> None:
+def test_errors_before_the_command_begins_are_raised_at_once(clean_daemon: Daemon) -> None:
     with pytest.raises(ClientError) as caught:
         clean_daemon.client.shell.stream(LOCAL_MACHINE, "true")
     assert (caught.value.code, caught.value.status) == ("no_shell", 400)
 
 
-def test_what_ends_the_command_is_raised_after_its_output(client: Client) -> None:
+def test_errors_that_end_the_command_are_raised_after_its_output(client: Client) -> None:
     pieces = []
     with (
         client.shell.stream(LOCAL_MACHINE, "echo begun; sleep 50", timeout=1) as stream,

@@ -67,7 +67,7 @@ def test_a_body_of_known_length_goes_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("path", "value"), [("/a b", ""), ("/a\r\nX: y", ""), ("/", "a\r\nX: y"), ("/", "a\0"), ("/", "€")]
 )
-def test_nothing_gets_into_the_header_that_would_end_its_line(path: str, value: str) -> None:
+def test_header_values_cannot_contain_line_ends(path: str, value: str) -> None:
     with wire() as (connection, theirs):
         with pytest.raises(ValueError):  # noqa: PT011 - of either kind
             connection.post(path, b"", {"Authorization": value})
@@ -97,7 +97,7 @@ def test_bodies_of_every_framing_are_read_to_their_end(answer: bytes, body: byte
         assert response.read() == b""
 
 
-def test_what_has_come_is_read_before_the_rest_comes() -> None:
+def test_the_beginning_of_an_answer_is_read_before_the_rest_arrives() -> None:
     head = OK + b"Content-Type: A/b; charset=x\r\nTransfer-Encoding: chunked\r\n\r\n"
     with answered(head + b"5\r\nfirst\r\n", end=False) as response:
         assert response.headers.content_type == "a/b"
@@ -124,7 +124,7 @@ def test_what_has_come_is_read_before_the_rest_comes() -> None:
         OK + b"X: y\r\n" * 101 + b"\r\n",
     ],
 )
-def test_what_is_no_answer_is_told_from_one(answer: bytes) -> None:
+def test_malformed_answers_are_rejected(answer: bytes) -> None:
     with pytest.raises(WireError), answered(answer):
         pass
 

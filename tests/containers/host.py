@@ -6,12 +6,12 @@ import os
 import resource
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
+from tests.api.wire import LOCAL
 from tests.components import program
 from tests.containers.cluster import Cluster, pod
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import eventually_equal
 from tests.plugins.machine import Machine
 
 MOST_PROCESSES = 32768
@@ -65,6 +65,9 @@ _NSPAWN = (
     "nohup systemd-nspawn --register=no --keep-unit --quiet --machine={name} --directory={root} sleep 100000 "
     ">/run/nspawn.log 2>&1 </dev/null &"
 )
+
+ON = LOCAL
+"""The host of containers on the machine of the daemon."""
 
 
 class ContainerHost:
@@ -163,10 +166,8 @@ class ContainerHost:
         self.machine.write("/root/.kube/config", self.cluster.configuration())
 
     def _await(self, condition: str) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while subprocess.run([*self.machine.inside(), "/bin/sh", "-c", condition], timeout=20, check=False).returncode:
-            assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {condition}"
-            time.sleep(0.02)
+        words = [*self.machine.inside(), "/bin/sh", "-c", condition]
+        eventually_equal(lambda: subprocess.run(words, timeout=20, check=False).returncode, 0, condition)
 
     def close(self) -> None:
         """End the machine and everything on it."""

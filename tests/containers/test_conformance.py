@@ -28,10 +28,8 @@ from connmgr_containers import (
     PodmanHost,
 )
 from tests.containers.cluster import CONTEXT
-from tests.containers.host import ContainerHost
+from tests.containers.host import ON, ContainerHost
 from tests.plugins.places import LOCAL, Places
-
-ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 class InsideConformance(WrapperConformance):

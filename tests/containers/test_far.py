@@ -13,11 +13,10 @@ from connmgr.errors import CommandTimeout
 from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import connect, run
 from connmgr_containers import Chroot, Docker, Kubernetes, Lxc, Lxd, Nspawn, Podman
-from tests.containers.host import NAME, ContainerHost
+from tests.containers.host import NAME, ON, ContainerHost
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import session_on
 
-ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 SLEEP_SECONDS = itertools.count(6000)
 
 pytestmark = pytest.mark.needs("machine", "busybox", "sshd", "sudo")

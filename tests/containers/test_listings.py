@@ -11,9 +11,9 @@ from connmgr.errors import RuntimeUnreachable
 from connmgr.plugin import Child, ValidationError
 from connmgr.testing import MemoryTransport, Process
 from connmgr_containers import Incus, IncusHost, Lxd, LxdHost, NspawnHost
+from tests.containers.host import ON
 from tests.deadlines import DEADLINE_SECONDS
 
-ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 INSTANCES = [{"name": "web", "status": "Running"}, {"name": "db", "status": "Stopped"}]
 
 
@@ -60,7 +60,7 @@ def test_machines_that_run_and_images_that_do_not() -> None:
 
 @pytest.mark.parametrize("listing", ["", "{", '{"name": 1}', '[{"title": "web"}]', "[1]"])
 def test_a_listing_that_cannot_be_read_is_said_so(listing: str) -> None:
-    with pytest.raises(RuntimeUnreachable, match="incus lists what it has in a form that is not known"):
+    with pytest.raises(RuntimeUnreachable, match="incus printed a list of an unknown format"):
         listed(IncusHost(), {"--format=json": listing})
 
 

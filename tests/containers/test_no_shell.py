@@ -46,7 +46,7 @@ def test_a_job_with_an_argv_runs_without_a_shell(daemon: Daemon, bare: str) -> N
     assert output["stdout"]["data"] == "a b it's $HOME\n"
 
 
-def test_such_a_job_is_waited_for_and_ended(daemon: Daemon, bare: str) -> None:
+def test_a_job_without_a_shell_can_be_awaited_and_killed(daemon: Daemon, bare: str) -> None:
     job = start(daemon, bare, "/bin/sleep", "100000")
     found: Any = daemon.client.post("/job/query", connectionFilter="machine/bare")
     assert [one["state"] for one in found["jobs"] if one["job"] == job] == ["running"]
@@ -55,7 +55,7 @@ def test_such_a_job_is_waited_for_and_ended(daemon: Daemon, bare: str) -> None:
     assert ended["state"] == "killed"
 
 
-def test_what_needs_a_shell_is_refused(daemon: Daemon, bare: str) -> None:
+def test_requests_that_need_a_shell_are_refused(daemon: Daemon, bare: str) -> None:
     with pytest.raises(ClientError) as refusal:
         daemon.client.post("/job/start", connection=bare, command="echo")
     assert refusal.value.code == "no_shell"

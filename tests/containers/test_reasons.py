@@ -11,10 +11,8 @@ from connmgr.errors import NoShellInside, OperationError, RuntimeUnreachable, Sh
 from connmgr.plugin import Transport, ValidationError, Wrapper
 from connmgr.testing import connect, run
 from connmgr_containers import Chroot, Docker, Incus, Kubernetes, Lxc, Lxd, Nspawn, Podman
-from tests.containers.host import ContainerHost
+from tests.containers.host import ON, ContainerHost
 from tests.plugins.places import LOCAL, Places
-
-ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 pytestmark = pytest.mark.needs("machine", "busybox")
 
@@ -50,7 +48,7 @@ def test_an_engine_says_what_is_wrong_with_a_container(
     assert isinstance(error, NoShellInside)
     assert error.message.startswith("There is no /bin/sh in container bare")
     error = refused(kind, local, containerName="idle")
-    assert "Nothing can be run in container idle: it is stopped or paused." in error.message
+    assert "No program can run in container idle: it is stopped or paused." in error.message
     error = refused(kind, local, containerName=container_host.name, workdir="/nowhere")
     assert error.message == f"There is no such `workdir` in container {container_host.name}."
 
@@ -91,7 +89,7 @@ def test_a_cluster_says_what_is_wrong_with_a_pod(container_host: ContainerHost, 
     assert refused(Kubernetes(), local, namespace="shop", pod="gone").message == "There is no pod gone."
     error = refused(Kubernetes(), local, namespace="shop", pod="web", container="sidecar")
     assert error.message == "There is no container sidecar of pod web."
-    assert "it does not run" in refused(Kubernetes(), local, namespace="ops", pod="backup").message
+    assert "it is not running" in refused(Kubernetes(), local, namespace="ops", pod="backup").message
     assert "no such `context`" in refused(Kubernetes(), local, context="nowhere", pod="web").message
 
 
@@ -119,7 +117,7 @@ def test_a_root_directory_that_is_not_there(local: Transport) -> None:
     assert isinstance(error, NoShellInside), error.message
 
 
-def test_what_is_not_installed_is_named(local: Transport) -> None:
+def test_the_error_names_the_missing_program(local: Transport) -> None:
     error = refused(Incus(), local, containerName="web")
     assert (type(error), error.message) == (
         RuntimeUnreachable,

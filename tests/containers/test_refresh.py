@@ -122,7 +122,7 @@ def test_each_runtime_lists_what_it_has(
     assert {info["type"] for info in infos["infos"]} == {inner}
 
 
-def test_what_is_not_installed_is_named(daemon: Daemon, add: Add, host: str) -> None:
+def test_the_answer_names_the_missing_programs(daemon: Daemon, add: Add, host: str) -> None:
     holder = add("instances", type="incusHost", host=host)
     with pytest.raises(ClientError, match="incus is not installed on that machine") as refusal:
         daemon.client.connection.refresh(holder)

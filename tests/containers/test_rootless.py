@@ -10,11 +10,11 @@ from connmgr.errors import ShellStartFailed
 from connmgr.plugin import Transport
 from connmgr.testing import connect, run
 from connmgr_containers import Podman, PodmanHost
-from tests.containers.host import ContainerHost
+from tests.containers.host import ON, ContainerHost
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import LOCAL, Places
 
-DATA = {"host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "containerName": "mine"}
+DATA = {"host": ON, "containerName": "mine"}
 RUNTIME = "/run/user/of-tests"
 STORAGE = '[storage]\ndriver = "vfs"\n'
 # Above the uids of the machine's users, and mapped even in a user namespace of 65,536 ids.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connmgr.client import ClientError, Refreshed
-from tests.api.wire import LOCAL
+from tests.api.wire import LOCAL, add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 
@@ -24,7 +24,7 @@ class Runtime:
         self.host: str = self._add("containers", type="dockerHost", host=LOCAL)
 
     def _add(self, name: str, **data: Any) -> str:
-        return str(self.client.post("/connection/add", name=name, data=data, validate=False)["connection"])
+        return add(self.client, name, **data)
 
     def lists(self, text: str) -> Refreshed:
         """Let the program print ``text``, and refresh the host."""
@@ -54,7 +54,7 @@ def runtime(start_daemon: StartDaemon, tmp_path: Path) -> Runtime:
     return Runtime(daemon, listing)
 
 
-def test_what_somebody_has_changed_of_a_container_stays_a_connection_to_it(runtime: Runtime) -> None:
+def test_an_edited_connection_stays_the_one_of_its_container(runtime: Runtime) -> None:
     [web], _, _ = runtime.has("web")
     changed = {"type": "docker", "host": runtime.host, "containerName": "web", "user": "www-data"}
     runtime.client.post("/connection/update", connection=web, name="site", data=changed)
@@ -76,9 +76,9 @@ def test_no_name_is_an_option_a_path_or_a_line(runtime: Runtime) -> None:
     assert len(runtime.client.connection.names()) == 2 + len(added), "one was stored"
 
 
-def test_what_is_no_listing_is_told(runtime: Runtime) -> None:
+def test_a_malformed_listing_is_reported(runtime: Runtime) -> None:
     for listing in ("[" * 100_000, '{"Names":"a","State":' + "[" * 100_000, '{"Names":7,"State":1}', "x"):
-        with pytest.raises(ClientError, match="docker lists what it has in a form that is not known"):
+        with pytest.raises(ClientError, match="docker printed a list of an unknown format"):
             runtime.lists(listing)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +12,10 @@ from connmgr.plugin import Toggled, Transport
 from connmgr.testing import connect, run
 from connmgr_containers import Docker, Incus, Kubernetes, Lxc, Lxd, Nspawn, Podman
 from tests.cli.program import CommandLine, finish
-from tests.containers.host import ContainerHost
+from tests.containers.host import ON, ContainerHost
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.plugins.places import LOCAL, Places, ssh_fields
-
-ON = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 pytestmark = pytest.mark.needs("machine", "busybox")
 
@@ -55,7 +52,7 @@ def test_a_container_is_started_and_stopped(
             run(transport, ["true"])
 
 
-def test_what_cannot_be_started_says_why(local: Transport) -> None:
+def test_a_failed_start_says_why(local: Transport) -> None:
     kind = Incus()
     assert isinstance(kind, Toggled)
     with pytest.raises(RuntimeUnreachable, match="incus is not installed"):
@@ -85,7 +82,7 @@ class TestCommands:
         container_host.machine.run("podman", "rm", "--force", "--time", "0", "talker")
 
     @pytest.mark.needs("podman", "sshd")
-    def test_they_start_stop_and_restart_what_is_named(self, connmgr: CommandLine) -> None:
+    def test_start_stop_and_restart_act_on_the_named_container(self, connmgr: CommandLine) -> None:
         assert connmgr("container", "start", "idle").output == "machine/idle: runs\n"
         assert connmgr("exec", "idle", "--", "cat /only-here").output == "seen from within\n"
         connmgr("exec", "idle", "--", "touch /tmp/there")
@@ -103,10 +100,9 @@ class TestCommands:
         assert connmgr("exec", "machine", "--", "echo on").output == "on\n"
 
     @pytest.mark.needs("podman", "sshd")
-    def test_logs_are_those_of_the_runtime(self, connmgr: CommandLine, talker: None) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while (shown := connmgr("container", "logs", "talker").output) != "line 1\nline 2\nline 3\n":
-            assert time.monotonic() < deadline, shown
+    def test_logs_show_the_lines_of_the_runtime(self, connmgr: CommandLine, talker: None) -> None:
+        whole = "line 1\nline 2\nline 3\n"
+        eventually_equal(lambda: connmgr("container", "logs", "talker").output, whole, "the logs are others")
         assert connmgr("container", "logs", "--tail", "1", "talker").output == "line 3\n"
         terminal = connmgr.on_terminal("container", "logs", "-f", "-n", "1", "talker")
         terminal.expect_exact("line 3")

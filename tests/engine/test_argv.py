@@ -101,7 +101,7 @@ def test_many_words_arrive(any_shell: Session, recorder: Path) -> None:
     assert record(any_shell, str(recorder), *words).words == tuple(word.encode() for word in words)
 
 
-def test_a_program_is_none_of_the_shells_own_words(any_shell: Session, tmp_path: Path) -> None:
+def test_the_shell_s_own_words_do_not_shadow_a_program(any_shell: Session, tmp_path: Path) -> None:
     cat = shutil.which("cat")
     assert cat
     for name in NAMES:
@@ -131,7 +131,7 @@ def test_directory_and_variables_are_the_sessions(any_shell: Session, recorder: 
     run(any_shell, f"cd /; {unset} GREETING")
 
 
-def test_it_changes_nothing_of_the_session(any_shell: Session) -> None:
+def test_an_argv_leaves_the_session_unchanged(any_shell: Session) -> None:
     run(any_shell, "cd /usr")
     assert execute(any_shell, "cd", "/").exit_code in {0, 127}, "the system may have a program of that name"
     assert out(any_shell, "pwd") == "/usr\n"
@@ -153,20 +153,20 @@ def test_a_program_that_is_not_there_or_not_executable_has_a_shells_status(any_s
     assert_usable(any_shell)
 
 
-def test_it_reads_its_input_and_nothing_else(any_shell: Session) -> None:
+def test_an_argv_reads_its_own_input_alone(any_shell: Session) -> None:
     data = bytes(range(256)) * 200
     assert bytes(execute(any_shell, "cat", stdin=data).stdout) == data
     assert bytes(execute(any_shell, "cat", stdin=b"small\0").stdout) == b"small\0"
     assert bytes(execute(any_shell, "cat").stdout) == b""
 
 
-def test_it_has_three_descriptors(any_shell: Session) -> None:
+def test_an_argv_has_three_descriptors(any_shell: Session) -> None:
     assert len(bytes(execute(any_shell, "ls", "/proc/self/fd").stdout).split()) <= 4, "0, 1, 2 and that of the listing"
     found = bytes(execute(any_shell, "ls", "/proc/self/fd", environment={"A": "b"}).stdout).split()
     assert len(found) <= 4, "0, 1, 2 and that of the listing"
 
 
-def test_what_takes_too_long_is_killed(any_shell: Session, tmp_path: Path) -> None:
+def test_an_argv_is_killed_after_its_timeout(any_shell: Session, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\ntrap '' TERM INT HUP\necho here\nwhile :; do sleep 100; done\n")
     program.chmod(0o755)
@@ -184,7 +184,9 @@ def test_a_signal_is_its_status(any_shell: Session) -> None:
 
 
 @pytest.mark.local("what a session was told before stays in it")
-def test_what_the_session_was_told_before_changes_nothing(any_shell: Session, recorder: Path, tmp_path: Path) -> None:
+def test_earlier_commands_of_the_session_do_not_affect_an_argv(
+    any_shell: Session, recorder: Path, tmp_path: Path
+) -> None:
     before = ["echo hi", exporting(any_shell, "IFS", "/e 12"), exporting(any_shell, "FPATH", str(tmp_path))]
     if any_shell.info.shell_dialect < 6:
         names = ("recorder", "exec", "command", "builtin", "printf", "echo")
@@ -201,7 +203,7 @@ def test_what_the_session_was_told_before_changes_nothing(any_shell: Session, re
 
 @pytest.mark.needs("bash")
 @pytest.mark.parametrize("name", ["recorder", "exec", "command", "export", "[", "command_not_found_handle", "_cm_exec"])
-def test_functions_that_bash_is_started_with_are_no_programs(
+def test_functions_from_bash_env_do_not_shadow_programs(
     monkeypatch: pytest.MonkeyPatch, recorder: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "start").write_text(f"{name}() {{ echo function; return 7; }}\nshopt -s expand_aliases execfail\n")

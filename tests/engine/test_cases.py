@@ -183,7 +183,7 @@ def test_a_program_sees_no_descriptor_of_the_sessions(posix: Session) -> None:
 @pytest.mark.parametrize("posix", only("bash", "zsh", "ksh93"), indirect=True)
 @pytest.mark.parametrize("in_functions", [False, True])
 @pytest.mark.parametrize("trap", ["DEBUG", "ERR"])
-def test_what_a_trap_prints_is_the_commands_alone(posix: Session, in_functions: bool, trap: str) -> None:
+def test_a_trap_prints_into_its_own_command_s_output(posix: Session, in_functions: bool, trap: str) -> None:
     shell = {1: "bash", 4: "zsh", 5: "ksh93"}[posix.info.shell_dialect]
     functions_too = "set -ET; " if shell == "bash" and in_functions else ""
     text = f"cd /; trap 'echo T' {trap}; cd /usr; cd /usr/no-such"

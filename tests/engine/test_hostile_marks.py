@@ -68,7 +68,7 @@ NO_MARKS = [
 
 @pytest.mark.parametrize("tag", NO_MARKS, ids=lambda tag: ascii(tag[:8]))
 @pytest.mark.parametrize("piece", [1, PIECE])
-def test_what_is_no_mark_means_an_unknown_state(tag: str, piece: int) -> None:
+def test_a_malformed_mark_makes_the_state_unknown(tag: str, piece: int) -> None:
     stream = MarkedStream(NONCE, 1000)
     with pytest.raises(UnknownMark), quickly():
         feed(stream, b"output" + MARK + tag.encode() + b"\n", piece)

@@ -1,4 +1,4 @@
-"""Hostile output of a far side while a shell or a helper starts is read in little time."""
+"""Hostile output of a remote host while a shell or a helper starts is read in little time."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_an_argv_reads_what_arrives(any_shell: Session) -> None:
     assert bytes(run(any_shell, b"", argv=(b"cat",), arriving=whole(BINARY)).stdout) == BINARY
 
 
-def test_what_the_command_changes_lasts(posix: Session) -> None:
+def test_changes_of_a_command_with_input_last(posix: Session) -> None:
     assert run(posix, "cd /; read -r A; export A", arriving=whole(b"value\n")).exit_code == 0
     assert out(posix, 'pwd; echo "$A"') == "/\nvalue\n"
 
@@ -132,7 +132,7 @@ def test_a_command_that_does_not_begin_leaves_nothing_waiting(any_shell: Session
 
 
 @pytest.mark.local("the daemon's own temporary directory is looked at")
-def test_nothing_is_left_of_the_pipe(any_shell: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pipe_for_input_is_removed(any_shell: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     for source in (whole(b"x"), Arriving(), Endless()):
         run(any_shell, "true", arriving=source)
@@ -174,9 +174,9 @@ def test_without_a_second_channel_input_is_refused_and_not_dropped(tmp_path: Pat
         assert_usable(session)
 
 
-@pytest.mark.local("the far side's program is watched")
+@pytest.mark.local("the remote host's program is watched")
 @pytest.mark.parametrize("manner", ["exact", ""])
-def test_chunks_are_exact_whatever_the_far_side_has(manner: str, tmp_path: Path) -> None:
+def test_chunks_are_exact_whatever_the_remote_host_has(manner: str, tmp_path: Path) -> None:
     """The chunks of a channel that is a terminal, read by GNU's dd and by head."""
     program = stdin_pipe.CHUNKS.text + f'exact={manner}; block=4096; say() {{ echo "$@"; }}; chunks 5>&2; cat'
     pieces = (b"a" * 10_000, b"b" * 4096, b"c")

@@ -40,7 +40,7 @@ def supervised(sleep: str) -> Iterator[tuple[int, list[psutil.Process]]]:
             root.kill()
 
 
-def test_what_is_stopped_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_processes_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "grep"
     slow.write_text(SLOW_GREP.format(grep=program("grep")))
     slow.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Login shells on the far side, and the effects of their start-up files."""
+"""Login shells on the remote host, and the effects of their start-up files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NUDGED_SECONDS = max(NUDGE_SECONDS) + 1
 
 @dataclass(frozen=True)
 class Login:
-    """A user of a far side: an open SSH link, and the home directory as the tests see it."""
+    """A user of a remote host: an open SSH link, and the home directory as the tests see it."""
 
     name: str
     home: Path

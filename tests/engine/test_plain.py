@@ -146,7 +146,7 @@ def test_one_program_with_simple_words_is_single(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NOT_SINGLE)
-def test_what_may_stop_or_hold_up_the_supervisor_is_not_single(text: str) -> None:
+def test_builtins_that_may_block_the_supervisor_are_not_single(text: str) -> None:
     assert not is_single(text.encode())
 
 

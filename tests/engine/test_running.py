@@ -44,7 +44,7 @@ def test_events_have_no_limit_of_output(bash: Session) -> None:
         assert sum(len(stdout) for stdout, _ in running.events()) == 3_000_000
 
 
-def test_what_lasts_is_kept_of_a_command_whose_events_were_read(any_shell: Session) -> None:
+def test_the_state_is_kept_after_the_events_of_a_command_were_read(any_shell: Session) -> None:
     with any_shell.begin(Command(b"cd /usr"), COMMAND_SECONDS) as running:
         list(running.events())
     assert out(any_shell, "pwd") == "/usr\n"

@@ -25,7 +25,7 @@ from tests.engine.shells import POSIX, assert_usable, local_session, only, out, 
         "export k=1 e=2",
     ],
 )
-def test_what_zsh_may_mark_for_export_costs_no_session(posix: Session, text: str) -> None:
+def test_exporting_any_zsh_parameter_keeps_the_session(posix: Session, text: str) -> None:
     expected = run(posix, f"{text}; env | sort | grep -v -e ^_= -e ^CONNMGR")
     run(posix, text)
     listed = run(posix, "env | sort | grep -v -e ^_= -e ^CONNMGR; true")
@@ -51,7 +51,7 @@ def test_a_variable_that_a_shell_keeps_may_be_exported(posix: Session) -> None:
     assert out(posix, "env | grep ^UID=; true") == f"UID={uid}"
 
 
-def test_a_tilde_is_no_home(posix: Session) -> None:
+def test_a_tilde_in_a_variable_is_not_expanded(posix: Session) -> None:
     for value in ("~", "x:~/y", "~root", "a=~", "a=~:~", "a b:~"):
         run(posix, f"export TILDE='{value}'")
         run(posix, "export OTHER=1")
@@ -66,7 +66,7 @@ def test_a_session_may_be_left_without_variables(posix: Session) -> None:
     assert out(posix, "cd; pwd") == "/usr\n"
 
 
-def test_an_empty_state_is_one_but_no_environment_is_not() -> None:
+def test_an_empty_state_unsets_variables_but_an_empty_environment_does_not() -> None:
     state = State()
     state.update(b"/", b"export A=1\n", from_env=False)
     assert state.update(b"/", b"", from_env=False) == b"command unset A;"

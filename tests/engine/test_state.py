@@ -234,7 +234,7 @@ def test_any_environment_is_read_back(variables: dict[str, bytes]) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_text_that_is_no_dump_changes_nothing(noise: bytes) -> None:
+def test_malformed_dumps_change_nothing(noise: bytes) -> None:
     state = State()
     state.update(b"/", b"export A=1\n", from_env=False)
     if parse_exports(noise) is None:

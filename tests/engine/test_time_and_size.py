@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +16,21 @@ from connmgr.engine.kill import kill_supervisor, kill_tree
 from connmgr.engine.session import Session
 from connmgr.errors import CommandCancelled, CommandTimeout, ShellBusy, ShellLost, ShellStopped
 from connmgr_local.transport import LocalTransport
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.engine.shells import assert_usable, local_session, out, run
 from tests.plugins.faulty_types import Delegate, Link
-
-
-def await_gone(pid: int) -> None:
-    """Wait until a process has ended, or fail; a zombie counts as ended."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return
-        except psutil.NoSuchProcess:
-            return
-        time.sleep(0.01)
-    pytest.fail(f"process {pid} still runs: {psutil.Process(pid).cmdline()}")
+from tests.processes import await_ends
 
 
 def await_child(process: psutil.Process) -> psutil.Process:
     """Wait until a process has a child, and return it."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not process.children() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return process.children()[0]
+    return eventually(process.children, "the shell starts no process")[0]
 
 
 def await_text(path: Path) -> str:
     """Wait until a file has a full line, and return it."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().endswith("\n"):
-            return path.read_text().strip()
-        time.sleep(0.01)
-    pytest.fail(f"{path.name} was not written")
+    eventually(path.exists, f"{path.name} was not written")
+    return eventually(path.read_text, f"{path.name} is not whole", holds=lambda text: text.endswith("\n")).strip()
 
 
 def test_timeout_kills_and_the_session_goes_on(any_shell: Session) -> None:
@@ -69,7 +49,7 @@ def test_a_command_that_begins_after_its_time_is_killed_too(posix: Session) -> N
         run(posix, late, timeout=0.01)
     assert_usable(posix)
     for child in psutil.Process(posix.pid).children(recursive=True):
-        await_gone(child.pid)
+        await_ends(child.pid)
 
 
 def test_a_shell_whose_link_breaks_its_contract_is_lost(tmp_path: Path) -> None:
@@ -107,15 +87,15 @@ def test_hard_to_kill(posix: Session, case: str) -> None:
     assert_usable(posix)
     # The subshell of the last command may not have ended yet.
     for child in psutil.Process(posix.pid).children(recursive=True):
-        await_gone(child.pid)
+        await_ends(child.pid)
 
 
-def test_what_left_the_tree_is_killed_too(posix: Session, tmp_path: Path) -> None:
+def test_processes_that_left_the_tree_are_killed_too(posix: Session, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     daemonize = f"(setsid sh -c 'echo $$ >{pid_file}; exec sleep 100' >/dev/null 2>&1 &) ; sleep 100"
     with posix.begin(Command(daemonize.encode()), DEADLINE_SECONDS):
         pid = int(await_text(pid_file))
-    await_gone(pid)
+    await_ends(pid)
     assert_usable(posix)
 
 
@@ -183,9 +163,7 @@ def test_a_cancelled_command_leaves_the_queue_before_its_turn(bash: Session, tmp
     waiting = [threading.Thread(target=wait) for _ in range(10)]
     for thread in waiting:
         thread.start()
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while bash.waiting < 10 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually_equal(lambda: bash.waiting, 10, "the commands do not wait")
     cancellation.cancel()
     for thread in waiting:
         thread.join(DEADLINE_SECONDS)
@@ -219,14 +197,14 @@ def test_stop_kills_again_what_it_did_not_find(bash: Session, monkeypatch: pytes
     thread.join(DEADLINE_SECONDS)
     assert not thread.is_alive()
     assert len(kills) == 2
-    await_gone(supervisor.pid)
+    await_ends(supervisor.pid)
 
 
 def test_stop_kills_a_shell_that_does_not_exit(posix: Session) -> None:
     supervisor = psutil.Process(posix.pid)
     supervisor.suspend()
     posix.stop(2)
-    await_gone(supervisor.pid)
+    await_ends(supervisor.pid)
 
 
 def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +212,7 @@ def test_a_shell_that_does_not_come_back_is_killed(posix: Session, monkeypatch: 
     supervisor = psutil.Process(posix.pid)
     with pytest.raises(ShellLost):
         run(posix, "exec sleep 5", timeout=0.3)
-    await_gone(supervisor.pid)
+    await_ends(supervisor.pid)
 
 
 def test_a_shell_that_takes_no_command_is_killed(posix: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,10 +221,10 @@ def test_a_shell_that_takes_no_command_is_killed(posix: Session, monkeypatch: py
     supervisor.suspend()
     with pytest.raises(ShellLost):
         run(posix, ": " + "x" * 8_000_000)
-    await_gone(supervisor.pid)
+    await_ends(supervisor.pid)
 
 
-def test_a_process_that_is_no_supervisor_of_ours_is_left_alone() -> None:
+def test_a_process_that_is_not_our_supervisor_is_left_alone() -> None:
     transport = LocalTransport()
     stranger = psutil.Popen(["sh", "-c", "sleep 100 & wait"], start_new_session=True)
     child = await_child(stranger)
@@ -276,7 +254,7 @@ def test_stop_ends_the_running_and_the_waiting(any_shell: Session) -> None:
     for thread in threads:
         thread.join(DEADLINE_SECONDS)
     assert len(errors) == 3
-    await_gone(supervisor.pid)
+    await_ends(supervisor.pid)
 
 
 @pytest.mark.local("the daemon decides it, whatever the transport is")
@@ -287,9 +265,8 @@ def test_commands_run_in_the_order_in_which_they_came(bash: Session, tmp_path: P
     for thread in threads:
         before = bash.waiting
         thread.start()
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while thread is not threads[0] and bash.waiting == before and time.monotonic() < deadline:
-            time.sleep(0.001)
+        if thread is not threads[0]:
+            eventually_equal(lambda: bash.waiting, before + 1, "the command does not wait")
     gate.touch()
     for thread in threads:
         thread.join(DEADLINE_SECONDS)

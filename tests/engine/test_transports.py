@@ -24,6 +24,7 @@ from tests.engine.shells import ALL, SESSIONS, Reused, assert_usable, only, out,
 from tests.plugins.machine import ROOT_PASSWORD, Inhabitant, Machine, shell_path
 from tests.plugins.oneself import ssh_link, ssh_server
 from tests.plugins.places import LOCAL, SSH, Places, elevate, session_on
+from tests.processes import await_ends
 
 # Place and program of the login; su asks on a terminal.
 WAYS = {
@@ -205,4 +206,4 @@ def test_hard_to_kill_elsewhere(any_shell: Session, case: str) -> None:
     assert_usable(any_shell)
     # The subshell of the last command may not have ended yet.
     for child in psutil.Process(any_shell.pid).children(recursive=True):
-        test_time_and_size.await_gone(child.pid)
+        await_ends(child.pid)

@@ -1,4 +1,4 @@
-"""The scripts of the far side and the engine use the same words, and every placeholder is filled."""
+"""The scripts of the remote host and the engine use the same words, and every placeholder is filled."""
 
 from __future__ import annotations
 

@@ -7,9 +7,11 @@ import pytest
 
 from connmgr.fs import files
 from connmgr.fs.bodies import Blobs
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
-from tests.fs.far_sides import stored
+from tests.daemon import Daemon
+from tests.fs.remote_hosts import stored
+from tests.fs.wire import Caller
 
 # A machine with users, sudo and sshd, and the ways to it.
 from tests.plugins.elevated.conftest import home_of_the_daemon, machine, places, running_machine, user  # noqa: F401
@@ -33,6 +35,14 @@ def write(blobs: Blobs) -> Write:
             files.write(place, path, blob, mode, replaces)
 
     return put
+
+
+@pytest.fixture
+def caller(daemon: Daemon) -> Caller:
+    """A caller of the shared daemon, with a shell on this machine."""
+    one = Caller(daemon)
+    one.start()
+    return one
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from connmgr.fs import files
 from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import Blob
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.scripts import RemoteFileSystem
-from tests.fs.far_sides import content_of
+from connmgr.fs.remote import RemoteFileSystem
+from tests.fs.remote_hosts import content_of
 from tests.fs.trees import archive_of
 
 REFUSAL = "No rule of the caller's allows that path."

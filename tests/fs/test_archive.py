@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from connmgr import errors
-from connmgr.fs import archives, scripts
+from connmgr.fs import archives, remote
 from connmgr.fs.archives import (
     FAILED,
     MAX_LINKS,
@@ -28,9 +28,9 @@ from connmgr.fs.archives import (
     extract,
 )
 from connmgr.fs.files import list_directory, matching
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from tests.components import program
-from tests.fs.far_sides import (
+from tests.fs.remote_hosts import (
     NECESSARY,
     ODD_NAMES,
     SHELLS,
@@ -126,7 +126,7 @@ def test_chosen_members_alone_are_sent_however_many_there_are(
     for number in range(300):
         (folder / f"{number:03} {'n' * 240}").write_text(str(number))
     chosen = [os.fsencode(name) for name in names_in(folder)[::2]]
-    assert sum(map(len, chosen)) < scripts.CALL_BYTES < sum(map(len, chosen)) * 2
+    assert sum(map(len, chosen)) < remote.CALL_BYTES < sum(map(len, chosen)) * 2
     more = [os.fsencode(name) for name in names_in(folder)[1:270]]
     for members in (chosen, more):
         content = packed(here, b".", *members)
@@ -140,7 +140,7 @@ def test_a_single_file_is_an_archive_too(here: RemoteFileSystem, folder: Path) -
         assert found.getnames() == ["./-f"]
 
 
-def test_what_could_not_be_read_is_told(here: RemoteFileSystem, folder: Path) -> None:
+def test_members_that_cannot_be_read_are_reported(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "there").write_text("x")
     with tarfile.open(fileobj=io.BytesIO(packed(here, b".", b"gone", b"there"))) as found:
         assert "./there" in found.getnames()
@@ -250,7 +250,7 @@ def test_a_malformed_archive_is_refused_whole(here: RemoteFileSystem, folder: Pa
     assert names_in(folder / "into") == []
 
 
-def test_nothing_goes_through_a_link_that_is_there(here: RemoteFileSystem, folder: Path) -> None:
+def test_extraction_follows_no_existing_link(here: RemoteFileSystem, folder: Path) -> None:
     (folder / OUTSIDE).mkdir()
     (folder / "into" / "sub").mkdir(parents=True)
     for place in ("link", "sub/link"):
@@ -267,7 +267,7 @@ def test_nothing_goes_through_a_link_that_is_there(here: RemoteFileSystem, folde
     assert (folder / "into" / "file").read_text() == "file"
 
 
-def test_what_is_in_the_way_stays_and_is_told(here: RemoteFileSystem, folder: Path) -> None:
+def test_files_in_the_way_stay_and_are_reported(here: RemoteFileSystem, folder: Path) -> None:
     (folder / "into" / "a" / "inner").mkdir(parents=True)
     (folder / "into" / "b").write_text("old")
     content = archive_of(("a", {"content": b"new"}), ("b/x", {"content": b"new"}), ("c", {"content": b"new"}))
@@ -299,7 +299,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_far_side_that_sends_no_archive(folder: Path, tmp_path: Path, case: str) -> None:
+def test_a_remote_host_that_sends_no_archive(folder: Path, tmp_path: Path, case: str) -> None:
     tools = chosen_tools(tmp_path, [*NECESSARY, "find", "stat", "tr", "yes"])
     false = Path(tools) / "tar"
     false.write_text(f"#!/bin/sh\ncase $1 in --version) exit;; esac\n{HOSTILE[case]}\n")
@@ -329,7 +329,7 @@ def test_a_killed_writer_s_directory_is_cleared_by_the_next(here: RemoteFileSyst
     assert names_in(folder) == ["y"]
 
 
-def test_a_pattern_is_no_program(here: RemoteFileSystem, folder: Path) -> None:
+def test_a_pattern_is_not_run_as_a_program(here: RemoteFileSystem, folder: Path) -> None:
     for name in ODD_NAMES:
         (folder / os.fsdecode(name)).write_text("x")
     found = [entry.name for entry in matching(here, b"*")]
@@ -377,17 +377,17 @@ def test_pieces_of_a_byte_are_read_in_linear_time(lead: bytes) -> None:
 def test_links_take_bounded_memory() -> None:
     gate = ExtractionFilter(0, Tally())
     deep = (Member(b"%d/" % number + b"a/" * 4000 + b"link", archives.LINK, target=b"x") for number in range(MAX_LINKS))
-    with pytest.raises(errors.ArchiveRefused, match="fewer where their paths are long"):
+    with pytest.raises(errors.ArchiveRefused, match="or fewer with long paths"):
         deque(map(gate, deep), maxlen=0)
     gate = ExtractionFilter(0, Tally())
     for number in range(MAX_LINKS):
         gate(Member(b"a/b/c/d/e/f/g/%d/link%d" % (number // 3, number), archives.LINK, target=b"x"))
 
 
-def test_what_tar_complains_of_at_length_is_cut_and_the_archive_can_be_written_again() -> None:
+def test_long_complaints_of_tar_are_truncated_and_the_archive_can_be_written_again() -> None:
     complaints = b"\xff: Permission denied\n" * 10_000
-    far_side = scripted(b"MARK ok\n" + archives.END + complaints + b"MARK over 0\n", scripts.ARCHIVE)
-    content = packed(far_side, b".")
+    remote_host = scripted(b"MARK ok\n" + archives.END + complaints + b"MARK over 0\n", remote.ARCHIVE)
+    content = packed(remote_host, b".")
     assert [member.name for member in TarReader([content])] == [b"./"]
     with tarfile.open(fileobj=io.BytesIO(content)) as found:
         assert 30_000 < len(found.getmembers()[-1].pax_headers[FAILED].encode()) <= 32 << 10

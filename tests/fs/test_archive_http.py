@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import os
+import shutil
 import socket
 import tarfile
 import time
@@ -17,20 +19,14 @@ import pytest
 from tests.api.wire import LOCAL, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually, names_in
+from tests.deadlines import eventually, eventually_equal
+from tests.fs.remote_hosts import names_in
 from tests.fs.trees import archive_of, facts, plant
 from tests.fs.wire import Caller, received
 
 pytestmark = pytest.mark.needs("tar")
 
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture
-def caller(daemon: Daemon) -> Caller:
-    one = Caller(daemon)
-    one.start()
-    return one
 
 
 EXTRACT = "/fs/extract"
@@ -80,7 +76,7 @@ def test_a_bad_query_is_refused_by_its_member(caller: Caller, query: str, said: 
     assert said in refused.message
 
 
-def test_what_could_not_be_put_in_its_place_is_in_the_answer(caller: Caller, tmp_path: Path) -> None:
+def test_members_that_could_not_be_placed_are_in_the_answer(caller: Caller, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     done = caller.put(EXTRACT, tmp_path, archive_of(("a", {"content": b"x"}), ("b", {"content": b"x"})))
     assert done.status == 200
@@ -110,7 +106,7 @@ def test_a_body_in_chunks_byte_by_byte_and_the_next_request_behind_it(caller: Ca
     assert (tmp_path / "into" / "x").read_text() == "content"
 
 
-def test_who_waits_for_leave_to_send_gets_it(caller: Caller, tmp_path: Path) -> None:
+def test_a_client_that_expects_100_gets_it(caller: Caller, tmp_path: Path) -> None:
     content = archive_of(("x", {"content": b"content"}))
     headers = (f"Content-Length: {len(content)}", "Expect: 100-continue", "Connection: close")
     with caller.sending(EXTRACT, tmp_path / "into", *headers) as connection:
@@ -132,14 +128,14 @@ def test_a_client_that_leaves_writes_nothing_and_frees_its_slot(
         eventually(lambda: (tmp_path / "into").exists(), "the writing does not begin while the body arrives")
         busy = caller.read(tmp_path / "x")
         assert (busy.status, busy.code) == (503, "busy"), "an upload takes no slot"
-    eventually(lambda: caller.read(tmp_path / "x").status == 400, "the slot is not freed")
-    eventually(lambda: names_in(tmp_path / "into") == [], "something stays of what did not come whole")
+    eventually_equal(lambda: caller.read(tmp_path / "x").status, 400, "the slot is not freed")
+    eventually_equal(lambda: names_in(tmp_path / "into"), [], "something stays of what did not come whole")
 
 
 @pytest.mark.parametrize(
     ("bad", "status"), [(b"zz\r\n", b"400"), (b"5\r\nhello", b"400"), (b"400000\r\n" + bytes(4 * MEBIBYTE), b"400")]
 )
-def test_a_body_that_is_none_is_told_while_it_is_sent(
+def test_a_malformed_body_is_refused_while_it_is_sent(
     caller: Caller, tmp_path: Path, bad: bytes, status: bytes
 ) -> None:
     with caller.sending(EXTRACT, tmp_path / "into", "Transfer-Encoding: chunked") as connection:
@@ -189,7 +185,7 @@ def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None
         connection.sendall(bytes(1024))
         assert received(connection).startswith(b"HTTP/1.1 200 OK")
     with caller.reading(tmp_path / "into", "/fs/archive") as response:
-        # A client that reads slowly pauses the far side; the daemon buffers nothing for it.
+        # A client that reads slowly pauses the remote host; the daemon buffers nothing for it.
         response.read(MEBIBYTE)
         time.sleep(0.3)
         most = max(most, process.memory_info().rss)
@@ -198,7 +194,7 @@ def test_memory_stays_flat_both_ways(own_daemon: Daemon, tmp_path: Path) -> None
     assert most - before < 32 * MEBIBYTE, f"{(most - before) / MEBIBYTE:.0f} MiB more"
 
 
-def test_what_goes_by_is_in_the_audit_log(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_transferred_archives_are_in_the_audit_log(own_daemon: Daemon, tmp_path: Path) -> None:
     caller = Caller(own_daemon)
     caller.start()
     (tmp_path / "file").write_text("content")
@@ -217,3 +213,47 @@ def test_what_goes_by_is_in_the_audit_log(own_daemon: Daemon, tmp_path: Path) ->
         assert str(what) in shown
         assert f'"files": {files}' in shown
         assert f'"bytes": {size}' in shown
+
+
+DYING = """\
+#!/bin/sh
+case "$*" in *--help*|*--version*) exec TAR "$@";; esac
+TAR "$@" | head -c SIZE
+kill -9 $$
+"""
+
+
+@pytest.mark.parametrize("size", [0, 512, 700, 20_000])
+def test_a_tar_that_is_killed_early_is_an_error_with_a_status(
+    start_daemon: StartDaemon, tmp_path: Path, size: int
+) -> None:
+    """As the system kills it when memory runs out."""
+    tools, tree = tmp_path / "tools", tmp_path / "tree"
+    for directory in (tools, tree):
+        directory.mkdir()
+    (tree / "file").write_bytes(b"x" * 100_000)
+    dying = tools / "tar"
+    dying.write_text(DYING.replace("TAR", str(shutil.which("tar"))).replace("SIZE", str(size)))
+    dying.chmod(0o755)
+    caller = Caller(start_daemon(environment={"PATH": f"{tools}:{os.environ['PATH']}"}))
+    caller.start()
+    answer = caller.post("/fs/archive", connection=LOCAL, path=str(tree))
+    assert (answer.status, answer.code) == (500, "transfer_failed")
+    assert "was killed by signal 9" in answer.message
+
+
+def test_an_archive_of_which_a_part_was_sent_ends_its_connection(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    tools, tree = tmp_path / "tools", tmp_path / "tree"
+    for directory in (tools, tree):
+        directory.mkdir()
+    with (tree / "file").open("wb") as file:
+        file.truncate(64 << 20)
+    dying = tools / "tar"
+    dying.write_text(DYING.replace("TAR", str(shutil.which("tar"))).replace("SIZE", str(32 << 20)))
+    dying.chmod(0o755)
+    caller = Caller(start_daemon(environment={"PATH": f"{tools}:{os.environ['PATH']}"}))
+    caller.start()
+    with caller.reading(tree, "/fs/archive") as response:
+        assert response.status == 200
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            response.read()

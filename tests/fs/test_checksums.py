@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from connmgr import errors
-from connmgr.fs import checksums, scripts
+from connmgr.fs import checksums, remote
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, eventually, shell_called_sh
+from tests.deadlines import eventually_equal
+from tests.fs.remote_hosts import NECESSARY, SHELLS, Elsewhere, busybox_tools, chosen_tools, shell_called_sh
 from tests.fs.test_hostile_answers import place as scripted
 from tests.fs.trees import plant
 from tests.fs.wire import Caller
@@ -31,7 +32,7 @@ SUM = b"0" * 64
 
 
 def sums(place: RemoteFileSystem, path: bytes, *members: bytes) -> dict[bytes, str]:
-    """Return the checksums of a far side's files by path."""
+    """Return the checksums of a remote host's files by path."""
     found = Checksums(place, path, members)
     try:
         return {one.name: one.sha256 for burst in found for one in burst}
@@ -100,12 +101,12 @@ def test_names_that_one_call_cannot_take_take_several(here: RemoteFileSystem, fo
     for number in range(300):
         (folder / f"{number:03} {'n' * 200}").write_text(str(number))
     names = [bytes(path.relative_to(folder)) for path in folder.iterdir()]
-    assert sum(map(len, names)) > scripts.CALL_BYTES
+    assert sum(map(len, names)) > remote.CALL_BYTES
     assert sums(here, b".", *names) == sums_here(folder)
 
 
 @pytest.mark.parametrize("missing", ["find", "sha256sum"])
-def test_what_the_machine_lacks_is_named(missing: str, tmp_path: Path) -> None:
+def test_the_error_names_the_missing_tool(missing: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     tools = chosen_tools(tmp_path, [one for one in (*NECESSARY, "find", "sha256sum") if one != missing])
     with elsewhere(Path("/bin/sh"), tools, tmp_path) as place, pytest.raises(errors.FileOperationFailed, match=missing):
@@ -114,11 +115,11 @@ def test_what_the_machine_lacks_is_named(missing: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("member", [b"../x", b"/etc/passwd", b"a/../../x", b".."])
 def test_members_lead_nowhere_else(here: RemoteFileSystem, member: bytes) -> None:
-    with pytest.raises(errors.InvalidRequest, match="lead out"):
+    with pytest.raises(errors.InvalidRequest, match="stay within"):
         sums(here, b".", member)
 
 
-def test_who_leaves_while_a_large_file_is_read_frees_the_slot(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_a_client_that_leaves_during_a_checksum_frees_the_slot(start_daemon: StartDaemon, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("openssl", "sha256sum"):
@@ -134,7 +135,7 @@ def test_who_leaves_while_a_large_file_is_read_frees_the_slot(start_daemon: Star
         assert response.read(1) == b" ", "nothing comes while the machine computes"
         assert caller.read(tmp_path / "large").status == 503
         response.close()
-    eventually(lambda: caller.read(tmp_path / "large").status == 200, "the slot is not freed")
+    eventually_equal(lambda: caller.read(tmp_path / "large").status, 200, "the slot is not freed")
 
 
 HOSTILE: Sequence[bytes] = [
@@ -154,18 +155,18 @@ HOSTILE: Sequence[bytes] = [
 
 
 @pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: repr(answer[:20]))
-def test_whatever_a_far_side_answers_is_read_quickly(answer: bytes) -> None:
-    far_side = scripted(b"MARK ok\n" + answer + b"MARK over 0\n", scripts.CHECKSUM)
+def test_whatever_a_remote_host_answers_is_read_quickly(answer: bytes) -> None:
+    remote_host = scripted(b"MARK ok\n" + answer + b"MARK over 0\n", remote.CHECKSUM)
     with quickly(), pytest.raises(errors.TransferFailed):
-        sums(far_side, b".")
+        sums(remote_host, b".")
 
 
-def test_a_far_side_that_tells_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_host_that_tells_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 1 << 20
     monkeypatch.setattr(checksums, "LISTING_BYTES", limit)
     answer = b"MARK ok\n" + fill(SUM + b"  ./x\0", 2 * limit) + b"MARK endMARK over 0\n"
     with pytest.raises(errors.TransferFailed, match="more than"):
-        sums(scripted(answer, scripts.CHECKSUM), b".")
+        sums(scripted(answer, remote.CHECKSUM), b".")
 
 
 def test_over_http_they_come_with_their_paths_and_are_in_the_audit_log(own_daemon: Daemon, tree: Path) -> None:

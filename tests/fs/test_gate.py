@@ -13,8 +13,7 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.bodies import Blob, Blobs
-from connmgr.fs.scripts import RemoteFileSystem
-from tests.fs.far_sides import SHELLS, Elsewhere, busybox_tools, content_of, shell_called_sh, stored
+from connmgr.fs.remote import RemoteFileSystem
 from tests.fs.gates import (
     FOLLOWING,
     LEADING_OUT,
@@ -27,12 +26,13 @@ from tests.fs.gates import (
     facts_of,
     plant_ways_out,
 )
+from tests.fs.remote_hosts import SHELLS, Elsewhere, busybox_tools, content_of, shell_called_sh, stored
 from tests.fs.test_places import inhabitant_by, oneself_by
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """A far side where only ``allowed`` may be used."""
+    """A remote host where only ``allowed`` may be used."""
 
     place: RemoteFileSystem
     folder: Path
@@ -86,7 +86,7 @@ def _reached(
 
 
 @pytest.mark.parametrize("name", [*FOLLOWING, *NAMING])
-def test_what_is_not_allowed_is_refused_alike_whether_it_is_there(guarded: Guarded, name: str) -> None:
+def test_a_refusal_does_not_tell_whether_the_file_exists(guarded: Guarded, name: str) -> None:
     operation = {**FOLLOWING, **NAMING}[name]
     before = facts_of(guarded.folder)
     for path in _share(SHUT, name, guarded, len(WAYS)):
@@ -103,7 +103,7 @@ def test_a_link_that_leads_out_leads_nowhere(guarded: Guarded, name: str) -> Non
         assert facts_of(guarded.folder) == before, path
 
 
-def test_what_is_allowed_is_reached_by_every_path(guarded: Guarded) -> None:
+def test_an_allowed_file_is_reached_by_every_path(guarded: Guarded) -> None:
     for path in OPEN:
         assert content_of(guarded.place, guarded.path(path)) == b"content", path
         assert files.stat_file(guarded.place, guarded.path(path), follow=True).size == len(b"content"), path

@@ -12,10 +12,10 @@ import pytest
 
 from connmgr import errors
 from connmgr.fs import files
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
-from tests.fs.far_sides import content_of
 from tests.fs.gates import SECRET, Patterns, archived, plant_ways_out, sums
+from tests.fs.remote_hosts import content_of
 
 PATHS = 200
 PARTS = [

@@ -15,9 +15,9 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.files import FileAttributes, receive
-from connmgr.fs.scripts import RemoteFileSystem
-from tests.fs.far_sides import SHELLS, Elsewhere, content_of, shell_called_sh
+from connmgr.fs.remote import RemoteFileSystem
 from tests.fs.gates import SECRET, Patterns, archived, facts_of, sums
+from tests.fs.remote_hosts import SHELLS, Elsewhere, content_of, shell_called_sh
 from tests.fs.swapper import swapped
 from tests.fs.test_places import Reached, reached  # noqa: F401
 from tests.fs.trees import archive_of, unpack
@@ -35,7 +35,7 @@ OPERATION_SECONDS = 20
 
 @dataclass(frozen=True)
 class Attacked:
-    """A far side where ``allowed`` may be used, in which files are exchanged with links to secrets."""
+    """A remote host where ``allowed`` may be used, in which files are exchanged with links to secrets."""
 
     place: RemoteFileSystem
     folder: Path
@@ -138,12 +138,12 @@ def in_two_shells(works: Iterable[str]) -> pytest.MarkDecorator:
 
 
 @in_two_shells(READING)
-def test_nothing_of_a_secret_is_read(attacked: Attacked, name: str) -> None:
+def test_a_swapped_path_reveals_no_secret(attacked: Attacked, name: str) -> None:
     read_under_attack(attacked, name, TIMES)
 
 
 @in_two_shells(WRITING)
-def test_nothing_is_made_changed_or_removed_elsewhere(attacked: Attacked, name: str) -> None:
+def test_a_swapped_path_changes_nothing_elsewhere(attacked: Attacked, name: str) -> None:
     write_under_attack(attacked, name, TIMES)
 
 

@@ -16,9 +16,10 @@ import pytest
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.files import NOTHING, FileAttributes, receive
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from tests.fs.conftest import Write
-from tests.fs.far_sides import (
+from tests.fs.gates import REFUSAL, SECRET, Patterns, archived, plant_ways_out, sums
+from tests.fs.remote_hosts import (
     ODD_NAMES,
     SHELLS,
     Elsewhere,
@@ -29,7 +30,6 @@ from tests.fs.far_sides import (
     names_in,
     shell_called_sh,
 )
-from tests.fs.gates import REFUSAL, SECRET, Patterns, archived, plant_ways_out, sums
 from tests.fs.trees import archive_of, packed, unpack
 
 OPERATION_SECONDS = 20
@@ -153,7 +153,7 @@ def test_a_pattern_does_not_go_back_from_what_it_matches(place: RemoteFileSystem
         files.matching(place, pattern)
 
 
-def test_archives_and_checksums_are_those_of_the_owner(place: RemoteFileSystem, folder: Path) -> None:
+def test_archives_and_checksums_equal_the_owner_s(place: RemoteFileSystem, folder: Path) -> None:
     os.link(folder / "allowed/file", folder / "allowed/sub/second")
     owner = replace(place, gate=None)
     assert _members(packed(place, b"to-allowed")) == _members(packed(owner, b"allowed"))
@@ -216,7 +216,7 @@ def test_a_whole_tree_is_not_touched_where_a_part_of_it_is_denied(place: RemoteF
     assert (folder / "allowed/sub/inner").read_bytes() == b"content"
 
 
-def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: RemoteFileSystem, folder: Path) -> None:
+def test_a_write_only_file_is_not_moved_to_a_readable_place(place: RemoteFileSystem, folder: Path) -> None:
     class WriteOnly(Patterns):
         def check(self, action: str, path: bytes) -> None:
             if action == "fs.read" and b"secret" in path:
@@ -230,7 +230,7 @@ def test_what_may_be_written_alone_is_not_moved_to_where_it_may_be_read(place: R
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-def test_what_is_no_regular_file_is_not_opened(place: RemoteFileSystem, folder: Path, kind: str) -> None:
+def test_only_regular_files_are_opened(place: RemoteFileSystem, folder: Path, kind: str) -> None:
     path = folder / "allowed/special"
     if kind == "fifo":
         os.mkfifo(path)
@@ -281,19 +281,19 @@ def test_tools_that_follow_what_they_should_not_are_not_used(tmp_path: Path, fol
         lambda: files.remove(place, b"allowed/sub", recursive=True, timeout=OPERATION_SECONDS),
         lambda: files.list_directory(place, b"allowed", recursive=True),
     ):
-        with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
+        with pytest.raises(errors.FileOperationFailed, match="path rules"):
             work()
     transport.close()
 
 
-def test_a_far_side_without_stat_gives_nothing_away(tmp_path: Path, folder: Path, write: Write) -> None:
+def test_a_remote_host_without_stat_gives_nothing_away(tmp_path: Path, folder: Path, write: Write) -> None:
     plant_ways_out(folder)
     tools = chosen_tools(tmp_path, ["cat", "chmod", "head", "ls", "mv", "readlink", "rm", "sha256sum", "wc"])
     transport = Elsewhere(Path("/bin/sh"), tools, tmp_path)
     place = RemoteFileSystem(transport, bytes(folder), gate=Patterns(bytes(folder / "allowed/**")))
     write(place, b"allowed/new", b"new")
     for work in (lambda: content_of(place, b"allowed/file"), lambda: write(place, b"allowed/file", b"x")):
-        with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
+        with pytest.raises(errors.FileOperationFailed, match="path rules"):
             work()
     with pytest.raises(errors.PolicyDenied):
         content_of(place, b"allowed/to-file")
@@ -333,7 +333,7 @@ def test_without_proc_and_with_bsd_s_stat_files_are_read_made_and_removed(tmp_pa
         lambda: files.move(place, b"allowed/file", b"allowed/sub/file", overwrite=False, timeout=OPERATION_SECONDS),
         lambda: receive(place, b"allowed/new", iter([b"x"]), 1, FileAttributes()),
     ):
-        with pytest.raises(errors.FileOperationFailed, match="rules over paths"):
+        with pytest.raises(errors.FileOperationFailed, match="path rules"):
             refused()
     with pytest.raises(errors.PolicyDenied):
         content_of(place, b"allowed/to-file")

@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 
 from connmgr import errors
 from connmgr.engine.rpc import Exchange, Helper, Helpers
-from connmgr.fs import files, scripts
+from connmgr.fs import files, remote
 from connmgr.fs.files import FileReader
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.engine.shells import local_session
 from tests.fs.conftest import Write
-from tests.fs.far_sides import Elsewhere, content_of, eventually, names_in, shell_called_sh
+from tests.fs.remote_hosts import Elsewhere, content_of, names_in, shell_called_sh
 from tests.fs.test_write import Mount, mount  # noqa: F401
+from tests.processes import await_ends
 
 
 class Counting(LocalTransport):
@@ -54,7 +55,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-def test_one_process_serves_all(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
+def test_one_helper_serves_all_requests(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
     for size in (0, 1, 65_536, 1_000_000):
         write(here, b"file", b"x" * size)
         assert content_of(here, b"file") == b"x" * size
@@ -77,10 +78,10 @@ def test_two_at_once_have_one_each_and_one_is_kept(here: RemoteFileSystem, write
     one.close()
     other.close()
     assert counting.opened == 2
-    eventually(lambda: len(children() - before) == 1, "the helper that nobody needs lives on")
+    eventually_equal(lambda: len(children() - before), 1, "the helper that nobody needs lives on")
 
 
-def test_one_that_was_left_in_the_middle_is_not_used_again(
+def test_a_helper_left_in_the_middle_is_not_used_again(
     here: RemoteFileSystem, write: Write, counting: Counting
 ) -> None:
     write(here, b"file", b"x" * 10_000_000)
@@ -91,12 +92,12 @@ def test_one_that_was_left_in_the_middle_is_not_used_again(
     assert counting.opened == 2
 
 
-def test_one_that_has_died_is_replaced(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
+def test_a_dead_helper_is_replaced(here: RemoteFileSystem, write: Write, counting: Counting) -> None:
     before = children()
     write(here, b"file", b"content")
     (helper,) = children() - before
     psutil.Process(helper).kill()
-    eventually(lambda: not psutil.pid_exists(helper) or psutil.Process(helper).status() == "zombie", "it lives")
+    await_ends(helper)
     assert content_of(here, b"file") == b"content"
     assert counting.opened == 2
 
@@ -108,14 +109,14 @@ class WithAgent(Counting):
         return super().open_channel(["/bin/sh", "-c", 'sleep 5 & exec "$@"', "sh", *argv], pty=pty, timeout=timeout)
 
 
-def test_one_that_has_died_while_a_stranger_holds_its_streams_is_replaced(folder: Path) -> None:
+def test_a_dead_helper_whose_streams_a_stranger_holds_is_replaced(folder: Path) -> None:
     transport = WithAgent()
     here = RemoteFileSystem(transport, bytes(folder))
     before = children()
     assert len(files.list_directory(here, b".")) == 0
     helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).name() == "sh")
     helper.kill()
-    eventually(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "it lives")
+    await_ends(helper.pid)
     assert len(files.list_directory(here, b".")) == 0
     assert transport.opened == 2
     transport.close()
@@ -126,7 +127,7 @@ def test_a_helper_s_death_does_not_make_litter_of_what_is_written(
 ) -> None:
     content = b"x" * 200_000
     before = children()
-    exchange = here.run(scripts.WRITE, [b"file", "", "nonce", "65536", ""])
+    exchange = here.run(remote.WRITE, [b"file", "", "nonce", "65536", ""])
     exchange.answer()
     helper = next(psutil.Process(pid) for pid in children() - before if psutil.Process(pid).ppid() == os.getpid())
     helper.kill()
@@ -139,7 +140,7 @@ def test_a_helper_s_death_does_not_make_litter_of_what_is_written(
 
 
 @pytest.mark.needs("mksh")
-def test_a_call_that_the_far_side_cannot_read_fails_at_once(tmp_path: Path, folder: Path) -> None:
+def test_a_call_that_the_remote_host_cannot_read_fails_at_once(tmp_path: Path, folder: Path) -> None:
     transport = Elsewhere(shell_called_sh(tmp_path, "mksh"), os.environ["PATH"], tmp_path)
     place = RemoteFileSystem(transport, bytes(folder))
     with pytest.raises(errors.TransferFailed, match="did not answer"):
@@ -165,29 +166,29 @@ def test_the_rest_of_a_file_that_finds_no_space_is_not_run(
 
 
 def test_a_line_without_its_word_ends_it(counting: Counting, folder: Path) -> None:
-    helper = Helper.start(counting, scripts.STAT, DEADLINE_SECONDS)
+    helper = Helper.start(counting, remote.STAT, DEADLINE_SECONDS)
     helper.channel.sendall(f"touch {folder}/run\n".encode(), DEADLINE_SECONDS)
     assert helper.channel.exit_status(DEADLINE_SECONDS) == 0
     helper.channel.close()
     assert names_in(folder) == []
 
 
-def test_it_ends_with_its_session(counting: Counting, folder: Path) -> None:
+def test_a_helper_ends_with_its_session(counting: Counting, folder: Path) -> None:
     before = children()
     with local_session("sh") as session:
         place = RemoteFileSystem(session.transport, bytes(folder), session.helpers)
         assert len(files.list_directory(place, b".")) == 0
         assert len(children() - before) == 2
-    eventually(lambda: children() <= before, "it outlives its session")
-    session.helpers.leave(Helper.start(counting, scripts.STAT, DEADLINE_SECONDS))
+    eventually(children, "it outlives its session", holds=lambda seen: seen <= before)
+    session.helpers.leave(Helper.start(counting, remote.STAT, DEADLINE_SECONDS))
     assert session.helpers.take() is None
     assert children() <= before
 
 
-def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting) -> None:
+def test_closing_one_user_of_helpers_ends_only_its_own(counting: Counting) -> None:
     pool = Helpers()
     one, other = Helpers(pool), Helpers(pool)
-    at_work, for_other = (helpers.start(counting, scripts.STAT, DEADLINE_SECONDS) for helpers in (one, other))
+    at_work, for_other = (helpers.start(counting, remote.STAT, DEADLINE_SECONDS) for helpers in (one, other))
     other.leave(for_other)
     one.close()
     with pytest.raises(EOFError):
@@ -202,7 +203,7 @@ def test_who_shares_helpers_ends_only_those_that_work_for_it(counting: Counting)
 
 
 class Scripted(Channel):
-    """A far side that answers a call with ``pieces``, in which ``MARK`` stands for the call's mark."""
+    """A remote host that answers a call with ``pieces``, in which ``MARK`` stands for the call's mark."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
@@ -227,7 +228,7 @@ class Scripted(Channel):
     def answer(self, whole: bytes, cuts: Sequence[int]) -> None:
         whole = whole.replace(b"MARK", self._mark or b"MARK")
         inner = {cut % (len(whole) + 1) for cut in cuts}
-        # A text with a whole end mark is an end, because only the far side knows the mark.
+        # A text with a whole end mark is an end, because only the remote host knows the mark.
         end = re.compile(re.escape(self._mark) + rb" over [0-9]+\n\Z")
         longest = len(self._mark) + 100
         tails = {place: whole[max(place - longest, 0) : place] for place in inner}
@@ -243,9 +244,9 @@ class Scripted(Channel):
         self.closed = True
 
 
-def test_a_description_that_breaks_off_is_none() -> None:
+def test_a_truncated_description_is_an_error() -> None:
     channel, helpers = Scripted([]), Helpers()
-    helpers.leave(Helper(channel, "word", set(scripts.STAT.parts)))
+    helpers.leave(Helper(channel, "word", set(remote.STAT.parts)))
     channel.answer(b"MARK ok\nMARK 777=l:20:1.0:0:0:root:root:/link\nMARK target /srv/cur", [])
     with pytest.raises(errors.TransferFailed):
         files.stat_file(RemoteFileSystem(LocalTransport(), b"/", helpers), b"/link", follow=False)
@@ -265,8 +266,8 @@ def test_data_are_what_comes_before_the_end_however_they_are_cut(
     content: bytes, cuts: Sequence[int], status: bytes
 ) -> None:
     channel, helpers = Scripted([]), Helpers()
-    helpers.leave(Helper(channel, "word", set(scripts.READ.parts)))
-    with Exchange(LocalTransport(), helpers, scripts.READ, [b"/", b"file"]) as exchange:
+    helpers.leave(Helper(channel, "word", set(remote.READ.parts)))
+    with Exchange(LocalTransport(), helpers, remote.READ, [b"/", b"file"]) as exchange:
         channel.answer(content + b"MARK over " + status + b"\n", cuts)
         assert b"".join(exchange.data()) == content.replace(b"MARK", exchange.mark)
         assert exchange.succeeded() == (status == b"0")

@@ -14,17 +14,11 @@ import pytest
 from tests.api.wire import LOCAL, NOBODY
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import ODD_NAMES, eventually, names_in
+from tests.deadlines import eventually_equal
+from tests.fs.remote_hosts import ODD_NAMES, names_in
 from tests.fs.wire import Caller
 
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture
-def caller(daemon: Daemon) -> Caller:
-    one = Caller(daemon)
-    one.start()
-    return one
 
 
 def path_of(name: bytes) -> str | dict[str, str]:
@@ -184,8 +178,8 @@ def test_a_client_that_leaves_during_a_download_frees_its_slot_and_the_process(
             assert response.read(100_000) == bytes(100_000)
             busy = caller.read(tmp_path / "small")
             assert (busy.status, busy.code) == (503, "busy"), "a download takes no slot"
-        eventually(lambda: caller.read(tmp_path / "small").body == b"content", "the slot is not freed")
-        eventually(lambda: len(children(daemon)) == before, "the process of a download lives on")
+        eventually_equal(lambda: caller.read(tmp_path / "small").body, b"content", "the slot is not freed")
+        eventually_equal(lambda: len(children(daemon)), before, "the process of a download lives on")
 
 
 def test_a_file_that_shrinks_ends_the_connection_early(caller: Caller, tmp_path: Path) -> None:

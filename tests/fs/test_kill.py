@@ -15,11 +15,12 @@ import pytest
 from connmgr.errors import ConnmgrError
 from connmgr.fs import files
 from connmgr.fs.bodies import Blobs
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from tests.api.wire import LOCAL
 from tests.conftest import StartDaemon
+from tests.deadlines import eventually_equal
 from tests.fs.conftest import Write
-from tests.fs.far_sides import litter, names_in, stored
+from tests.fs.remote_hosts import litter, names_in, stored
 from tests.fs.wire import Caller
 
 pytestmark = pytest.mark.needs("linux")
@@ -109,9 +110,11 @@ def test_the_daemon_is_killed(start_daemon: StartDaemon, tmp_path: Path) -> None
         assert (folder / "file").read_bytes() in (before, content(number)), "a mixture, or neither"
     last = Caller(start_daemon(home=home))
     last.start()
-    # Helpers end by themselves shortly after their daemon.
-    deadline = time.monotonic() + 20
-    while litter(folder):
+
+    def left() -> list[str]:
         assert last.write(folder / "file", b"last").status == 200
-        assert time.monotonic() < deadline, litter(folder)
+        return litter(folder)
+
+    # Helpers end by themselves shortly after their daemon.
+    eventually_equal(left, [], "what the killed daemons left was not cleared")
     assert names_in(folder) == ["file"]

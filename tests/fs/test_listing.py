@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.api.listing import PIECE_ENTRIES, WHOLE_ENTRIES, respond
+from connmgr.api.answer import PIECE_ENTRIES, WHOLE_ENTRIES, as_listing
 from connmgr.contract.fs import EntryResponse
 from connmgr.contract.message import to_json
 from connmgr.fs.listing import RUN_ENTRIES, Listing
@@ -32,10 +32,10 @@ def record(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_written_is_what_the_schema_says(size: int) -> None:
+def test_listings_match_their_schema(size: int) -> None:
     listing = Listing(record(number * 7919 % max(size, 1)) for number in range(size))
     assert len(listing) == size
-    written = json.loads(b"".join(respond(listing, EntryResponse).iter_encoded()))
+    written = json.loads(b"".join(as_listing(listing, EntryResponse).iter_encoded()))
     assert written == {"entries": [to_json(entry, EntryResponse) for entry in listing]}
     assert [entry["name"] for entry in written["entries"]] == sorted(str(number) for number in range(size))
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.api.wire import add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_equal
 from tests.fs.wire import Caller
 from tests.plugins.machine import Machine
 from tests.plugins.oneself import ssh_server
@@ -49,7 +50,7 @@ def strict(request: pytest.FixtureRequest, sessions: str, way: str) -> Iterator[
 
 
 def connect(daemon: Daemon, data: dict[str, Any]) -> str:
-    connection = daemon.client.post("/connection/add", name="test", data=data, validate=False)["connection"]
+    connection = add(daemon.client, "test", **data)
     daemon.client.post("/shell/start", connection=connection)
     return str(connection)
 
@@ -90,4 +91,4 @@ def test_files_and_timeouts(start_daemon: StartDaemon, strict: Strict) -> None:
     assert len([line for line in strict.server.log().splitlines() if "Accepted publickey" in line]) <= 5
     daemon.client.post("/shell/stop", connection=connection)
     daemon.stop()
-    eventually(lambda: strict.server.sessions() == [], "a link outlives its daemon")
+    eventually_equal(lambda: strict.server.sessions(), [], "a link outlives its daemon")

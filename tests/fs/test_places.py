@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.bodies import Blobs
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
+from tests.deadlines import eventually_equal
 from tests.fs.conftest import Write
-from tests.fs.far_sides import ODD_NAMES, content_of, eventually, litter, stored
+from tests.fs.remote_hosts import ODD_NAMES, content_of, litter, stored
 from tests.fs.trees import archive_of, packed, unpack
 from tests.plugins.machine import Inhabitant, Machine, shell_path
 from tests.plugins.oneself import ssh_link, ssh_server
@@ -51,7 +52,7 @@ CONTROL = bytes(range(32)) * 300 + b"\x03\x04\x11\x13\x1a\x1c\x7f\xff" * 2000 + 
 
 @dataclass(frozen=True)
 class Reached:
-    """A directory on a far side, and the same as the tests see it."""
+    """A directory on a remote host, and the same as the tests see it."""
 
     place: RemoteFileSystem
     directory: Path
@@ -191,7 +192,7 @@ def test_files_are_the_session_s_user_s(reached: Reached, write: Write) -> None:
         assert content_of(place, b"/etc/shadow").startswith(b"root:")
 
 
-def test_what_the_far_side_refuses_is_told_at_once(place: RemoteFileSystem, write: Write) -> None:
+def test_refusals_of_the_remote_host_are_reported_at_once(place: RemoteFileSystem, write: Write) -> None:
     with pytest.raises(errors.NoSuchFile):
         content_of(place, b"missing")
     with pytest.raises(errors.NoSuchDirectory):
@@ -264,10 +265,10 @@ def test_a_link_that_breaks_while_a_file_is_written(blobs: Blobs, write: Write, 
         with ssh_link(server) as transport:
             place = RemoteFileSystem(transport, bytes(home))
 
-            def cleared() -> bool:
+            def left() -> list[str]:
                 # A process that has lost its link may end slightly later.
                 write(place, b"file", b"new")
-                return litter(home) == []
+                return litter(home)
 
-            eventually(cleared, "litter stays")
+            eventually_equal(left, [], "litter stays")
     assert (home / "file").read_bytes() == b"new"

@@ -20,9 +20,10 @@ from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.bodies import Blobs
 from connmgr.fs.files import NOTHING, FileAttributes, receive
-from connmgr.fs.scripts import DISK_BLOCK_BYTES, RemoteFileSystem
+from connmgr.fs.remote import DISK_BLOCK_BYTES, RemoteFileSystem
+from tests.deadlines import eventually_equal
 from tests.fs.conftest import Write
-from tests.fs.far_sides import (
+from tests.fs.remote_hosts import (
     NECESSARY,
     ODD_NAMES,
     SHELLS,
@@ -30,7 +31,6 @@ from tests.fs.far_sides import (
     busybox_tools,
     chosen_tools,
     content_of,
-    eventually,
     litter,
     names_in,
     shell_called_sh,
@@ -52,7 +52,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def tools(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The far side's PATH: GNU's tools, busybox's, or those of every system and stat."""
+    """The remote host's PATH: GNU's tools, busybox's, or those of every system and stat."""
     if request.param == "GNU":
         return os.environ["PATH"]
     return busybox_tools(tmp_path) if request.param == "busybox" else chosen_tools(tmp_path, [*NECESSARY, "stat"])
@@ -107,7 +107,7 @@ def test_a_large_file_of_a_known_size_has_it_or_is_not_written(here: RemoteFileS
     for told in (size - 1, size + 1):
         with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
             receive(here, b"file", iter([*pieces]), told, FileAttributes())
-    eventually(lambda: names_in(folder) == ["file"], "something stays of what did not come whole")
+    eventually_equal(lambda: names_in(folder), ["file"], "something stays of what did not come whole")
 
 
 def test_where_nothing_computes_a_checksum_a_large_file_arrives_all_the_same(tmp_path: Path, folder: Path) -> None:
@@ -220,7 +220,7 @@ def test_the_root_directory_is_never_removed(here: RemoteFileSystem, path: bytes
         files.remove(here, path, recursive=False, timeout=20)
 
 
-def test_what_a_killed_writer_left_is_cleared_but_not_what_a_living_one_works_on(
+def test_leftovers_of_a_killed_writer_are_cleared_and_files_of_a_living_one_are_not(
     place: RemoteFileSystem, write: Write, folder: Path
 ) -> None:
     host = os.uname().nodename
@@ -233,7 +233,7 @@ def test_what_a_killed_writer_left_is_cleared_but_not_what_a_living_one_works_on
     assert litter(folder) == sorted([alive, ".connmgr-4194999-other-x"])
 
 
-def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(
+def test_leftovers_of_a_writer_elsewhere_are_cleared_after_an_hour(
     here: RemoteFileSystem, write: Write, folder: Path
 ) -> None:
     for name, age in ((".connmgr-1-other-x", 3000), (".connmgr-2-other-x", 4000)):
@@ -243,9 +243,7 @@ def test_what_a_writer_elsewhere_left_is_cleared_after_an_hour(
     assert litter(folder) == [".connmgr-1-other-x"]
 
 
-def test_what_is_there_but_is_no_file_is_told_from_what_is_not_there(
-    place: RemoteFileSystem, write: Write, folder: Path
-) -> None:
+def test_a_non_file_is_distinguished_from_a_missing_one(place: RemoteFileSystem, write: Write, folder: Path) -> None:
     os.mkfifo(folder / "fifo")
     (folder / "directory").mkdir()
     (folder / "loop").symlink_to("loop")
@@ -294,7 +292,7 @@ def test_paths_begin_where_they_say(place: RemoteFileSystem, write: Write, tmp_p
     assert content_of(place, b"~/in home") == b"1"
 
 
-def test_files_whose_size_is_a_lie(place: RemoteFileSystem) -> None:
+def test_files_with_a_false_size_are_read_whole(place: RemoteFileSystem) -> None:
     assert content_of(place, b"/proc/self/cmdline").startswith(b"cat\0") or content_of(place, b"/proc/version")
     assert content_of(place, b"/sys/kernel/mm/transparent_hugepage/enabled").endswith(b"\n")
 

@@ -16,20 +16,11 @@ from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.archives import Tally, extract
 from connmgr.fs.bodies import Blobs
-from connmgr.fs.scripts import CHUNK_BYTES, RemoteFileSystem
+from connmgr.fs.remote import CHUNK_BYTES, RemoteFileSystem
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import eventually
 from tests.fs.conftest import Write
-from tests.fs.far_sides import (
-    SHELLS,
-    Elsewhere,
-    chosen_tools,
-    content_of,
-    eventually,
-    litter,
-    names_in,
-    shell_called_sh,
-    stored,
-)
+from tests.fs.remote_hosts import SHELLS, Elsewhere, chosen_tools, content_of, litter, names_in, shell_called_sh, stored
 from tests.fs.swapper import LIMIT, PAUSE, swapped
 from tests.fs.trees import archive_of
 

@@ -13,17 +13,11 @@ import pytest
 
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually, names_in
+from tests.deadlines import eventually_equal
+from tests.fs.remote_hosts import names_in
 from tests.fs.wire import Caller, received
 
 MEBIBYTE = 1 << 20
-
-
-@pytest.fixture
-def caller(daemon: Daemon) -> Caller:
-    one = Caller(daemon)
-    one.start()
-    return one
 
 
 UPLOAD = "/fs/upload"
@@ -31,7 +25,7 @@ UPLOAD = "/fs/upload"
 
 @pytest.mark.parametrize("size", [0, 1, 65_536, 3 * MEBIBYTE + 17])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_what_is_sent_is_there(caller: Caller, tmp_path: Path, size: int, chunked: bool) -> None:
+def test_an_upload_writes_the_content(caller: Caller, tmp_path: Path, size: int, chunked: bool) -> None:
     content = os.urandom(size)
     if chunked:
         with caller.sending(UPLOAD, tmp_path / "file", "Transfer-Encoding: chunked", "Connection: close") as connection:
@@ -57,14 +51,14 @@ def test_mode_and_time(caller: Caller, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("modified", ["", "yesterday", "2001-09-09", "2001-09-09T01:46:40", "1969-01-01T00:00:00Z"])
-def test_a_time_that_is_none_is_refused(caller: Caller, tmp_path: Path, modified: str) -> None:
+def test_a_malformed_time_is_refused(caller: Caller, tmp_path: Path, modified: str) -> None:
     refused = caller.put(UPLOAD, tmp_path / "file", b"x", modified=modified)
     assert (refused.status, refused.code) == (400, "invalid_request")
     assert "modified" in refused.message
     assert not (tmp_path / "file").exists()
 
 
-def test_errors_are_those_of_a_write(caller: Caller, tmp_path: Path) -> None:
+def test_errors_equal_those_of_a_write(caller: Caller, tmp_path: Path) -> None:
     for path, code in ((tmp_path, "wrong_file_type"), (tmp_path / "no" / "where", "no_such_directory")):
         for size in (1, 8 * MEBIBYTE):
             refused = caller.put(UPLOAD, path, bytes(size))
@@ -81,11 +75,13 @@ def test_a_client_that_leaves_keeps_the_old_file_and_frees_its_slot(
     (tmp_path / "file").write_text("old")
     with caller.sending(UPLOAD, tmp_path / "file", headers) as connection:
         connection.sendall((b"1000000\r\n" if "chunked" in headers else b"") + bytes(6 * MEBIBYTE))
-        eventually(lambda: len(names_in(tmp_path)) == 2, "the writing does not begin while the body arrives")
+        eventually_equal(lambda: len(names_in(tmp_path)), 2, "the writing does not begin while the body arrives")
         busy = caller.read(tmp_path / "file")
         assert (busy.status, busy.code) == (503, "busy")
-    eventually(lambda: caller.read(tmp_path / "file").body == b"old", "the slot is not freed, or the old file is gone")
-    eventually(lambda: names_in(tmp_path) == ["file"], "something stays of what did not come whole")
+    eventually_equal(
+        lambda: caller.read(tmp_path / "file").body, b"old", "the slot is not freed, or the old file is gone"
+    )
+    eventually_equal(lambda: names_in(tmp_path), ["file"], "something stays of what did not come whole")
 
 
 def test_memory_stays_flat_and_no_blob_is_made(own_daemon: Daemon, tmp_path: Path) -> None:

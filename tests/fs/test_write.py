@@ -14,10 +14,11 @@ from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.bodies import Blobs
 from connmgr.fs.listing import RUN_ENTRIES
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import eventually_equal
 from tests.fs.conftest import Write
-from tests.fs.far_sides import Elsewhere, content_of, eventually, litter, names_in, stored
+from tests.fs.remote_hosts import Elsewhere, content_of, litter, names_in, stored
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.places import LOCAL, Places
 
@@ -210,7 +211,7 @@ def test_a_damaged_transfer_leaves_the_old_file(
             with pytest.raises(errors.TransferFailed, match="did not arrive whole"):
                 files.write(here, b"file", blob, None)
     assert content_of(here, b"file") == b"old"
-    eventually(lambda: litter(folder) == [], "what did not arrive whole is left")
+    eventually_equal(lambda: litter(folder), [], "what did not arrive whole is left")
 
 
 def test_several_writers_of_one_file_leave_one_of_theirs(here: RemoteFileSystem, blobs: Blobs, folder: Path) -> None:

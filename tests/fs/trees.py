@@ -9,8 +9,8 @@ import tarfile
 from pathlib import Path
 
 from connmgr.fs.archives import Archive, FailedMember, Tally, extract
-from connmgr.fs.scripts import RemoteFileSystem
-from tests.fs.far_sides import ODD_NAMES
+from connmgr.fs.remote import RemoteFileSystem
+from tests.fs.remote_hosts import ODD_NAMES
 
 Facts = dict[bytes, tuple[str, int, int, bytes]]
 WHEN = 1_600_000_000
@@ -52,7 +52,7 @@ def _fact(path: Path) -> tuple[str, int, int, bytes]:
 
 
 def packed(place: RemoteFileSystem, path: bytes, *members: bytes) -> bytes:
-    """Return a directory of a far side as an archive."""
+    """Return a directory of a remote host as an archive."""
     archive = Archive(place, path, members)
     try:
         return b"".join(archive)
@@ -61,7 +61,7 @@ def packed(place: RemoteFileSystem, path: bytes, *members: bytes) -> bytes:
 
 
 def unpack(place: RemoteFileSystem, path: bytes, content: bytes, *, exact: bool = True) -> list[FailedMember]:
-    """Extract an archive into a directory of a far side; return the members that could not be written."""
+    """Extract an archive into a directory of a remote host; return the members that could not be written."""
     pieces = (content[start : start + 100_000] for start in range(0, len(content), 100_000))
     return extract(place, path, pieces, exact=exact, tally=Tally())
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from connmgr.streams.socks import CONNECT, IPV4, IPV6, MAX_GREETING_BYTES, NAME, Asked, Greeting
+from connmgr.streams.socks import CONNECT, IPV4, IPV6, MAX_GREETING_BYTES, NAME, Greeting, SocksRequest
 from tests.fuzz.rounds import fuzz
 
 NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=255)
@@ -77,7 +77,7 @@ ANY = st.one_of(
 )
 
 
-def asked(greeting: Greeting, content: bytes, cuts: Sequence[int]) -> tuple[Asked | None, bytes]:
+def asked(greeting: Greeting, content: bytes, cuts: Sequence[int]) -> tuple[SocksRequest | None, bytes]:
     """Return what a client asks for that sends ``content`` cut at ``cuts``, and the answers.
 
     :raises ValueError: it is refused.
@@ -100,7 +100,7 @@ def asked(greeting: Greeting, content: bytes, cuts: Sequence[int]) -> tuple[Aske
 def test_a_request_is_read_whatever_the_pieces(valid: tuple[bytes, str, int], rest: bytes, cuts: list[int]) -> None:
     content, host, port = valid
     found, answers = asked(Greeting(grants=False), content + rest, cuts)
-    assert found == Asked(host, port, rest)
+    assert found == SocksRequest(host, port, rest)
     assert answers == (b"\5\0" if content[0] == 5 else b"")
     assert asked(Greeting(grants=False), content[:-1], cuts)[0] is None
 

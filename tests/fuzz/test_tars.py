@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from connmgr import errors
 from connmgr.fs import archives
 from connmgr.fs.archives import TAR_BLOCK_BYTES, ExtractionFilter, Member, Tally, TarReader, _to_the_end, extract
-from connmgr.fs.scripts import RemoteFileSystem
+from connmgr.fs.remote import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
-from tests.fs.far_sides import litter
+from tests.fs.remote_hosts import litter
 from tests.fs.trees import archive_of
 from tests.fuzz.rounds import fuzz
 
@@ -151,7 +151,7 @@ SIZE = st.sampled_from([1 << 20, 700, 512, 100])
 
 
 @fuzz(examples=40, entries=ENTRIES, layout=LAYOUT, damages=DAMAGES, cut=CUT, size=SIZE)
-def test_what_is_passed_on_python_reads_as_the_same_members(
+def test_python_reads_the_same_members_from_a_passed_archive(
     entries: list[tuple[str, dict[str, object]]], layout: int, damages: list[Damage], cut: int | None, size: int
 ) -> None:
     content, gate = damaged(made(entries, layout, "/outside"), damages, cut), ExtractionFilter(0, Tally())

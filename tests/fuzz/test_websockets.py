@@ -13,7 +13,7 @@ from wsproto import ConnectionType
 from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Pong
 
-from connmgr.client import websocket as client
+from connmgr.client import pipe as client
 from connmgr.client.errors import ClientError
 from connmgr.errors import BadFrame
 from connmgr.pipes.clients import FIRST_MESSAGE_BYTES, RECEIVE_BYTES, Opening
@@ -114,7 +114,7 @@ def read_by_the_daemon(content: bytes, cuts: Sequence[int]) -> tuple[list[WebSoc
             codec.feed(piece)
             assert codec.next() is None
             return messages, error.code
-        assert len(codec._begun) <= MAX_FRAME_BYTES
+        assert len(codec._fragments) <= MAX_FRAME_BYTES
         assert len(codec._received) <= 2 * MAX_FRAME_BYTES + len(piece)
     return messages, None
 
@@ -163,7 +163,7 @@ def taken(pieces: Iterator[bytes]) -> tuple[list[bytes], int | None, str, bytes]
                     # One by one: those before an error count, too.
                     for message in reading.receive():
                         messages.append(bytes(message))
-                    assert len(reading._codec._begun) <= MAX_FRAME_BYTES
+                    assert len(reading._codec._fragments) <= MAX_FRAME_BYTES
                     assert len(reading._codec._received) <= 2 * MAX_FRAME_BYTES
         except ClientError as refusal:
             error = refusal.code
@@ -265,7 +265,7 @@ def test_the_request_of_a_stream_is_read_or_refused(
             for piece in pieces_of(b"".join(frame.encoded(KEY) for frame in junk) + content, cuts):
                 theirs.sendall(piece)
                 other.first_message()
-                assert len(other.codec._begun) <= FIRST_MESSAGE_BYTES + RECEIVE_BYTES
+                assert len(other.codec._fragments) <= FIRST_MESSAGE_BYTES + RECEIVE_BYTES
 
 
 @fuzz(examples=60, payload=st.binary(max_size=9))

@@ -16,9 +16,8 @@ from connmgr.jobs.launch import Launch
 from connmgr.jobs.remote import RemoteJob, RemoteJobs
 from connmgr.plugin import Transport
 from connmgr_local.transport import LocalTransport
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.engine.conftest import any_shell, posix, reused  # noqa: F401 - fixtures
-from tests.fs.far_sides import eventually
 
 
 def new_id() -> str:
@@ -55,14 +54,7 @@ class Jobs:
 
     def await_that(self, id: str, holds: Callable[[Read], bool]) -> Read:
         """Wait until ``holds`` returns true for a job, and return the job."""
-        last: list[Read] = []
-
-        def right() -> bool:
-            last[:] = [self.read(id)]
-            return holds(last[0])
-
-        eventually(right, f"the job never came there: {last}")
-        return last[0]
+        return eventually(lambda: self.read(id), "the job never came there", holds=holds)
 
     def ended(self, id: str) -> Read:
         """Wait until a job has ended, and its streams too."""

@@ -1,4 +1,4 @@
-"""Jobs whose directory on the far side was removed, replaced, full or missing: answers stay true, and all ends."""
+"""Jobs whose directory on the remote host was removed, replaced, full or missing: answers stay true, and all ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connmgr.jobs.launch import Launch
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_equal
 from tests.jobs.conftest import Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 
@@ -74,7 +74,7 @@ def inside(tmp_path: Path) -> Iterator[Callable[..., Jobs]]:
 
 @replaced
 @pytest.mark.parametrize("name", ["out", "err", "runner", "end", "kill"])
-def test_what_has_taken_a_file_s_place_is_neither_read_nor_waited_for(
+def test_a_fifo_or_link_in_place_of_a_file_is_neither_read_nor_waited_for(
     jobs: Jobs, home: Path, name: str, replace: Callable[[Path], None]
 ) -> None:
     id = jobs.start(Launch(new_id(), b"echo x; exit 3"))
@@ -95,7 +95,7 @@ def test_a_job_is_killed_whatever_has_taken_a_file_s_place(
     (home / id / name).unlink()
     replace(home / id / name)
     jobs.remote.kill(id, "KILL", None, 20)
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
     if replace is link:
         assert target(home / id / name).read_text() == SECRET, "it was written through the link"
 
@@ -109,7 +109,7 @@ def test_a_job_without_its_directory_is_gone_and_can_be_killed(jobs: Jobs, home:
         (home / id).symlink_to(home / other)
     assert jobs.look(id).state == "gone"
     assert jobs.remote.kill(id, "KILL", None, 20).state == "gone"
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
     assert jobs.look(other).state == "running"
 
 
@@ -132,7 +132,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(inside: Callable[..., Jobs]) ->
 
 
 @pytest.mark.needs("mounts")
-def test_a_home_that_cannot_be_written_to_is_none_that_is_needed(inside: Callable[..., Jobs]) -> None:
+def test_a_job_needs_no_writable_home(inside: Callable[..., Jobs]) -> None:
     jobs = inside('mount -t tmpfs -o ro tmpfs "$HOME"')
     assert jobs.done(Launch(new_id(), b"exit 3")).seen.exit_code == 3
 

@@ -12,7 +12,7 @@ import pytest
 from connmgr import errors
 from connmgr.jobs.launch import OPEN, Launch
 from connmgr.jobs.remote import QUEUE_BYTES, RemoteJobs
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually, eventually_raises
 from tests.jobs.conftest import Jobs, new_id
 
 
@@ -35,7 +35,7 @@ def test_input_after_its_end_is_refused(jobs: Jobs) -> None:
             jobs.remote.input(id, data, eof, 20)
 
 
-def test_input_of_a_job_that_reads_none_is_refused(jobs: Jobs) -> None:
+def test_input_that_no_job_reads_is_refused(jobs: Jobs) -> None:
     without = jobs.start(Launch(new_id(), b"sleep 1000"))
     ended = jobs.start(Launch(new_id(), b"true", stdin=OPEN))
     jobs.ended(ended)
@@ -44,18 +44,14 @@ def test_input_of_a_job_that_reads_none_is_refused(jobs: Jobs) -> None:
     for id in (without, ended, new_id()):
         with pytest.raises(errors.StdinClosed):
             jobs.remote.input(id, b"x", False, 20)
-
-    def refused() -> bool:
-        try:
-            jobs.remote.input(closed, b"x", False, 20)
-        except errors.StdinClosed:
-            return True
-        return False
-
-    eventually(refused, "a job that has closed its input takes more")
+    eventually_raises(
+        lambda: jobs.remote.input(closed, b"x", False, 20),
+        errors.StdinClosed,
+        "a job that has closed its input takes more",
+    )
 
 
-def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs, tmp_path: Path) -> None:
+def test_input_that_a_job_does_not_read_fills_a_bounded_queue(jobs: Jobs, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     id = jobs.start(Launch(new_id(), f"cat {gate}; wc -c".encode(), stdin=OPEN))
@@ -65,15 +61,12 @@ def test_who_does_not_read_fills_a_queue_that_is_bounded(jobs: Jobs, tmp_path: P
     with pytest.raises(errors.NoSpace):
         jobs.remote.input(id, b"one more", False, 20)
     gate.write_bytes(b"")
-
-    def taken() -> bool:
-        try:
-            jobs.remote.input(id, b"", True, 20)
-        except errors.NoSpace:
-            return False
-        return True
-
-    eventually(taken, "the queue never got empty")
+    eventually(
+        lambda: jobs.remote.input(id, b"", True, 20),
+        "the queue never got empty",
+        holds=lambda _: True,
+        ignoring=errors.NoSpace,
+    )
     assert jobs.ended(id).stdout.strip() == str(QUEUE_BYTES).encode()
 
 
@@ -93,7 +86,7 @@ def test_several_daemons_may_send(jobs: Jobs) -> None:
         assert [int(count) for own, count in lines if int(own) == number] == list(range(8))
 
 
-def test_what_was_sent_lies_in_no_file_afterwards(jobs: Jobs, home: Path) -> None:
+def test_input_stays_in_no_file(jobs: Jobs, home: Path) -> None:
     id = jobs.start(Launch(new_id(), b"cat >/dev/null; echo read; sleep 1000", stdin=OPEN))
     jobs.remote.input(id, b"hidden-" * 10, True, 20)
     jobs.await_that(id, lambda read: read.stdout == b"read\n")

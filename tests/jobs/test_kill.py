@@ -1,4 +1,4 @@
-"""Signals reach all processes of a job and no others; the far side ends a job after its timeout."""
+"""Signals reach all processes of a job and no others; the remote host ends a job after its timeout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from connmgr import errors
 from connmgr.jobs.launch import Launch
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_equal
 from tests.jobs.conftest import Jobs, new_id
 
 STUBBORN = b"trap '' TERM; echo ready; while :; do sleep 1; done"
@@ -56,7 +56,7 @@ def test_no_process_is_left_and_no_other_is_met(jobs: Jobs, signal: str) -> None
         done = jobs.ended(id)
         assert done.seen.state == "killed"
         assert done.seen.exit_code == {"TERM": 143, "KILL": 137}[signal]
-        eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+        eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
         assert stranger.poll() is None
     assert jobs.look(other).state == "running"
 
@@ -68,13 +68,13 @@ def test_at_once_after_the_start(jobs: Jobs) -> None:
         assert jobs.ended(id).seen.state == "killed"
 
 
-def test_what_ignores_the_signal_is_killed_after_the_grace(jobs: Jobs) -> None:
+def test_a_job_that_ignores_the_signal_is_killed_after_the_grace(jobs: Jobs) -> None:
     id = ready(jobs, STUBBORN)
     assert jobs.remote.kill(id, "TERM", None, 20).state == "running"
     assert jobs.remote.kill(id, "TERM", 0.3, 20).state == "running"
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code) == ("killed", 137)
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
 
 
 def test_other_signals_are_the_command_s_to_handle(jobs: Jobs) -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_has_ended_stays_as_it_was(jobs: Jobs) -> None:
     assert jobs.remote.kill(new_id(), "KILL", None, 20).state == "gone"
 
 
-def test_a_signal_that_is_none_is_refused(jobs: Jobs) -> None:
+def test_an_unknown_signal_is_refused(jobs: Jobs) -> None:
     for name in ("SIGTERM", "9", "", "TERM; touch x"):
         with pytest.raises(errors.InvalidRequest):
             jobs.remote.kill(new_id(), name, None, 20)
@@ -114,18 +114,18 @@ def test_time_runs_out(jobs: Jobs) -> None:
 
 
 @pytest.mark.slow
-def test_what_ignores_the_end_of_its_time_is_killed(jobs: Jobs) -> None:
+def test_a_job_that_ignores_its_timeout_is_killed(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), STUBBORN, timeout=1))
     done = jobs.ended(id)
     assert (done.seen.state, done.seen.exit_code) == ("timed_out", 137)
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
 
 
-def test_nothing_is_left_of_a_job_that_ended_in_time(jobs: Jobs) -> None:
+def test_a_job_that_ended_in_time_leaves_nothing(jobs: Jobs) -> None:
     id = jobs.start(Launch(new_id(), b"cat; echo done", stdin=None, timeout=1000))
     jobs.remote.input(id, b"x", True, 20)
     jobs.ended(id)
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
 
 
 def test_a_number_that_another_process_has_got_is_not_met(jobs: Jobs, home: Path) -> None:

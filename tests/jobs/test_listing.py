@@ -1,4 +1,4 @@
-"""The age of jobs as a far side lists it: with stat, with only find, and with neither."""
+"""The age of jobs as a remote host lists it: with stat, with only find, and with neither."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.jobs.launch import Launch
-from tests.fs.far_sides import NECESSARY, SHELLS, Elsewhere, chosen_tools, shell_called_sh
+from tests.fs.remote_hosts import NECESSARY, SHELLS, Elsewhere, chosen_tools, shell_called_sh
 from tests.jobs.conftest import Jobs, new_id
 from tests.jobs.test_places import MORE_TOOLS
 
@@ -22,7 +22,7 @@ WithTools = Callable[[str, Sequence[str]], Jobs]
 
 @pytest.fixture
 def with_tools(tmp_path: Path) -> Iterator[WithTools]:
-    """A function that returns the jobs of a far side with a shell, the tools that jobs need, and some others."""
+    """A function that returns the jobs of a remote host with a shell, the tools that jobs need, and some others."""
     with ExitStack() as made:
 
         def make(shell: str, tools: Sequence[str]) -> Jobs:

@@ -76,7 +76,7 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed_and_removed_alone(
     assert [path.name for path in home.iterdir()] == [one]
 
 
-def test_what_is_removed_is_gone_and_listed_no_more(jobs: Jobs) -> None:
+def test_removed_jobs_are_gone_and_no_longer_listed(jobs: Jobs) -> None:
     ids = [jobs.start(Launch(new_id(), b"echo x")) for _ in range(3)]
     for id in ids:
         jobs.ended(id)

@@ -1,4 +1,4 @@
-"""Jobs on unusual far sides: another /bin/sh, few tools, no /proc, no space, a login manager."""
+"""Jobs on unusual remote hosts: another /bin/sh, few tools, no /proc, no space, a login manager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connmgr.jobs.launch import OPEN, Launch
 from connmgr.plugin import Channel, Pty, Transport
 from connmgr_local.transport import LocalTransport
 from tests.components import mount_words, program
-from tests.fs.far_sides import NECESSARY, busybox_tools, chosen_tools, tools_and_shells
+from tests.fs.remote_hosts import NECESSARY, busybox_tools, chosen_tools, tools_and_shells
 from tests.jobs.conftest import Jobs, new_id
 
 MORE_TOOLS = ["dd", "env", "grep", "id", "ln", "mkfifo", "sleep", "tee"]
@@ -122,7 +122,7 @@ def launch() -> Launch:
     return Launch(new_id(), b"echo x")
 
 
-def test_who_has_no_home_has_jobs_in_the_temporary_directory(homeless: Jobs, tmp_path: Path) -> None:
+def test_without_a_home_jobs_are_in_the_temporary_directory(homeless: Jobs, tmp_path: Path) -> None:
     for _ in range(2):
         id = homeless.start(replace_directory(launch()))
         assert homeless.ended(id).stdout == b"x\n"

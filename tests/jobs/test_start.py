@@ -17,9 +17,8 @@ from connmgr.jobs.launch import SMALL_INPUT_BYTES, Launch
 from connmgr.jobs.remote import RemoteJobs
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.engine.shells import run
-from tests.fs.far_sides import eventually
 from tests.jobs.conftest import Jobs, new_id
 
 SETTING = {
@@ -105,7 +104,7 @@ def test_a_job_whose_input_does_not_arrive_whole_never_begins(jobs: Jobs, tmp_pa
     with pytest.raises(errors.TransferFailed):
         RemoteJobs(breaking, Helpers()).start(launch, DEADLINE_SECONDS)
     spool = tmp_path / ".local/state/connmgr/jobs"
-    eventually(lambda: not list(spool.iterdir()), "a part of the input stays on the disk")
+    eventually_equal(lambda: list(spool.iterdir()), [], "a part of the input stays on the disk")
     assert jobs.look(id).state == "gone"
     held = spool / f".{id}.1"
     held.touch()
@@ -129,7 +128,7 @@ def test_a_program_gets_its_arguments_as_they_are(any_shell: Session, jobs: Jobs
     assert done.stdout == b"<a  b><-n><it's><$HOME\n>"
 
 
-def test_a_program_is_no_builtin(any_shell: Session, jobs: Jobs, tmp_path: Path) -> None:
+def test_an_argv_runs_a_program_and_not_a_builtin(any_shell: Session, jobs: Jobs, tmp_path: Path) -> None:
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     for name in ("cd", "-x"):
         (tmp_path / name).write_text('#!/bin/sh\necho "program $1"\n')

@@ -16,9 +16,9 @@ from connmgr.engine.session import Session
 from connmgr.errors import ConnmgrError
 from connmgr.jobs.launch import OPEN, Launch
 from tests.components import program
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.engine.shells import local_session
-from tests.fs.far_sides import SHELLS, Elsewhere, eventually, shell_called_sh
+from tests.fs.remote_hosts import SHELLS, Elsewhere, shell_called_sh
 from tests.jobs.conftest import Jobs, new_id
 from tests.jobs.test_kill import processes_of, ready
 from tests.plugins.oneself import ssh_link, ssh_server
@@ -111,7 +111,9 @@ def test_no_stream_of_the_channel_is_kept(jobs: Jobs) -> None:
     assert len({os.getsid(process.pid) for process in processes_of(id)} & {os.getsid(0)}) == 0
 
 
-def test_nothing_of_what_it_is_told_is_in_an_argv_or_a_file(any_shell: Session, jobs: Jobs, home: Path) -> None:
+def test_the_command_its_variables_and_its_input_are_in_no_argv_and_no_file(
+    any_shell: Session, jobs: Jobs, home: Path
+) -> None:
     # Other programs of the machine may have any ordinary word in their arguments.
     hidden = f"hidden-{new_id()}"
     launch = Launch(
@@ -139,10 +141,10 @@ def test_the_runner_s_death_is_a_loss(jobs: Jobs, home: Path) -> None:
     id = ready(jobs, b"echo ready; sleep 1000")
     runner = int((home / id / "runner").read_text().split()[0])
     psutil.Process(runner).kill()
-    eventually(lambda: jobs.look(id).state == "lost", "a job without a runner seems to run")
+    eventually_equal(lambda: jobs.look(id).state, "lost", "a job without a runner seems to run")
     assert jobs.read(id).stdout == b"ready\n"
     jobs.remote.kill(id, "KILL", None, 20)
-    eventually(lambda: not processes_of(id), f"left: {processes_of(id)}")
+    eventually_equal(lambda: processes_of(id), [], "processes of the job are left")
 
 
 def test_another_boot_is_a_loss(jobs: Jobs, home: Path) -> None:
@@ -157,8 +159,9 @@ def test_another_boot_is_a_loss(jobs: Jobs, home: Path) -> None:
 
 def test_many_jobs_over_one_link(jobs: Jobs) -> None:
     ids = [jobs.start(Launch(new_id(), b"echo $CONNMGR_JOB; exit 3")) for _ in range(MANY)]
-    eventually(
-        lambda: all(seen.stdout.ended and seen.exit_code == 3 for seen in jobs.remote.look(ids, 20).values()),
+    eventually_equal(
+        lambda: [id for id, seen in jobs.remote.look(ids, 20).items() if not seen.stdout.ended or seen.exit_code != 3],
+        [],
         f"some of {MANY} jobs do not end",
     )
     for id in ids[::20]:

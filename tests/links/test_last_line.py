@@ -16,7 +16,7 @@ def through(*pieces: bytes, status: int | None = 3) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 @pytest.mark.parametrize("before", [b"", b"err\n", b"err\n\n", BEGINNING + b"3\n", b"command\n"])
-def test_it_is_removed_in_any_pieces(before: bytes, size: int) -> None:
+def test_the_last_line_is_removed_in_any_pieces(before: bytes, size: int) -> None:
     whole = before + BEGINNING + b"3\n"
     assert through(*(whole[at : at + size] for at in range(0, len(whole), size))) == before
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,12 +13,15 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import add
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.plugins.machine import Machine
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.relay import Relay
 from tests.plugins.sshd import Sshd
+from tests.processes import Held
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
@@ -46,7 +48,7 @@ class Far:
         return self._add({**ELEVATED, "host": id}) if self._elevated else id
 
     def _add(self, data: dict[str, Any]) -> str:
-        return str(self.client.post("/connection/add", name="far", data=data, validate=False)["connection"])
+        return add(self.client, "far", **data)
 
     def start(self, connection: str) -> None:
         self.client.post("/shell/start", connection=connection)
@@ -61,9 +63,9 @@ class Far:
         waiting = threading.Thread(target=self._exec_sleep, args=(connection, errors), kwargs=options)
         before = len(self._commands())
         waiting.start()
-        deadline = time.monotonic() + ERROR_SECONDS
-        while len(self._commands()) <= before and time.monotonic() < deadline:
-            time.sleep(0.02)
+        eventually(
+            self._commands, "the command does not run", holds=lambda now: len(now) > before, seconds=ERROR_SECONDS
+        )
         yield errors
         waiting.join(ERROR_SECONDS)
         assert not waiting.is_alive(), "the client hangs"
@@ -132,34 +134,20 @@ def check_lost(errors: list[ClientError]) -> None:
     assert (errors[0].status, errors[0].code) == (500, "shell_lost"), errors[0].message
 
 
-@KINDS
-def test_sessions_killed(far: Far) -> None:
-    connection = far.add()
-    far.start(connection)
-    with far.running(connection) as errors:
-        far.server.kill_sessions()
-    check_lost(errors)
-    far.start(connection)
-    assert far.echo(connection) == "hi"
+FAULTS: dict[str, Callable[[Far], None]] = {
+    "sessions killed": lambda far: far.server.kill_sessions(),
+    "connection reset": lambda far: far.relay.reset(),
+    "host frozen": lambda far: far.server.freeze(),
+}
 
 
 @KINDS
-def test_connection_reset(far: Far) -> None:
-    connection = far.add(port=far.relay.port)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_link_loses_the_shell_and_the_next_start_opens_another(far: Far, fault: str) -> None:
+    connection = far.add(port=far.relay.port) if fault == "connection reset" else far.add()
     far.start(connection)
     with far.running(connection) as errors:
-        far.relay.reset()
-    check_lost(errors)
-    far.start(connection)
-    assert far.echo(connection) == "hi"
-
-
-@KINDS
-def test_host_frozen(far: Far) -> None:
-    connection = far.add()
-    far.start(connection)
-    with far.running(connection) as errors:
-        far.server.freeze()
+        FAULTS[fault](far)
     check_lost(errors)
     far.server.thaw()
     far.start(connection)
@@ -201,34 +189,16 @@ def test_an_idle_session_whose_link_broke_is_replaced(far: Far) -> None:
     assert far.echo(connection) == "hi"
 
 
-def held(process: psutil.Process) -> tuple[int, int]:
-    """Return a daemon's numbers of threads and descriptors, without the pooled ones of its vault."""
-    of_vault = sum("vault.db" in file.path for file in process.open_files())
-    return process.num_threads(), process.num_fds() - of_vault
-
-
-def await_held(process: psutil.Process, at_most: tuple[int, int]) -> tuple[int, int]:
-    deadline = time.monotonic() + ERROR_SECONDS
-    now = held(process)
-    while (now[0] > at_most[0] or now[1] > at_most[1]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-        now = held(process)
-    return now
-
-
-ROUNDS = 6
+ROUNDS = 8
 
 
 def rounds(far: Far, one: Callable[[], None]) -> None:
-    process = psutil.Process(far.daemon.pid)
     for _ in range(3):
         one()
-    before = held(process)
+    held = Held(far.daemon.pid)
     for _ in range(ROUNDS):
         one()
-    after = await_held(process, before)
-    assert after[0] <= before[0], f"threads grew from {before[0]} to {after[0]}"
-    assert after[1] <= before[1], f"descriptors grew from {before[1]} to {after[1]}"
+    held.await_release(ROUNDS)
 
 
 @pytest.mark.needs("descriptors")

@@ -225,7 +225,7 @@ def test_init_commands(links: Links) -> None:
     assert "why" in error.message
 
 
-def test_output_of_a_far_side_is_quoted_without_control_characters(links: Links) -> None:
+def test_output_of_a_remote_host_is_quoted_without_control_characters(links: Links) -> None:
     _, host = links.add(links.data("none"))
     commands = [r"printf 'why\033]0;owned\007\302\233 not\n' >&2; exit 7"]
     data = {"type": "shellEnvironment", "host": host, "shell": "dash", "commands": commands}

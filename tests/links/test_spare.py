@@ -62,7 +62,7 @@ def full() -> Link:
     return Link(refuse)
 
 
-def test_it_is_opened_once_and_closed_with_the_session(full: Link) -> None:
+def test_the_spare_is_opened_once_and_closed_with_the_session(full: Link) -> None:
     others = Links(lambda argv: argv)
     spare = SpareTransport(full, others)
     assert [spare.open_channel([word], timeout=DEADLINE_SECONDS) for word in "ab"] == [["a"], ["b"]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from connmgr.links.table import LinkTable
 from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Secret, Text, Transport
 from connmgr.registry import Registered, Registry
 from connmgr.secrets.principals import Access
-from connmgr.secrets.vault_key import VaultKey
-from connmgr.vault import Vault, open_database
+from connmgr.vault import Vault
 from connmgr.vault.connection_rows import fingerprint
 from tests.deadlines import DEADLINE_SECONDS
 
@@ -63,13 +61,6 @@ class Ways(ConnectionType):
         self.meanwhile()
         self.opened.append(Way(data))
         return self.opened[-1]
-
-
-@pytest.fixture
-def vault(tmp_path: Path) -> Iterator[Vault]:
-    vault = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
-    yield vault
-    vault.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,11 +14,13 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult
 
 from tests.daemon import Daemon, spawner
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, Seen, eventually
 from tests.rights.wire import Holder
 from tests.spawner import Spawner
 
 MODES = ("legacy", "auto")
+LOCAL = {"system": "local machine"}
+"""The argument of a tool that names the machine of the daemon."""
 
 
 def server_spawner() -> Spawner:
@@ -58,6 +61,11 @@ def fault(daemon: Daemon, *options: str, code: int, **variables: str) -> str:
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run an asynchronous test to its end."""
     anyio.run(work)
+
+
+async def soon(look: Callable[[], Seen], what: str, *, holds: Callable[[Seen], object] = bool) -> Seen:
+    """Wait as :func:`eventually` does, in a thread of its own, while this one goes on to serve the agent."""
+    return await anyio.to_thread.run_sync(partial(eventually, look, what, holds=holds))
 
 
 def content(result: CallToolResult) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.mcp.agent import LOCAL
+
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Calls a tool, which must succeed, and returns its structured content."""
 
-LOCAL = {"system": "local machine"}
 SCOPES = ("connection.read", "connection.write", "shell.any", "job", "fs.read", "fs.write", "terminal")
 SAVED = "tell"
 ELSEWHERE = {"toggle_state"}

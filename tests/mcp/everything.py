@@ -16,7 +16,7 @@ from connmgr.client import Client
 from connmgr.mcp import server
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.http import listen, serve, url_of
-from connmgr.mcp.log import log_to_stderr
+from connmgr.mcp.stdio import log_to_stderr
 from tests.mcp.bridge import READY
 
 STEPS = (0, 50, 100)

@@ -13,7 +13,7 @@ from mcp.client.context import ClientRequestContext
 from mcp_types import CallToolResult, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
 from connmgr.client import Client as DaemonClient
-from connmgr.mcp.approver import Approver
+from connmgr.mcp.approval import Approver
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.server import build
 from tests.daemon import Daemon

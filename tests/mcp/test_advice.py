@@ -7,7 +7,7 @@ import pytest
 from connmgr import errors
 from connmgr.api.app import GROUPS
 from connmgr.client import ClientError
-from connmgr.mcp.advice import NEXT, advice
+from connmgr.mcp.outcome import NEXT, advice
 from connmgr.mcp.tools import TOOLS
 
 OF_EVERY_REQUEST = {

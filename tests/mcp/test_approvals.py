@@ -15,9 +15,9 @@ from mcp_types import ElicitRequestFormParams, ElicitResult
 from connmgr.client import Client as DaemonClient
 from connmgr.client import ClientError
 from connmgr.mcp import approval
-from connmgr.mcp.approver import Approver
+from connmgr.mcp.approval import Approver
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES, agent, content, fault, refused, run
+from tests.mcp.agent import MODES, agent, content, fault, refused, run, soon
 from tests.mcp.bridge import HttpBridge
 from tests.mcp.person import ACCEPTED, CLOSED, DECLINED, Person, chosen, client_of, ran
 from tests.rights import wire
@@ -81,7 +81,7 @@ def test_a_person_approves_once_then_for_an_hour(daemon: Daemon, asking: Holder,
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("answer", [chosen("deny"), DECLINED])
-def test_what_a_person_denies_is_not_done(
+def test_a_denied_command_is_not_run(
     daemon: Daemon, asking: Holder, deciding: Holder, mode: str, answer: ElicitResult, tmp_path: Path
 ) -> None:
     person, command = Person(answer), f"touch {tmp_path}/done"
@@ -97,7 +97,7 @@ def test_what_a_person_denies_is_not_done(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_nobody_decides_about_waits(daemon: Daemon, asking: Holder, deciding: Holder, mode: str) -> None:
+def test_a_command_waits_for_its_decision(daemon: Daemon, asking: Holder, deciding: Holder, mode: str) -> None:
     person = Person(CLOSED, chosen("always"), ElicitResult(action="accept"))
 
     async def work() -> None:
@@ -168,9 +168,9 @@ def test_a_question_outlives_the_call_that_raised_it(
             assert told["code"] == "approval_required"
             assert "has not answered yet" in told["message"]
             thought.set()
-            with anyio.fail_after(20):
-                while states(daemon, asking) == ["pending"]:
-                    await anyio.sleep(0.05)
+            await soon(
+                lambda: states(daemon, asking), "the answer decides nothing", holds=lambda seen: seen != ["pending"]
+            )
             assert content(await ran(client, "echo a"))["stdout"] == "a\n"
         assert len(person.asked) == 1
 
@@ -236,7 +236,7 @@ def test_a_client_that_cannot_ask_is_told_what_waits_and_the_same_call_passes_wh
 
 
 @pytest.mark.parametrize("decides", [True, False])
-def test_what_a_person_reads_cannot_deceive(daemon: Daemon, asking: Holder, deciding: Holder, decides: bool) -> None:
+def test_questions_to_a_person_are_escaped(daemon: Daemon, asking: Holder, deciding: Holder, decides: bool) -> None:
     person = Person(CLOSED)
 
     async def work() -> None:

@@ -63,7 +63,7 @@ def saved(daemon: Daemon) -> Iterator[None]:
     daemon.client.command.remove("greeting")
 
 
-def test_it_is_known_of_each_tool_whether_it_asks() -> None:
+def test_each_tool_is_listed_as_asking_or_not() -> None:
     assert {tool.name for tool in TOOLS} == {*ASKING, *NEVER}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client
 from connmgr.mcp import bridge as bridges
 from connmgr.mcp import call as calls
-from connmgr.mcp import following
+from connmgr.mcp import output
 from connmgr.mcp.bridge import Bridge
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES
+from tests.mcp.agent import LOCAL, MODES, soon
 from tests.mcp.near import EVERYTHING, Agent, run
 from tests.rights import wire
-
-LOCAL = {"system": "local machine"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -151,8 +150,8 @@ def test_characters_are_whole_wherever_output_is_cut(daemon: Daemon) -> None:
     run(daemon, work)
 
 
-def test_what_runs_long_goes_on_and_tells_how_far_it_is(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.2)
+def test_a_long_command_continues_and_reports_progress(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(calls, "PROGRESS_SECONDS", 0.3)
     told: list[str] = []
 
@@ -177,15 +176,11 @@ def test_what_runs_long_goes_on_and_tells_how_far_it_is(daemon: Daemon, monkeypa
 def test_a_cancelled_call_leaves_its_job_running(daemon: Daemon, tmp_path: Path) -> None:
     async def work(agent: Agent) -> None:
         command = f"touch {tmp_path}/begun; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done"
-        with anyio.move_on_after(10) as waiting:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(agent.client.call_tool, "run_command", {**LOCAL, "command": command, "wait": 45})
-                while not (tmp_path / "begun").exists():
-                    await anyio.sleep(0.02)
-                tasks.cancel_scope.cancel()
-            while agent.bridge.threads.borrowed_tokens:
-                await anyio.sleep(0.02)
-        assert not waiting.cancelled_caught, "its thread has not ended"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.client.call_tool, "run_command", {**LOCAL, "command": command, "wait": 45})
+            await soon((tmp_path / "begun").exists, "the command does not begin")
+            tasks.cancel_scope.cancel()
+        await soon(lambda: agent.bridge.threads.borrowed_tokens, "its thread has not ended", holds=not_)
         [job] = (await agent.call("list_jobs"))["jobs"]
         assert (job["command"], job["yours"], job["state"]) == (command, True, "running")
         (tmp_path / "go").touch()
@@ -224,7 +219,7 @@ def test_a_machine_ends_what_may_only_last_so_long(daemon: Daemon) -> None:
     run(daemon, work)
 
 
-def test_what_is_left_in_the_background_holds_up_no_answer(daemon: Daemon) -> None:
+def test_background_processes_do_not_delay_the_answer(daemon: Daemon) -> None:
     async def work(agent: Agent) -> None:
         began = time.monotonic()
         ran = await agent.call("run_command", **LOCAL, command="sleep 30 & echo begun", wait=45)
@@ -248,7 +243,7 @@ def test_what_is_left_in_the_background_holds_up_no_answer(daemon: Daemon) -> No
         ({"command": "true", "env": {"a=b": "c"}}, "invalid_request"),
     ],
 )
-def test_what_no_command_is(daemon: Daemon, arguments: dict[str, Any], code: str) -> None:
+def test_malformed_commands_are_refused(daemon: Daemon, arguments: dict[str, Any], code: str) -> None:
     async def work(agent: Agent) -> None:
         assert await agent.refused("run_command", **{**LOCAL, **arguments}) == code
 
@@ -269,7 +264,7 @@ def test_a_token_of_rules_runs_what_they_allow(daemon: Daemon) -> None:
     run(daemon, work, holder=holder)
 
 
-def test_who_approves_a_command_reads_its_input(daemon: Daemon) -> None:
+def test_the_approver_sees_the_command_s_input(daemon: Daemon) -> None:
     holder = wire.create(daemon, "connection.read", "shell.any", "job", rules=[{"effect": "ask", "text": "."}])
     command = {**LOCAL, "command": "cat", "stdin": "drop it\n"}
 

@@ -11,11 +11,9 @@ import pytest
 
 from connmgr.mcp.tools import files
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES
+from tests.mcp.agent import LOCAL, MODES
 from tests.mcp.near import Agent, run
 from tests.rights import wire
-
-LOCAL = {"system": "local machine"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -106,7 +104,7 @@ def test_parts_of_a_file_are_read_by_bytes_and_by_lines(daemon: Daemon, tmp_path
     run(daemon, work)
 
 
-def test_what_is_no_text_is_told_and_read_in_base64(daemon: Daemon, tmp_path: Path) -> None:
+def test_binary_files_are_reported_and_read_in_base64(daemon: Daemon, tmp_path: Path) -> None:
     data = bytes(range(256)) * 4
     (tmp_path / "file").write_bytes(b"\x1b[2Jok\xff\n")
 

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 
-from connmgr.mcp import call, following
+from connmgr.mcp import call, output
 from tests.daemon import Daemon
 from tests.mcp.agent import content, refused, run
 from tests.mcp.person import Person, client_of, ran
@@ -75,9 +75,7 @@ def test_output_that_imitates_an_answer_stays_in_its_member(
     assert person.asked == []
 
 
-def test_what_controls_a_terminal_or_is_not_seen_is_shown_as_text(
-    daemon: Daemon, worker: Holder, tmp_path: Path
-) -> None:
+def test_control_and_invisible_characters_are_shown_as_text(daemon: Daemon, worker: Holder, tmp_path: Path) -> None:
     async def work() -> None:
         async with client_of(daemon, worker, "auto") as client:
             result = await ran(client, printed(tmp_path, f"a{TERMINAL}b\tc\n{HIDDEN}"))
@@ -126,7 +124,7 @@ def test_a_mark_of_what_is_left_out_deceives_nobody_who_looks_at_the_count(
 def test_progress_shows_the_last_line_as_text(
     daemon: Daemon, worker: Holder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(output, "LOOK_SECONDS", 0.3)
     monkeypatch.setattr(call, "PROGRESS_SECONDS", 0.5)
     line = (TERMINAL + HIDDEN).replace("\r", "")
     seen: list[str] = []

@@ -6,7 +6,9 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from operator import not_
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,13 +18,13 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.mcp import agents
 from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agents, ConnectedAgent
-from connmgr.mcp.callers import MAX_CONNECTIONS
+from connmgr.mcp.http import MAX_CONNECTIONS, MOST_REFUSALS_AT_ONCE, REFUSAL_SECONDS
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.mcp.agent import MODES, content, fault, refused, run
+from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.mcp.agent import MODES, content, fault, refused, run, soon
 from tests.mcp.bridge import INITIALIZE, LIST_TOOLS, SESSION, HttpBridge, bearer
 from tests.rights import wire
 from tests.rights.wire import Holder
@@ -94,6 +96,21 @@ def test_strangers_that_take_all_connections_keep_nobody_out(bridge: HttpBridge,
         bridge.initialize(worker)
 
 
+def test_a_flood_of_strangers_waits_while_an_agent_is_answered(bridge: HttpBridge, worker: Holder) -> None:
+    session = bridge.initialize(worker)
+    # The last stranger's turn comes seconds later than the agent's answers, which wait for nobody.
+    flood = MOST_REFUSALS_AT_ONCE + 100
+    with ThreadPoolExecutor(flood) as pool:
+        began = time.monotonic()
+        strangers = [pool.submit(bridge.ask, "POST", {}, INITIALIZE) for _ in range(flood)]
+        answers = [bridge.ask("POST", bearer(worker, session), LIST_TOOLS).status for _ in range(5)]
+        waiting = sum(not one.done() for one in strangers)
+        refusals = [one.result().status for one in strangers]
+    assert (answers, set(refusals)) == ([200] * 5, {401})
+    assert time.monotonic() - began >= 100 * REFUSAL_SECONDS
+    assert waiting > 0, "the agent was answered after all strangers"
+
+
 def test_a_session_is_of_the_token_that_began_it(bridge: HttpBridge, worker: Holder, daemon: Daemon) -> None:
     session = bridge.initialize(worker)
     other = wire.create(daemon, *WORKER)
@@ -150,7 +167,7 @@ def test_other_paths_and_methods_are_nothing(bridge: HttpBridge, worker: Holder)
     "body", [b"", b"{", b"[]", b"null", b"\xff\xfe", 10_000 * b"[", b'{"jsonrpc": "2.0", "id": {}, "method": "ping"}']
 )
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28", "9999"])
-def test_what_is_malformed_is_refused(bridge: HttpBridge, worker: Holder, version: str, body: bytes) -> None:
+def test_malformed_requests_are_refused(bridge: HttpBridge, worker: Holder, version: str, body: bytes) -> None:
     answer = bridge.ask("POST", {**bearer(worker), "MCP-Protocol-Version": version}, body)
     assert answer.status == 400, answer.body
 
@@ -229,9 +246,9 @@ def test_an_agent_that_is_silent_for_long_goes(daemon: Daemon, worker: Holder, m
     async def work() -> None:
         async with table(daemon) as there:
             await begun(there, worker)
-            with anyio.fail_after(DEADLINE_SECONDS):
-                while await there.of_session(worker.secret, "1") is not None:
-                    await anyio.sleep(0.02)
+            await soon(
+                lambda: anyio.from_thread.run(there.of_session, worker.secret, "1"), "the agent stays", holds=not_
+            )
 
     monkeypatch.setattr(agents, "IDLE_SECONDS", 0.2)
     run(work)
@@ -262,10 +279,11 @@ def test_a_signal_ends_it_while_agents_listen_and_wait(
         own = bearer(worker, bridge.initialize(worker))
         message = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": call}
         with bridge.asking("GET", own) as listening, bridge.asking("POST", own, message) as waiting:
-            deadline = time.monotonic() + 20
-            while "running" not in [one.state for one in daemon.client.jobs.query() if one.command == command]:
-                assert time.monotonic() < deadline, "the call has started no job"
-                time.sleep(0.02)
+            eventually(
+                lambda: [one.state for one in daemon.client.jobs.query() if one.command == command],
+                "the call has started no job",
+                holds=lambda states: "running" in states,
+            )
             bridge.process.send_signal(number)
             assert "Traceback" not in bridge.ended()
             # They end, but how is not specified.

@@ -134,7 +134,7 @@ def test_without_write_it_prints_and_changes_no_file_of_the_client(user: User) -
     assert "cmgr_" not in done.output + done.errors
 
 
-def test_what_else_is_in_the_file_stays(user: User) -> None:
+def test_other_content_of_the_file_stays(user: User) -> None:
     home = user.home
     before = {"numStartups": 3, "mcpServers": {"z": {"command": "z"}, "a": {"command": "ä"}}, "last": [1.5, None]}
     text = json.dumps(before, ensure_ascii=False)
@@ -234,7 +234,7 @@ def test_the_token_may_what_the_options_say(user: User, options: list[str], scop
     assert token["connections"] == ["web*"]
 
 
-def test_it_must_be_said_which_connections_the_agent_sees(user: User) -> None:
+def test_install_requires_a_choice_of_connections(user: User) -> None:
     assert "--only" in user("mcp", "install", "cursor", code=2).errors
     assert not user.tokens()
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import logging
-from connmgr.mcp.log import log_to_stderr
+from connmgr.mcp.stdio import log_to_stderr
 
 log_to_stderr()
 logging.getLogger("a").info("not shown")

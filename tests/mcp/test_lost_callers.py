@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from mcp.shared.exceptions import MCPError
 
 from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.mcp.agent import MODES, agent, run
+from tests.deadlines import eventually
+from tests.mcp.agent import MODES, agent, run, soon
 from tests.mcp.bridge import INITIALIZE
 from tests.mcp.long_command import ended, job_of, outlasted
 from tests.rights import wire
@@ -72,8 +71,7 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
     async def work() -> None:
         async with agent(daemon, worker, program=[str(PROGRAM)]) as client, anyio.create_task_group() as tasks:
             tasks.start_soon(call, client)
-            while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
-                await anyio.sleep(0.05)
+            await soon(lambda: running_commands(daemon), "the job was not started", holds=lambda seen: command in seen)
             os.kill(bridge().pid, signal.SIGKILL)
         gate.write_text("opened\n")
         async with agent(daemon, worker) as client:
@@ -81,6 +79,10 @@ def test_a_killed_bridge_loses_neither_output_nor_exit_code(daemon: Daemon, work
             assert (told["exitCode"], told["stdout"]) == (7, "before\nopened\nafter\n")
 
     run(work)
+
+
+def running_commands(daemon: Daemon) -> list[str | None]:
+    return [one.command for one in daemon.client.jobs.query(states=["running"])]
 
 
 def kill(client: subprocess.Popen[bytes]) -> None:
@@ -126,10 +128,7 @@ def test_a_bridge_ends_while_a_call_waits_and_loses_nothing_either(
         assert client.stderr is not None
         client.stdin.write("".join(f"{json.dumps(message)}\n" for message in messages).encode())
         client.stdin.flush()
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while command not in [one.command for one in daemon.client.jobs.query(states=["running"])]:
-            assert time.monotonic() < deadline, "the job was not started"
-            time.sleep(0.05)
+        eventually(lambda: running_commands(daemon), "the job was not started", holds=lambda seen: command in seen)
         end(client)
         try:
             client.wait(END_SECONDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connmgr.client import ClientError
-from connmgr.mcp.keys import NAMES, sent
-from connmgr.mcp.shown import last_line, text_of, whole_end, whole_start
+from connmgr.mcp.output import last_line, text_of, whole_end, whole_start
+from connmgr.mcp.tools.terminals import NAMES, sent
 from connmgr.printable import visible
 
 
@@ -23,7 +23,7 @@ from connmgr.printable import visible
         ("line\u2028separator", "line\\u2028separator"),
     ],
 )
-def test_what_is_not_seen_or_controls_a_terminal_is_written_out(text: str, shown: str) -> None:
+def test_invisible_and_control_characters_are_written_out(text: str, shown: str) -> None:
     assert visible(text, lines=True) == shown
     assert visible(shown, lines=True) == shown
     assert visible(text) == shown.replace("\t", "\\t").replace("\r", "\\r").replace("\n", "\\n")

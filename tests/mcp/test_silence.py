@@ -13,23 +13,21 @@ import anyio.to_thread
 import pytest
 
 from connmgr.mcp import call as calls
-from connmgr.mcp import following, tool
+from connmgr.mcp import output, tool
+from tests.api.wire import add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES, refused
+from tests.mcp.agent import LOCAL, MODES, refused
 from tests.mcp.near import Agent, run
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_data
-from tests.rights import wire
-
-LOCAL = {"system": "local machine"}
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_daemon_that_answers_no_more_holds_up_no_answer(
     own_daemon: Daemon, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(output, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(calls, "WORK_SECONDS", 3.0)
     monkeypatch.setattr(tool, "ANSWER_SECONDS", 4.0)
 
@@ -102,7 +100,7 @@ def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        wire.add(own_daemon.client, "silent", type="ssh", host="127.0.0.1", port=port, user="me", password="none")
+        add(own_daemon.client, "silent", type="ssh", host="127.0.0.1", port=port, user="me", password="none")
 
         async def work(agent: Agent) -> None:
             began = time.monotonic()
@@ -120,10 +118,10 @@ def test_a_machine_that_accepts_and_says_nothing_holds_up_no_answer(
 def test_a_machine_that_is_frozen_holds_up_no_answer(
     own_daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(output, "GRACE_SECONDS", 1.0)
     (tmp_path / "home").mkdir()
     with ssh_server(tmp_path / "home") as server:
-        wire.add(own_daemon.client, "frozen", type="ssh", **ssh_data(server, server.user))
+        add(own_daemon.client, "frozen", type="ssh", **ssh_data(server, server.user))
 
         async def work(agent: Agent) -> None:
             command = f"echo begun; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done; echo done"

@@ -10,13 +10,12 @@ from mcp.shared.exceptions import MCPError
 
 from connmgr.client import LOCAL_MACHINE
 from connmgr.mcp.tools import TOOLS
+from tests.api.wire import add
 from tests.daemon import Daemon
-from tests.mcp.agent import MODES
+from tests.mcp.agent import LOCAL, MODES
 from tests.mcp.near import EVERYTHING, Agent, run
 from tests.ports import reserved_port
-from tests.rights import wire
 
-LOCAL = {"system": "local machine"}
 READING = {"list_systems", "read_file", "list_files", "find_file", "get_file_info", "list_commands"}
 
 
@@ -61,7 +60,7 @@ def test_only_what_the_scopes_allow_is_listed(daemon: Daemon, scopes: tuple[str,
     run(daemon, work, scopes=scopes)
 
 
-def test_what_is_not_listed_is_not_there(daemon: Daemon) -> None:
+def test_unlisted_tools_do_not_exist(daemon: Daemon) -> None:
     async def work(agent: Agent) -> None:
         told = await agent.client.call_tool("run_command", {**LOCAL, "command": "true"})
         assert told.is_error
@@ -130,7 +129,7 @@ def test_saved_commands_are_tools_with_types(daemon: Daemon) -> None:
 
 def test_a_tunnel_is_opened_and_closed(own_daemon: Daemon) -> None:
     with reserved_port() as local, reserved_port() as remote:
-        tunnel = wire.add(
+        tunnel = add(
             own_daemon.client,
             "way",
             type="sshLocalTunnel",
@@ -176,7 +175,7 @@ def test_systems_and_jobs_are_resources(daemon: Daemon, mode: str) -> None:
 
 
 def test_a_system_that_cannot_be_reached_is_described_with_the_reason(own_daemon: Daemon, closed_port: int) -> None:
-    system = wire.add(own_daemon.client, "web", type="ssh", host="127.0.0.1", port=closed_port, user="me")
+    system = add(own_daemon.client, "web", type="ssh", host="127.0.0.1", port=closed_port, user="me")
 
     async def work(agent: Agent) -> None:
         [facts] = (await agent.client.read_resource(f"connmgr://system/{system}")).contents
@@ -190,8 +189,8 @@ def test_a_system_that_cannot_be_reached_is_described_with_the_reason(own_daemon
 
 def test_a_name_that_means_several_is_refused_with_all_of_them(own_daemon: Daemon) -> None:
     for name in ("one", "two"):
-        host = wire.add(own_daemon.client, name, type="ssh", host=f"{name}.example", user="me")
-        wire.add(own_daemon.client, "web", type="shellEnvironment", host=host)
+        host = add(own_daemon.client, name, type="ssh", host=f"{name}.example", user="me")
+        add(own_daemon.client, "web", type="shellEnvironment", host=host)
 
     async def work(agent: Agent) -> None:
         told = await agent.client.call_tool("run_command", {"system": "web", "command": "true"})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.wire import LOCAL
 from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, clean_environment
@@ -39,7 +40,7 @@ def _problems(home: Path, *options: str, **environment: str) -> str:
 
 def _stopped(start_daemon: StartDaemon) -> Daemon:
     daemon = start_daemon()
-    data = {"type": "shellEnvironment", "host": "f0ec68aa-63f5-405c-b178-9a4454556d6b", "elevated": False}
+    data = {"type": "shellEnvironment", "host": LOCAL, "elevated": False}
     daemon.client.post("/connection/add", name="one", data=data)
     daemon.stop()
     return daemon
@@ -124,7 +125,7 @@ def test_leftovers_of_a_killed_daemon_are_a_warning(own_daemon: Daemon, port: st
     assert "auth file" in [one["subject"] for one in findings["warning"]]
 
 
-def test_the_auth_file_of_a_daemon_with_another_vault_is_no_leftover(
+def test_the_auth_file_of_another_vault_s_daemon_does_not_count_as_stale(
     own_daemon: Daemon, tmp_path: Path, port: str
 ) -> None:
     code, findings = _doctor(own_daemon.home, "--port", port, "--data-dir", str(tmp_path / "other"))

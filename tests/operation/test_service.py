@@ -22,7 +22,7 @@ from tests.cli.program import DIRECTORY
 from tests.daemon import READY, Daemon, clean_environment
 
 PROGRAM = str(DIRECTORY / "connmgr")
-ON_MACOS = "import sys; sys.platform = 'darwin'; sys.argv[0] = 'connmgr'; from connmgr.cli import main; main()"
+ON_MACOS = "import sys; sys.platform = 'darwin'; sys.argv[0] = 'connmgr'; from connmgr.cli.root import main; main()"
 HOSTILE = 'a b%h$HOME"\\x'
 """Characters that systemd would expand or split."""
 
@@ -251,7 +251,7 @@ def test_systemd_understands_the_unit(user: User) -> None:
 
 
 def test_unit_and_property_list_set_the_time_to_stop_and_keep_files_and_memory_private(user: User) -> None:
-    from connmgr.daemon.stop import WATCHDOG_SECONDS
+    from connmgr.daemon.process import WATCHDOG_SECONDS
 
     service = _unit(user.service("install", "--dry-run"))
     assert int(service["TimeoutStopSec"]) > WATCHDOG_SECONDS
@@ -304,5 +304,5 @@ def test_the_daemon_notifies_systemd_and_its_shells_cannot(
 
 def test_the_daemon_starts_without_systemd_s_socket(start_daemon: Any) -> None:
     daemon = start_daemon(environment={"NOTIFY_SOCKET": "/nowhere"})
-    assert "systemd cannot be told" in daemon.stderr()
+    assert "Cannot tell systemd" in daemon.stderr()
     assert daemon.client.daemon.version().build

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from connmgr import __version__
 from tests.api.wire import LOCAL, send, talk
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 
 
 def _status(daemon: Daemon) -> dict[str, Any]:
@@ -60,8 +61,11 @@ def test_status_shows_a_busy_shell_and_the_commands_that_wait_for_it(own_daemon:
     for run in runs:
         run.start()
     try:
-        while (status := _status(own_daemon))["slots"]["inUse"] < 2 or not status["sessions"][0]["waiting"]:
-            assert runs[0].is_alive(), "the command has ended too early"
+        status = eventually(
+            lambda: _status(own_daemon),
+            "the second command does not wait for the first",
+            holds=lambda status: status["slots"]["inUse"] == 2 and status["sessions"][0]["waiting"],
+        )
         (busy,) = status["sessions"]
         assert (busy["state"], busy["idle"], busy["waiting"]) == ("busy", 0.0, 1)
         assert _metrics(own_daemon)["connmgr_slots_in_use", frozenset()] == 2

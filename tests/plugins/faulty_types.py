@@ -119,6 +119,23 @@ class CutsInput(Delegate):
         self.inner.sendall(data[: 1 << 16], timeout)
 
 
+class WritesMoreThanItTells(Delegate):
+    caught_by = "test_input_that_does_not_wait_arrives_whole_or_is_refused"
+
+    def send_now(self, data: bytes) -> int:
+        return (self.inner.send_now(data) + 1) // 2
+
+
+class WritesNothingWithoutAWord(Delegate):
+    caught_by = "test_input_that_must_not_wait_is_refused_in_the_end_where_nobody_reads_it"
+
+    def send_now(self, data: bytes) -> int:
+        try:
+            return self.inner.send_now(data)
+        except TimeoutError:
+            return 0
+
+
 class IgnoresTheEndOfInput(Delegate):
     caught_by = "test_shutdown_write_ends_the_input"
 

@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from tests.components import program
+from tests.deadlines import eventually, eventually_equal
 
 # It ends when its standard input does, which it does when the tests die.
 _HOLD = """
@@ -153,13 +153,12 @@ class Machine:
     def run(self, *argv: str, text: str = "", user: Inhabitant | None = None) -> str:
         """Run a command on the machine and return what it printed; it must succeed."""
         whole = [*self.inside(user), *argv]
-        deadline = time.monotonic() + 20
-        while True:
-            done = subprocess.run(whole, input=text, capture_output=True, text=True, timeout=30, check=False)
+        done = eventually(
+            lambda: subprocess.run(whole, input=text, capture_output=True, text=True, timeout=30, check=False),
+            f"{argv} finds the user database locked",
             # Another process may hold the lock of the user database; lock files identify it by its process id.
-            if done.returncode == 0 or "lock" not in done.stderr or time.monotonic() > deadline:
-                break
-            time.sleep(0.05)
+            holds=lambda done: done.returncode == 0 or "lock" not in done.stderr,
+        )
         assert done.returncode == 0, f"{argv} exited with {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -177,14 +176,14 @@ class Machine:
         """Change a user's password."""
         self.run("chpasswd", "--crypt-method", "SHA256", text=f"{name}:{password}\n")
 
-    def remains(self, user: Inhabitant, timeout: float = 10) -> list[str]:
-        """Wait until ``user`` has no processes, ``timeout`` seconds at most; return the command lines of those left."""
-        deadline = time.monotonic() + timeout
-        while True:
-            lines = [line for line in map(_command_line, self._processes({user.uid})) if line is not None]
-            if not lines or time.monotonic() > deadline:
-                return lines
-            time.sleep(0.05)
+    def await_end_of_processes(self, user: Inhabitant) -> None:
+        """Wait until ``user`` has no processes; a failure names those left."""
+        eventually_equal(
+            lambda: [line for line in map(_command_line, self._processes({user.uid})) if line is not None],
+            [],
+            f"processes of {user.name} are left",
+            seconds=10,
+        )
 
     def stopped(self, *users: Inhabitant) -> list[str]:
         """Return the command lines of the users' processes that a signal has stopped."""

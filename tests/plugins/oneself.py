@@ -1,4 +1,4 @@
-"""The user who runs the tests as the user of a far side, by a separate sshd; this needs no root."""
+"""The user who runs the tests as the user of a remote host, by a separate sshd; this needs no root."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from tests.components import program
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.ports import ReservedPort
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")
@@ -145,11 +144,12 @@ class Sshd:
 
     def _wait_until_listening(self, start: int) -> None:
         assert self._process
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while "Server listening" not in self.log()[start:]:
-            assert self._process.poll() is None, f"sshd ended: {self.log()[start:]}"
-            assert time.monotonic() < deadline, f"sshd does not listen: {self.log()[start:]}"
-            time.sleep(0.01)
+        log = eventually(
+            lambda: self.log()[start:],
+            "sshd does not listen",
+            holds=lambda log: "Server listening" in log or self._process.poll() is not None,
+        )
+        assert self._process.poll() is None, f"sshd ended: {log}"
 
     def log(self) -> str:
         """Return what it has logged."""
@@ -260,10 +260,7 @@ class SshAgent:
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-agent-"))
         self.socket = self.directory / "agent"
         self.process = subprocess.Popen(["ssh-agent", "-D", "-a", str(self.socket)], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not self.socket.exists():
-            assert time.monotonic() < deadline, "ssh-agent does not start"
-            time.sleep(0.01)
+        eventually(self.socket.exists, "ssh-agent does not start")
 
     def add(self, key: Path) -> None:
         """Let it hold a private key, and the certificate beside it if there is one."""

@@ -11,8 +11,7 @@ import connmgr_tunnels
 from connmgr.testing import ConnectionConformance, SchemaConformance, StreamConformance, WrapperConformance
 from connmgr_elevated import ShellEnvironment
 from connmgr_local import Local
-
-LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
+from tests.api.wire import LOCAL
 
 
 class TestLocal(ConnectionConformance, StreamConformance):
@@ -32,7 +31,7 @@ class TestShellEnvironment(WrapperConformance):
 
     @pytest.fixture
     def data(self) -> Mapping[str, Any]:
-        return {"host": LOCAL_MACHINE, "shell": "/bin/sh"}
+        return {"host": LOCAL, "shell": "/bin/sh"}
 
 
 @pytest.mark.parametrize("kind", connmgr_tunnels.connmgr_connection_types(), ids=lambda kind: kind.name)
@@ -44,11 +43,11 @@ class TestTunnels(SchemaConformance):
 class TestSudo(TestShellEnvironment):
     @pytest.fixture
     def data(self) -> Mapping[str, Any]:
-        return {"host": LOCAL_MACHINE, "shell": "/bin/sh", "elevated": True, "user": "root"}
+        return {"host": LOCAL, "shell": "/bin/sh", "elevated": True, "user": "root"}
 
 
 @pytest.mark.needs("root", "su")
 class TestSu(TestShellEnvironment):
     @pytest.fixture
     def data(self) -> Mapping[str, Any]:
-        return {"host": LOCAL_MACHINE, "shell": "/bin/sh", "elevated": True, "method": "su", "user": "root"}
+        return {"host": LOCAL, "shell": "/bin/sh", "elevated": True, "method": "su", "user": "root"}

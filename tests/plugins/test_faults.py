@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import ClientError
+from tests.api.wire import LOCAL, add
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.plugins.strangers import install
-from tests.shell.test_shells import LOCAL, await_true
 
 SOURCE = """
 import builtins, sys, time
@@ -112,7 +113,7 @@ def impatient(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_whatever_is_raised_is_answered_once_and_logged(faulty: Daemon, where: str, what: str) -> None:
     client, before = faulty.client, len(faulty.stderr())
     data = {"type": "faulty", "where": where, "what": what}
-    id = client.post("/connection/add", name=f"{what} in {where}", data=data, validate=False)["connection"]
+    id = add(client, f"{what} in {where}", **data)
 
     def use() -> None:
         client.post("/shell/start", connection=id)
@@ -147,7 +148,7 @@ def test_whatever_is_raised_while_lines_are_sent_is_the_last_line_and_logged(fau
 @pytest.mark.parametrize("where", ["open", "open_channel"])
 def test_a_type_that_takes_longer_than_it_may_is_said_to(impatient: Daemon, where: str) -> None:
     data = {"type": "faulty", "where": where, "what": "sleep"}
-    id = impatient.client.post("/connection/add", name=f"slow {where}", data=data, validate=False)["connection"]
+    id = add(impatient.client, f"slow {where}", **data)
     with pytest.raises(ClientError, match="within 1 s") as answered:
         impatient.client.post("/shell/start", connection=id)
     assert answered.value.code == "connect_timeout"
@@ -156,8 +157,12 @@ def test_a_type_that_takes_longer_than_it_may_is_said_to(impatient: Daemon, wher
 @pytest.mark.parametrize("what", ["ZeroDivisionError", "SystemExit"])
 def test_idle_shells_are_closed_after_one_whose_type_raises_at_that(impatient: Daemon, what: str) -> None:
     data = {"type": "faulty", "where": "close", "what": what}
-    id = impatient.client.post("/connection/add", name=f"{what} in close", data=data, validate=False)["connection"]
+    id = add(impatient.client, f"{what} in close", **data)
     impatient.client.post("/shell/start", connection=id)
-    await_true(lambda: f"{what}: as told" in impatient.stderr(), "what the type raised is not in the log")
+    eventually(
+        lambda: impatient.stderr(),
+        "what the type raised is not in the log",
+        holds=lambda seen: f"{what}: as told" in seen,
+    )
     impatient.client.post("/shell/start", connection=LOCAL)
-    await_true(lambda: not impatient.client.daemon.status().shells, "an idle shell is not closed any more")
+    eventually(lambda: not impatient.client.daemon.status().shells, "an idle shell is not closed any more")

@@ -79,7 +79,7 @@ def test_a_program_waits_until_it_is_read(machine: MemoryTransport) -> None:
     assert len(run(machine, ["flood"]).stdout) == STREAM_BYTES * 8
 
 
-def test_who_writes_waits_until_the_program_reads(machine: MemoryTransport) -> None:
+def test_a_writer_waits_until_the_program_reads(machine: MemoryTransport) -> None:
     channel = machine.open_channel(["flood"], timeout=WAIT_SECONDS)
     with pytest.raises(TimeoutError):
         channel.sendall(bytes(STREAM_BYTES + 1), 0.05)
@@ -104,7 +104,7 @@ def test_a_mistake_in_a_program_is_seen(machine: MemoryTransport) -> None:
 
 
 @pytest.mark.parametrize("argv", [["nonesuch"], ["/bin/sh", "-c", "echo hi"], ["/bin/sh"]])
-def test_what_is_not_there_says_so(machine: MemoryTransport, argv: list[str]) -> None:
+def test_a_missing_program_is_reported(machine: MemoryTransport, argv: list[str]) -> None:
     outcome = run(machine, argv)
     assert outcome.status == 127
     assert outcome.stderr

@@ -29,7 +29,7 @@ print(said.decode() + local_user())
 
 
 @pytest.mark.needs("root")
-def test_such_a_user_has_local_shells_and_a_name_for_ssh() -> None:
+def test_an_unlisted_user_has_local_shells_and_a_name_for_ssh() -> None:
     argv = [sys.executable, "-c", PROGRAM]
     environment = {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)

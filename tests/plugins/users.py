@@ -8,11 +8,11 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.components import program
+from tests.deadlines import eventually
 
 MARK = "connmgr test of process"
 _numbers = itertools.count(1)
@@ -68,13 +68,10 @@ def _remove_orphans() -> None:
 def _run(command: str, *arguments: str, text: str = "") -> None:
     path = program(command)
     assert path, f"{command} is not installed"
-    deadline = time.monotonic() + 20
-    while True:
+    outcome = eventually(
+        lambda: subprocess.run([path, *arguments], input=text, capture_output=True, text=True, timeout=20, check=False),
+        f"{command} finds the user database locked",
         # Only one process at a time may change the user database, and another test process may be doing so.
-        argv = [path, *arguments]
-        outcome = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=20, check=False)
-        if outcome.returncode == 0:
-            return
-        assert "lock" in outcome.stderr, f"{command} failed: {outcome.stderr}"
-        assert time.monotonic() < deadline, f"{command}: {outcome.stderr}"
-        time.sleep(0.05)
+        holds=lambda outcome: outcome.returncode == 0 or "lock" not in outcome.stderr,
+    )
+    assert outcome.returncode == 0, f"{command} failed: {outcome.stderr}"

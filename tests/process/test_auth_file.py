@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.daemon.authfile import AuthFile
+from connmgr.daemon.files import AuthFile
 from connmgr.errors import StartupError
 from tests.conftest import StartDaemon
 
@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return directory / "auth"
 
 
-def test_it_is_made_private_with_fresh_content_and_removed(path: Path) -> None:
+def test_the_auth_file_is_private_fresh_and_removed_at_the_end(path: Path) -> None:
     first = AuthFile(path)
     assert path.read_text() == first.content + "\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -75,7 +75,7 @@ def test_any_other_file_is_refused_and_left_unchanged(path: Path, kind: str) -> 
     else:
         os.mkfifo(path)
     before = path.lstat()
-    with pytest.raises(StartupError, match=r"Something else|cannot be made"):
+    with pytest.raises(StartupError, match=r"is not an auth file|cannot be made"):
         AuthFile(path)
     assert path.lstat() == before or path.lstat().st_ino == before.st_ino
     assert kind == "dangling" or not other.exists() or other.read_text() == ours
@@ -112,7 +112,7 @@ def test_another_user_s_file_in_a_sticky_directory_is_refused(path: Path) -> Non
     path.write_text("connmgr-" + "x" * 43 + "\n")
     os.chown(path, 65534, 65534)
     path.parent.chmod(0o1777)
-    with pytest.raises(StartupError, match="Something else"):
+    with pytest.raises(StartupError, match="is not an auth file"):
         AuthFile(path)
     assert path.exists()
 

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import pytest
 
-from connmgr.api.parking import Parked
-from connmgr.api.slots import RequestSlots
-from connmgr.shares import Computing, Pace, waiting
+from connmgr.api.services import RequestSlots
+from connmgr.pipes.streams import Streams
+from connmgr.shares import Computing, Pace, give_way, waiting
+from connmgr.suspension import Continuation, Suspended
 from tests.deadlines import DEADLINE_SECONDS
 
 WHILE_SECONDS = 0.1
@@ -103,7 +104,7 @@ def test_the_owner_computes_at_once_and_a_token_begins_after_that(begin: Begin) 
     ids=["waiting", "in a slot", "in an extra slot"],
 )
 @pytest.mark.parametrize("holder", ["token", None])
-def test_one_that_waits_lets_others_compute_and_goes_on_after_them(
+def test_a_request_that_waits_lets_others_compute_and_continues_after_them(
     begin: Begin, holder: str | None, inside: Callable[[], AbstractContextManager[object]]
 ) -> None:
     first = begin(holder, inside=inside)
@@ -154,11 +155,11 @@ def test_a_request_computes_not_while_it_waits_for_news_with_its_thread(begin: B
         subscribed.set()
         return lambda: None
 
-    parked = Parked(subscribe, time.monotonic() + DEADLINE_SECONDS)
+    continuation, suspended = Continuation(), Suspended(subscribe, DEADLINE_SECONDS)
 
     def wait() -> None:
         with computing.turn("token"):
-            parked.wait()
+            continuation.wait(suspended)
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -167,3 +168,63 @@ def test_a_request_computes_not_while_it_waits_for_news_with_its_thread(begin: B
     told[0]()
     thread.join(WHILE_SECONDS)
     assert thread.is_alive(), "it goes on beside the other"
+
+
+def test_long_work_of_a_token_gives_way_to_the_owner(computing: Computing, begin: Begin) -> None:
+    goes_on, has_passed = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with computing.turn("token"):
+            assert goes_on.wait(DEADLINE_SECONDS)
+            give_way()
+            has_passed.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    owner = begin(None)
+    assert owner.begins
+    goes_on.set()
+    assert not has_passed.wait(WHILE_SECONDS), "the token goes on beside the owner"
+    owner.end()
+    assert has_passed.wait(DEADLINE_SECONDS)
+    thread.join()
+
+
+def test_long_work_waits_once_for_an_owner_who_computes_without_an_end() -> None:
+    computing = Computing(owner=0.05)
+    owner = Request(computing, None)
+    try:
+        assert owner.begins
+        with computing.turn("token"):
+            began = time.monotonic()
+            for _ in range(1000):
+                give_way()
+            assert time.monotonic() - began < 1000 * 0.05 / 2
+    finally:
+        owner.end()
+
+
+def test_the_owner_and_whoever_has_no_turn_give_way_to_nobody(computing: Computing, begin: Begin) -> None:
+    assert begin(None).begins
+    give_way()
+    with computing.turn(None):
+        give_way()
+
+
+def test_a_token_has_one_screen_drawn_at_a_time_and_the_owner_all(computing: Computing) -> None:
+    streams = Streams(computing, Pace(longest=0.0))
+    streams.loop.close()
+
+    def drawing(holder: str | None) -> Request:
+        return Request(computing, None, inside=lambda: streams.turn(holder))
+
+    token, another, owners = drawing("token"), drawing("token"), [drawing(None), drawing(None)]
+    try:
+        assert all(one.begins for one in owners)
+        assert token.begins
+        assert another.waits, "a token's drawings take the interpreter from everybody in turns"
+        token.end()
+        assert another.begins
+    finally:
+        for one in (token, another, *owners):
+            one.end()

@@ -16,7 +16,7 @@ import pytest
 
 from connmgr import __version__
 from connmgr.client import Client, Unreachable
-from connmgr.daemon.daemon_file import DaemonFile
+from connmgr.daemon.files import DaemonFile
 from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file, url_of
 from connmgr.processes import start_of
 from tests.cli.program import CommandLine
@@ -64,7 +64,7 @@ def test_commands_and_clients_find_a_daemon_on_any_port(untold: CommandLine) -> 
         assert client.daemon.version().build
 
 
-def test_port_0_of_the_environment_is_no_address(untold: CommandLine) -> None:
+def test_port_0_in_the_environment_does_not_count_as_an_address(untold: CommandLine) -> None:
     untold("exec", "local", "--", "true")
     untold.environment["CONNMGR_PORT"] = "0"
     untold("exec", "local", "--", "true")

@@ -34,3 +34,12 @@ def test_a_daemon_on_an_existing_vault_loads_no_needless_modules(tmp_path: Path)
     loaded = set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", told.read_text(), re.MULTILINE))
     assert "connmgr.daemon" in loaded
     assert LATER & loaded == set()
+
+
+def test_the_files_of_the_daemon_are_read_without_its_server(tmp_path: Path) -> None:
+    argv = [sys.executable, "-X", "importtime", "-m", "connmgr", "api-key"]
+    made = subprocess.run(argv, env=clean_environment(tmp_path), capture_output=True, text=True, timeout=60, check=True)
+    assert made.stdout.strip()
+    loaded = set(re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", made.stderr, re.MULTILINE))
+    assert "connmgr.daemon.files" in loaded
+    assert {"connmgr.daemon.main", "flask", "waitress", "sqlalchemy"} & loaded == set()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connmgr.api.auth import Caller
-from connmgr.daemon import channel, parser, receiving, server
+from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
 from connmgr.daemon.threads import Threads
@@ -22,7 +22,7 @@ from connmgr.errors import StartupError
 from connmgr.fs.bodies import BlobSpool
 from connmgr.secrets.principals import Access
 from connmgr.shares import Computing, Rests, Shares
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually, eventually_raises
 
 Application = Callable[..., Iterable[bytes]]
 IDLE_SECONDS = 0.3
@@ -61,7 +61,7 @@ def server_of(application: Application, bound: socket.socket, spools: Path) -> S
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., tuple[str, int]]]:
     """A function that serves an application in this process, with short timeouts, and returns its address."""
     monkeypatch.setattr(parser, "RECEIVE_SECONDS", IDLE_SECONDS)
-    for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
+    for module, name in ((channel, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
         monkeypatch.setattr(module, name, IDLE_SECONDS)
     running: list[tuple[Server, threading.Thread, threading.Event]] = []
 
@@ -112,14 +112,7 @@ def test_a_client_that_falls_silent_is_dropped(serve: Any, sent: bytes) -> None:
 def test_a_client_that_sends_byte_by_byte_is_dropped(serve: Any) -> None:
     with connect(serve()) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nX: ")
-        began = time.monotonic()
-        while time.monotonic() - began < ANSWER_SECONDS:
-            try:
-                connection.sendall(b"x")
-            except OSError:
-                return
-            time.sleep(0.05)
-        pytest.fail("it still takes bytes")
+        eventually_raises(lambda: connection.sendall(b"x"), OSError, "it still takes bytes", seconds=ANSWER_SECONDS)
 
 
 def test_a_client_that_waits_for_its_answer_is_not_dropped(serve: Any) -> None:
@@ -167,12 +160,8 @@ def test_a_client_s_disconnection_is_noticed_while_its_request_runs(serve: Any) 
 
     def watching(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         entered.set()
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while time.monotonic() < deadline:
-            if environ["waitress.client_disconnected"]():
-                seen.set()
-                break
-            time.sleep(0.01)
+        eventually(environ["waitress.client_disconnected"], "the client seems to be there", seconds=ANSWER_SECONDS)
+        seen.set()
         return answer(environ, start_response)
 
     entered = threading.Event()
@@ -229,7 +218,7 @@ def test_a_request_that_waits_for_a_thread_is_dropped_when_its_client_leaves(
 def patient(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """``serve`` with long timeouts, for clients that a busy machine may delay."""
     monkeypatch.setattr(parser, "RECEIVE_SECONDS", ANSWER_SECONDS)
-    for module, name in ((receiving, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
+    for module, name in ((channel, "STALL_SECONDS"), (channel, "IDLE_SECONDS"), (channel, "LINGER_SECONDS")):
         monkeypatch.setattr(module, name, ANSWER_SECONDS)
     return serve
 
@@ -253,7 +242,7 @@ def naming_threads(seen: list[int]) -> Application:
 def test_immediate_further_requests_are_answered_by_the_same_thread(
     patient: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiving, "KEEP_ALIVE_SECONDS", ANSWER_SECONDS)
+    monkeypatch.setattr(channel, "KEEP_ALIVE_SECONDS", ANSWER_SECONDS)
     seen: list[int] = []
     with connect(patient(naming_threads(seen))) as connection:
         for _ in range(5):
@@ -270,7 +259,7 @@ def test_immediate_further_requests_are_answered_by_the_same_thread(
 
 def test_a_further_request_that_comes_late_or_in_pieces_is_answered(patient: Any) -> None:
     with connect(patient()) as connection:
-        for pause in (0.0, 2 * receiving.KEEP_ALIVE_SECONDS, 0.0, receiving.KEEP_ALIVE_SECONDS):
+        for pause in (0.0, 2 * channel.KEEP_ALIVE_SECONDS, 0.0, channel.KEEP_ALIVE_SECONDS):
             connection.sendall(REQUEST[:30])
             time.sleep(pause)
             connection.sendall(REQUEST[30:])
@@ -437,6 +426,47 @@ def test_a_stale_poll_does_not_read_what_a_stream_was_sent() -> None:
         assert handed.recv(100) == b"the first message"
 
 
+def test_a_request_that_comes_while_its_thread_leaves_is_answered_once(tmp_path: Path) -> None:
+    queued: list[bool] = []
+
+    class Leaving(channel.ClientChannel):
+        """A channel that gets a request from the main thread when its own thread stops answering."""
+
+        leaves = False
+        main = threading.Thread()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "keeps_alive" and value is False:
+                self.main = threading.Thread(target=self.received, args=(REQUEST,))
+                self.main.start()
+                # It comes through now, unless it has to wait for this thread.
+                self.main.join(0.2)
+
+        def _answer(self, request: object) -> bool:
+            self.requests.pop(0)
+            return True
+
+        def _next_arrives(self) -> bool:
+            return False
+
+    near, far = socket.socketpair()
+    bound = bind("127.0.0.1", 0)
+    served = server_of(answer, bound, tmp_path)
+    try:
+        left = Leaving(served, near, ("localhost", 0), served.adj, map={})
+        served.task_dispatcher.add_task = lambda _: queued.append(left.keeps_alive)  # type: ignore[assignment]
+        left.received(REQUEST)
+        assert queued == [False]
+        left.service()
+        left.main.join(ANSWER_SECONDS)
+        assert queued == [False, False], "two threads answer one request"
+        left.handle_close()
+    finally:
+        far.close()
+        served.shut_down()
+
+
 def test_a_client_is_gone_that_the_main_thread_closes_while_it_is_looked_at() -> None:
     near, far = socket.socketpair()
 
@@ -461,14 +491,14 @@ def test_a_token_s_clients_rest_between_readings_and_others_do_not(
     def after(_: Rests, holder: str | None, used: float) -> float:
         assert used > 0
         rested.append(holder)
-        return receiving.SHORTEST_REST_SECONDS if holder else 0.0
+        return channel.SHORTEST_REST_SECONDS if holder else 0.0
 
     monkeypatch.setattr(Rests, "after", after)
     monkeypatch.setattr(Rests, "are_due", True)
     with connect(serve()) as connection:
         head = f"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: {credential}\r\nContent-Length: 60000\r\n\r\n"
         connection.sendall(head.encode())
-        eventually(lambda: bool(rested), "the head of the request is not read")
+        eventually(lambda: rested, "the head of the request is not read")
         connection.sendall(bytes(60_000))
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
     assert ("token" in rested) == rests
@@ -484,7 +514,7 @@ def test_nothing_is_read_from_a_client_that_rests(serve: Any, monkeypatch: pytes
 
     monkeypatch.setattr(channel.ClientChannel, "__init__", note)
     with connect(serve()) as connection:
-        eventually(lambda: bool(made), "the client is not accepted")
+        eventually(lambda: made, "the client is not accepted")
         assert made[0].readable()
         made[0].rests_until = time.monotonic() + ANSWER_SECONDS
         assert not made[0].readable()

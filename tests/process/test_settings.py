@@ -53,7 +53,7 @@ def test_every_option_can_be_set_in_every_source(config: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_value_is_no_default(config: Path, value: str) -> None:
+def test_an_empty_value_does_not_mean_the_default(config: Path, value: str) -> None:
     config.write_text("")
     for option in options():
         variable = f"CONNMGR_{option.name.upper()}"

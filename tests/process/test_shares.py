@@ -23,8 +23,7 @@ from connmgr.paths import socket_of
 from connmgr.shares import REST, Pace, Shares
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.fs.far_sides import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.rights.wire import Holder, create
 
 VERSION = b"POST /daemon/version HTTP/1.1\r\nHost: %b\r\nAuthorization: Bearer %b\r\nContent-Length: 0\r\n\r\n"
@@ -98,10 +97,14 @@ def test_a_token_without_rights_locks_nobody_out_and_its_connections_end_with_it
     for _ in range(MAX_CONNECTIONS - 1):
         crowd.ask(holder.secret)
     assert_owner_is_served(own_daemon)
-    eventually(lambda: crowd.alive <= TOKEN_CONNECTIONS, "the token has more connections than its share")
+    eventually(
+        lambda: crowd.alive,
+        "the token has more connections than its share",
+        holds=lambda seen: seen <= TOKEN_CONNECTIONS,
+    )
     assert crowd.alive
     own_daemon.client.post("/token/revoke", id=holder.id)
-    eventually(lambda: not crowd.alive, "a revoked token keeps its connections")
+    eventually_equal(lambda: crowd.alive, 0, "a revoked token keeps its connections")
 
 
 def test_tokens_made_with_a_token_share_its_connections(own_daemon: Daemon, crowd: Crowd) -> None:
@@ -109,7 +112,9 @@ def test_tokens_made_with_a_token_share_its_connections(own_daemon: Daemon, crow
     for one in [parent, parent.create(), parent.create()]:
         for _ in range(TOKEN_CONNECTIONS):
             crowd.ask(one.secret)
-    eventually(lambda: crowd.alive <= TOKEN_CONNECTIONS, "a token's children have shares of their own")
+    eventually(
+        lambda: crowd.alive, "a token's children have shares of their own", holds=lambda seen: seen <= TOKEN_CONNECTIONS
+    )
     assert_owner_is_served(own_daemon)
 
 
@@ -148,8 +153,9 @@ def test_unfinished_bodies_of_a_token_take_its_share_of_memory(own_daemon: Daemo
     assert psutil.Process(own_daemon.pid).memory_info().rss - before < 80 * 1024 * 1024
     assert send(own_daemon.url, "/secret/decrypt", {"encrypted": "x" * 10_000_000}, bearer(own_daemon)).status == 400
     crowd.close()
-    eventually(
-        lambda: holder.send("/shell/exec", connection=LOCAL, command="x" * 2_000_000).status == 400,
+    eventually_equal(
+        lambda: holder.send("/shell/exec", connection=LOCAL, command="x" * 2_000_000).status,
+        400,
         "the share is never given back",
     )
 
@@ -160,7 +166,7 @@ def test_lines_before_input_take_the_share_of_memory_too(own_daemon: Daemon, cro
     for _ in range(20):
         with contextlib.suppress(ConnectionError):
             crowd.connect(line.replace(b"application/json", b"application/octet-stream"))
-    eventually(lambda: crowd.alive <= 11, "lines of 3 MiB take more than 32 MiB")
+    eventually(lambda: crowd.alive, "lines of 3 MiB take more than 32 MiB", holds=lambda seen: seen <= 11)
     assert_owner_is_served(own_daemon)
 
 
@@ -304,9 +310,13 @@ def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon:
     for _ in range(70):
         head = unfinished(f"/fs/extract?connection={LOCAL}&path=/tmp/stalled", holder, 1_000_000, b"x")
         crowd.connect(head.replace(b"application/json", b"application/octet-stream"))
-    eventually(lambda: own_daemon.client.daemon.status().slots_in_use >= 20, "the uploads do not begin")
+    eventually(
+        lambda: own_daemon.client.daemon.status().slots_in_use,
+        "the uploads do not begin",
+        holds=lambda seen: seen >= 20,
+    )
     assert own_daemon.client.shell.exec(LOCAL, "echo served").stdout == "served"
-    eventually(lambda: own_daemon.client.daemon.status().slots_in_use == 0, "stalled uploads hold slots for long")
+    eventually_equal(lambda: own_daemon.client.daemon.status().slots_in_use, 0, "stalled uploads hold slots for long")
 
 
 def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:

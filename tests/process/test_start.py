@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from connmgr.client import Client, ClientError
 from tests.cli.program import run
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, DaemonExitedError, clean_environment
+from tests.deadlines import eventually
 
 
 def mode(path: Path) -> int:
@@ -149,7 +149,7 @@ def test_a_file_or_a_broken_link_in_place_of_the_spool(tmp_path: Path, dangling:
     else:
         (data / "spool").touch()
     line = refusal(tmp_path, "--port", "0", "--data-dir", str(data))
-    assert f"Blobs cannot be kept in {data / 'spool'}: it is not a directory" in line
+    assert f"Blobs cannot be stored in {data / 'spool'}: it is not a directory" in line
 
 
 def test_the_daemon_survives_a_closed_stdout(tmp_path: Path, port: str) -> None:
@@ -164,9 +164,12 @@ def test_the_daemon_survives_a_closed_stdout(tmp_path: Path, port: str) -> None:
     os.close(writer)
     try:
         with Client(f"http://127.0.0.1:{port}", auth_file=tmp_path / "run/connmgr/auth") as client:
-            while not _stopped_by(client):
+
+            def stopped() -> bool:
                 assert process.poll() is None
-                time.sleep(0.01)
+                return _stopped_by(client)
+
+            eventually(stopped, "the daemon cannot be stopped")
     finally:
         _, stderr = process.communicate(timeout=30)
     assert (process.returncode, b"Traceback" in stderr) == (0, False)

@@ -17,7 +17,7 @@ import pytest
 from connmgr.client import ClientError
 from tests.api.wire import LOCAL, address, bearer, client_of, send
 from tests.daemon import PROGRAM, Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually, eventually_equal
 
 STOP_SECONDS = 25.0
 
@@ -32,13 +32,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 def execute(daemon: Daemon, command: str) -> Any:
     with client_of(daemon) as client:
         return client.post("/shell/exec", connection=LOCAL, command=command)
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def ended(daemon: Daemon) -> None:
@@ -86,11 +79,14 @@ def test_a_command_that_is_about_to_end_is_answered_and_new_requests_are_503(
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     command = f"touch {begun}; until [ -e {gate} ]; do sleep 0.05; done; echo done"
     running = pool.submit(execute, own_daemon, command)
-    wait_for(begun)
+    eventually(begun.exists, "the command does not begin")
     own_daemon.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 4
-    while (answer := send(own_daemon.url, "/daemon/version", {}, headers)).status == 200:
-        assert time.monotonic() < deadline
+    answer = eventually(
+        lambda: send(own_daemon.url, "/daemon/version", {}, headers),
+        "the daemon answers as before",
+        holds=lambda answer: answer.status != 200,
+        seconds=4,
+    )
     assert (answer.status, answer.code) == (503, "stopping")
     assert "Retry-After" in answer.headers
     gate.touch()
@@ -103,7 +99,7 @@ def test_endless_commands_are_cancelled_and_answered(pool: ThreadPoolExecutor, o
     # The second waits for its turn behind the first, which ignores SIGTERM.
     commands = ("trap '' TERM INT HUP; sleep 1000 & wait; sleep 1000", "sleep 1000")
     running = [pool.submit(execute, own_daemon, command) for command in commands]
-    eventually(lambda: own_daemon.client.daemon.status().slots_in_use == 2, "the commands do not run")
+    eventually_equal(lambda: own_daemon.client.daemon.status().slots_in_use, 2, "the commands do not run")
     own_daemon.process.send_signal(signal.SIGTERM)
     ended(own_daemon)
     for future in running:

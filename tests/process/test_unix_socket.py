@@ -15,8 +15,7 @@ import pytest
 
 from connmgr.client import Client, Unreachable
 from connmgr.client.listener import connect_beside
-from connmgr.daemon.authfile import AuthFile
-from connmgr.daemon.unix_socket import SocketFile
+from connmgr.daemon.files import AuthFile, SocketFile
 from connmgr.errors import StartupError
 from connmgr.paths import socket_of
 from tests.conftest import StartDaemon

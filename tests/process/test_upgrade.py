@@ -12,12 +12,12 @@ from connmgr.client import LOCAL_MACHINE, ClientError
 from tests.conftest import StartDaemon
 
 
-def test_scripts_for_the_far_side_are_those_of_the_daemon_s_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_scripts_for_the_remote_host_are_those_of_the_daemon_s_start(start_daemon: StartDaemon, tmp_path: Path) -> None:
     copy = tmp_path / "installed"
     shutil.copytree(Path(connmgr.__file__).parent, copy / "connmgr")
     client = start_daemon(environment={"PYTHONPATH": str(copy)}).client
     client.shell.start(LOCAL_MACHINE)
-    programs = [*copy.glob("connmgr/*/far/*"), *copy.glob("connmgr/*/scripts/*")]
+    programs = [*copy.glob("connmgr/*/scripts/*")]
     assert programs
     for path in programs:
         path.unlink()

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-ROOT = "bfb0b51a-e7a3-4ce4-8878-8d4cb5828d6c"
+from tests.api.wire import LOCAL, ROOT_CATEGORY
+
 TEXT = "größer\n".encode()
 
 
@@ -74,7 +74,7 @@ class Session:
         await self.noun_call("query", "*", "**public client", "*", label="removed")
 
     async def categories(self) -> None:
-        added = await self.call("category_add", "public clients", ROOT)
+        added = await self.call("category_add", "public clients", ROOT_CATEGORY)
         await self.call("category_query", "*/public clients")
         await self.call("category_info", added)
         await self.call("category_remove", added, True, False)

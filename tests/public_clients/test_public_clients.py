@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from connmgr import __version__
+from tests.api.wire import LOCAL
 from tests.daemon import Daemon
 from tests.public_clients import installed
 from tests.public_clients.installed import VERSIONS, Version
@@ -24,7 +25,6 @@ from tests.public_clients.installed import VERSIONS, Version
 pytestmark = pytest.mark.timeout(900)
 
 HERE = Path(__file__).parent
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 KINDS = ("Client", "AsyncClient")
 DESKTOP = ("action",)
 """Methods of the clients that connmgr does not have, because they need a desktop program."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connmgr.client import ClientError
+from tests.api.wire import LOCAL
 from tests.daemon import Daemon
-
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 def _refusal(daemon: Daemon, path: str, **fields: object) -> str:

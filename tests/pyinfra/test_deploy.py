@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.deadlines import eventually
 from tests.fleet import Fleet, running_fleet, tree
 from tests.pyinfra.ways import DAEMON, DEPLOY, PYINFRA, SSH, inventories, sources
-from tests.shell.test_shells import await_true
 
 HOSTS = ("web1", "web2")
 """Two hosts suffice for work in parallel."""
@@ -86,7 +86,7 @@ def test_a_named_token_or_nobody_runs_a_deploy(fleet: Fleet) -> None:
         assert "is empty" in done.stderr, environment
         assert "] here" not in done.stderr
     shown = fleet.run(PYINFRA, "-y", "@connmgr/", "exec", "--", "echo here", code=1).stderr
-    assert "names no connection" in shown
+    assert "needs a name after the slash" in shown
 
 
 def test_a_command_that_takes_too_long_is_killed(fleet: Fleet, tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_a_command_that_takes_too_long_is_killed(fleet: Fleet, tmp_path: Path) -
     shown = fleet.run(PYINFRA, "-y", "@connmgr/web1", "server.shell", command, "_timeout=2", code=1).stderr
     assert "timed out after 2s" in shown
     process = Path("/proc", (tmp_path / "pid").read_text().strip())
-    await_true(lambda: not process.exists(), "what took too long runs on")
+    eventually(lambda: not process.exists(), "what took too long runs on")

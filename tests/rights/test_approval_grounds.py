@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
-from connmgr.client.asked import described
-from tests.api.wire import LOCAL
+from connmgr.client.rights import described
+from tests.api.wire import LOCAL, Answer, add
 from tests.daemon import Daemon
-from tests.rights.wire import Holder, add, create
+from tests.deadlines import eventually_equal
+from tests.rights.wire import Holder, create
 
 SCOPES = ("shell.any", "job", "terminal")
 REMOVE = ["rm", "-v", "victim"]
@@ -52,10 +52,16 @@ def here(daemon: Daemon, request: pytest.FixtureRequest) -> str:
     return id
 
 
+def query(daemon: Daemon, approval: str) -> Any:
+    """Return an approval that is pending or granted."""
+    found = daemon.client.post("/approval/query", states=["pending", "granted"])["approvals"]
+    [one] = [one for one in found if one["approval"] == approval]
+    return one
+
+
 def asked(daemon: Daemon, approval: str) -> Any:
     """Return what the person sees of an approval."""
-    [found] = [one for one in daemon.client.post("/approval/query")["approvals"] if one["approval"] == approval]
-    return found["asked"]
+    return query(daemon, approval)["asked"]
 
 
 def pending(holder: Holder, path: str, /, **body: Any) -> str:
@@ -63,6 +69,11 @@ def pending(holder: Holder, path: str, /, **body: Any) -> str:
     answer = holder.send(path, **body)
     assert (answer.status, answer.code) == (403, "approval_required"), answer.json
     return str(answer.json["approval"])
+
+
+def on(path: str, connection: str) -> dict[str, Any]:
+    """Return the member by which a request to ``path`` names its connection."""
+    return {"connections": [connection]} if path == "/shell/broadcast" else {"connection": connection}
 
 
 def approve(daemon: Daemon, approval: str, decision: str = "grant") -> None:
@@ -94,10 +105,9 @@ def test_an_approved_command_does_not_run_in_another_directory(
 def test_an_approval_ends_with_the_path_and_directory_of_the_shell(
     daemon: Daemon, holder: Holder, here: str, path: str, change: str
 ) -> None:
-    on = {"connections": [here]} if path == "/shell/broadcast" else {"connection": here}
     session = {} if path != "/terminal/open" else {"session": "named"}
     daemon.client.post("/shell/start", connection=here, **session)
-    body: dict[str, Any] = {**on, **session, "argv": ["true"]}
+    body: dict[str, Any] = {**on(path, here), **session, "argv": ["true"]}
     approve(daemon, id := pending(holder, path, **body))
     assert pending_or_ok(holder, path, body) is None
     daemon.client.post("/shell/exec", connection=here, command=change, **session)
@@ -125,7 +135,7 @@ def test_every_variable_of_the_shell_is_part_of_an_approved_text_or_argv(
     assert "a-secret" not in json.dumps(found), "who decides learns the value of a variable of others"
 
 
-def test_the_locale_of_the_shell_is_no_part_of_an_approved_argv(daemon: Daemon, holder: Holder, here: str) -> None:
+def test_an_approved_argv_does_not_depend_on_the_shell_s_locale(daemon: Daemon, holder: Holder, here: str) -> None:
     body: dict[str, Any] = {"connection": here, "argv": ["true"]}
     approve(daemon, pending(holder, "/shell/exec", **body))
     daemon.client.shell.exec(here, "export LC_MESSAGES=C")
@@ -145,22 +155,29 @@ def test_an_absolute_directory_of_the_request_is_the_one_that_counts(
     pending(holder, "/shell/exec", **body)
 
 
+def sent_before_the_shell_moves(
+    daemon: Daemon, holder: Holder, here: str, directory: Path, path: str, body: dict[str, Any]
+) -> Answer:
+    """Send a request that waits behind a command of the shell of ``here``, which then leaves it in ``directory``."""
+    os.mkfifo(directory / "gate")
+    with ThreadPoolExecutor(2) as pool:
+        mover = {"connection": here, "command": f"read line < {directory}/gate; cd {directory}"}
+        first = pool.submit(create(daemon, "shell.any").ok, "/shell/exec", **mover)
+        wait_for(daemon, here, "state", "busy")
+        second = pool.submit(holder.send, path, **body)
+        wait_for(daemon, here, "waiting", 1)
+        (directory / "gate").write_text("go on\n")
+        first.result(30)
+        return second.result(30)
+
+
 def test_a_command_that_waited_behind_another_does_not_run_where_that_one_went(
     daemon: Daemon, holder: Holder, here: str, tmp_path: Path
 ) -> None:
     (tmp_path / "victim").touch()
-    os.mkfifo(tmp_path / "gate")
     body: dict[str, Any] = {"connection": here, "argv": REMOVE}
     approve(daemon, pending(holder, "/shell/exec", **body))
-    with ThreadPoolExecutor(2) as pool:
-        mover = {"connection": here, "command": f"read line < {tmp_path}/gate; cd {tmp_path}"}
-        first = pool.submit(create(daemon, "shell.any").ok, "/shell/exec", **mover)
-        wait_for(daemon, here, "state", "busy")
-        second = pool.submit(holder.send, "/shell/exec", **body)
-        wait_for(daemon, here, "waiting", 1)
-        (tmp_path / "gate").write_text("go on\n")
-        first.result(30)
-        answer = second.result(30)
+    answer = sent_before_the_shell_moves(daemon, holder, here, tmp_path, "/shell/exec", body)
     assert (answer.status, answer.code) == (403, "approval_required")
     assert asked(daemon, answer.json["approval"])["on"][0]["directory"] == str(tmp_path)
     assert (tmp_path / "victim").exists()
@@ -170,19 +187,11 @@ def test_a_broadcast_does_not_run_on_the_connection_whose_shell_has_moved(
     daemon: Daemon, holder: Holder, here: str, tmp_path: Path
 ) -> None:
     (tmp_path / "victim").touch()
-    os.mkfifo(tmp_path / "gate")
     daemon.client.shell.start(LOCAL)
     body: dict[str, Any] = {"connections": [here, LOCAL], "argv": ["rm", "-fv", "victim"]}
     approve(daemon, pending(holder, "/shell/broadcast", **body))
-    with ThreadPoolExecutor(2) as pool:
-        mover = {"connection": here, "command": f"read line < {tmp_path}/gate; cd {tmp_path}"}
-        first = pool.submit(create(daemon, "shell.any").ok, "/shell/exec", **mover)
-        wait_for(daemon, here, "state", "busy")
-        second = pool.submit(holder.send, "/shell/broadcast", **body)
-        wait_for(daemon, here, "waiting", 1)
-        (tmp_path / "gate").write_text("go on\n")
-        first.result(30)
-        lines = {line.get("connection"): line for line in map(json.loads, second.result(30).body.splitlines())}
+    answer = sent_before_the_shell_moves(daemon, holder, here, tmp_path, "/shell/broadcast", body)
+    lines = {line.get("connection"): line for line in map(json.loads, answer.body.splitlines())}
     assert lines[here]["error"]["code"] == "approval_required"
     assert "the directory was" in lines[here]["error"]["message"]
     assert lines[LOCAL]["exitCode"] == 0
@@ -218,12 +227,11 @@ def test_an_approved_command_that_runs_on_as_a_job_is_answered_although_its_shel
 
 def wait_for(daemon: Daemon, connection: str, member: str, value: object) -> None:
     """Wait until the shell of a connection is described so."""
-    pause = threading.Event()
-    for _ in range(600):
-        if daemon.client.post("/shell/list", connection=connection)["shells"][0].get(member) == value:
-            return
-        pause.wait(0.05)
-    raise AssertionError(f"{member} did not become {value}")
+    eventually_equal(
+        lambda: daemon.client.post("/shell/list", connection=connection)["shells"][0].get(member),
+        value,
+        f"the shell's {member} is another",
+    )
 
 
 def test_an_approval_that_was_asked_before_the_shell_started_holds_in_a_new_shell_alone(
@@ -242,14 +250,9 @@ def test_an_approval_that_was_asked_before_the_shell_started_holds_in_a_new_shel
     assert holder.refused("/shell/exec", **body, session="other") == "approval_required"
 
 
-def query(daemon: Daemon, approval: str) -> Any:
-    return next(one for one in daemon.client.post("/approval/query")["approvals"] if one["approval"] == approval)
-
-
 @pytest.mark.parametrize("path", ["/shell/exec", "/job/start", "/shell/broadcast", "/terminal/open"])
 def test_an_approval_ends_with_the_data_of_its_connection(daemon: Daemon, holder: Holder, here: str, path: str) -> None:
-    on = {"connections": [here]} if path == "/shell/broadcast" else {"connection": here}
-    body: dict[str, Any] = {**on, "argv": ["true"]}
+    body: dict[str, Any] = {**on(path, here), "argv": ["true"]}
     approve(daemon, id := pending(holder, path, **body))
     daemon.client.post("/connection/update", connection=here, data={"type": "local", "shell": another_shell()})
     daemon.client.shell.start(here)
@@ -297,7 +300,7 @@ def test_a_variable_that_a_client_sends_is_part_of_its_approval(daemon: Daemon, 
     assert pending(holder, "/shell/exec", **body, sendEnv={"LC_WHAT": "shown"}) == id
 
 
-def test_an_approval_without_a_terminal_is_none_for_one_with_a_terminal(daemon: Daemon, holder: Holder) -> None:
+def test_an_approval_without_a_terminal_does_not_cover_a_terminal(daemon: Daemon, holder: Holder) -> None:
     found = []
     for pty in (False, True):
         code, approval = pipe_refusal(daemon, holder, argv=["tty"], pty=pty)
@@ -322,16 +325,11 @@ def test_approvals_of_files_end_with_the_data_of_the_connection(daemon: Daemon, 
     reader = create(daemon, "fs.write", "shell.any", rules=[{"effect": "ask", "path": f"{tmp_path}/**"}])
     body: dict[str, Any] = {"connection": here, "path": f"{tmp_path}/made"}
     approve(daemon, id := pending(reader, "/fs/mkdir", **body))
-    assert asked_of(daemon, id)["on"][0]["hosts"] == []
+    assert asked(daemon, id)["on"][0]["hosts"] == []
     daemon.client.post("/connection/update", connection=here, data={"type": "local", "shell": another_shell()})
     daemon.client.shell.start(here)
     assert pending(reader, "/fs/mkdir", **body) != id
     assert not (tmp_path / "made").exists()
-
-
-def asked_of(daemon: Daemon, approval: str) -> Any:
-    found = daemon.client.post("/approval/query", states=["pending", "granted"])["approvals"]
-    return next(one["asked"] for one in found if one["approval"] == approval)
 
 
 def test_a_terminal_needs_its_scope_and_a_rule_that_says_so(daemon: Daemon) -> None:

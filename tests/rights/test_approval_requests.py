@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.api.wire import LOCAL, NOBODY, Answer
+from tests.api.wire import LOCAL, NOBODY, Answer, add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import eventually, eventually_equal
 from tests.plugins.strangers import install
-from tests.rights.wire import Holder, add, create
+from tests.rights.wire import Holder, create
 
 ASKS = [{"effect": "ask", "text": "."}]
 SCOPES = ("shell.any", "job")
@@ -59,13 +59,12 @@ def holder(asked: Daemon) -> Holder:
 
 def requested(daemon: Daemon, count: int) -> list[Any]:
     """Wait until the plugin has recorded ``count`` approval requests, and return them."""
-    waited = threading.Event()
-    for _ in range(400):
-        lines = (daemon.home / "requested").read_text().splitlines()
-        if len(lines) >= count:
-            return list(map(json.loads, lines))
-        waited.wait(0.05)
-    raise AssertionError(f"{count} approvals were not asked for")
+    lines = eventually(
+        lambda: (daemon.home / "requested").read_text().splitlines(),
+        f"{count} approvals were not asked for",
+        holds=lambda lines: len(lines) >= count,
+    )
+    return list(map(json.loads, lines))
 
 
 def pending(holder: Holder, command: str, **more: Any) -> str:
@@ -173,8 +172,11 @@ def test_a_request_refused_as_busy_does_not_use_up_its_approval(start_daemon: St
     with ThreadPoolExecutor(1) as pool:
         blocked = {"connection": LOCAL, "command": f"read line < {tmp_path}/gate"}
         running = pool.submit(create(full, *SCOPES).ok, "/shell/exec", **blocked)
-        while full.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"] != "busy":
-            threading.Event().wait(0.05)
+        eventually_equal(
+            lambda: full.client.post("/shell/list", connection=LOCAL)["shells"][0]["state"],
+            "busy",
+            "the command does not run",
+        )
         assert holder.refused("/shell/exec", **body) == "busy"
         (tmp_path / "gate").write_text("go on\n")
         running.result(30)
@@ -318,9 +320,7 @@ def test_the_audit_log_has_the_rule_by_which_a_file_was_read(asked: Daemon, tmp_
     reader = create(asked, "fs.read", rules=[{"effect": "allow", "path": f"{tmp_path}/**", "name": "here"}])
     assert reader.send("/fs/read", connection=LOCAL, path=str(tmp_path / "file")).body == b"content"
     # The entry is written after the whole answer is sent.
-    for _ in range(100):
-        if entries := asked.client.post("/audit/query", token=reader.id)["entries"]:
-            break
-        threading.Event().wait(0.05)
-    [entry] = entries
+    [entry] = eventually(
+        lambda: asked.client.post("/audit/query", token=reader.id)["entries"], "the request is not recorded"
+    )
     assert (entry["action"], entry.get("rule"), entry.get("code")) == ("fs.read", "here", None)

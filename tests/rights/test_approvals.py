@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from connmgr.contract.approval import Verdict
+from connmgr.contract.message import time_to_json
 from connmgr.errors import ApprovalDenied, ApprovalRequired, PolicyDenied, QuotaExceeded, UnknownApproval
-from connmgr.rights.approval import Verdict, written
-from connmgr.rights.approval_waiters import Subscribe
 from connmgr.rights.approvals import MAX_PENDING, Approvals
+from connmgr.suspension import Continuation, Suspended
 from connmgr.vault import Vault
 from connmgr.vault.schema import now
 
@@ -43,19 +44,6 @@ ASKING = Token("asking")
 
 
 @dataclass
-class Request:
-    """The steps of a request that waits in its thread."""
-
-    kept: dict[str, Any] = field(default_factory=dict)
-
-    def wait(self, subscribe: Subscribe, seconds: float) -> None:
-        told = threading.Event()
-        cancel = subscribe(told.set)
-        told.wait(seconds)
-        cancel()
-
-
-@dataclass
 class Desk:
     """The approvals of one daemon; each thread has one current request."""
 
@@ -68,7 +56,13 @@ class Desk:
 
     def ask(self, asked: Mapping[str, Any] = ASKED, token: Token = ASKING, wait: float = 0) -> str:
         """Require an approval in a new request."""
-        self.local.request = Request()
+        self.local.request = request = Continuation(resumes=False)
+        try:
+            return self.approvals.require(token, asked, wait)
+        except Suspended as suspended:
+            request.wait(suspended)
+        # The news, or the end of its time: either way it does not wait again.
+        request.began = float("-inf")
         return self.approvals.require(token, asked, wait)
 
     def pending(self, asked: Mapping[str, Any] = ASKED, token: Token = ASKING) -> str:
@@ -101,7 +95,7 @@ def test_a_repeated_request_has_one_pending_approval_shown_whole(desk: Desk) -> 
     assert told["asked"] == ASKED
     with pytest.raises(ApprovalRequired) as error:
         desk.ask()
-    assert error.value.details == {"approval": id, "expires": written(shown.expires)}
+    assert error.value.details == {"approval": id, "expires": time_to_json(shown.expires)}
 
 
 OTHERS: list[Mapping[str, Any]] = [
@@ -272,7 +266,7 @@ def test_a_plugin_that_fails_changes_nothing(vault: Vault) -> None:
         raise OSError("the pager is away")
 
     desk = Desk(vault)
-    approvals = Approvals(vault.approvals, KEY, Request, fail)
+    approvals = Approvals(vault.approvals, KEY, Continuation, fail)
     with pytest.raises(ApprovalRequired):
         approvals.require(ASKING, ASKED)
     desk.decide(desk.pending(), "once")

@@ -124,7 +124,7 @@ SAME_AS_PROGRAMS = {word.decode() for word in HARMLESS} | {
 
 
 @pytest.mark.parametrize("shell", LISTS)
-def test_what_a_shell_says_it_handles_itself_is_no_program(shell: str) -> None:
+def test_words_that_the_shell_handles_itself_do_not_count_as_programs(shell: str) -> None:
     if program(shell.split()[0]) is None:
         pytest.skip(f"needs {shell.split()[0]}: the program is not installed")
     listed = subprocess.run([*shell.split(), "-c", LISTS[shell]], capture_output=True, text=True, check=True).stdout

@@ -13,11 +13,15 @@ from connmgr.api.app import endpoints
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.stream_endpoint import StreamEndpoint
 from connmgr.client import Client
+from connmgr.mcp.tools import TOOLS as BRIDGE_TOOLS
 from connmgr.rights.scopes import SCOPES
 from tests.api.wire import LOCAL, send
 from tests.cli.program import run
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_equal
+from tests.mcp.agent import refused
+from tests.mcp.agent import run as run_async
+from tests.mcp.bridge import INITIALIZE, HttpBridge
 from tests.rights.test_scopes import tried
 from tests.rights.wire import Holder, create
 from tests.streams.wire import NotUpgradedError, Stream
@@ -69,6 +73,15 @@ TABLE = """
 /shell/stop                  xxx . ...x.xxxxx........ .xx . ......
 /shell/broadcast             xxx . .....x............ ..x . ......
 /shell/pipe                  xxx . .....x............ ..x . ......
+/multiplex/open              xxx . ...x.x....x....... .xx . ......
+/multiplex/close             xxx . ...x.x....x....... .xx . ......
+/multiplex/query             xxx . ...x.x....x....... .xx . ......
+/multiplex/config            xxx . ...x.x....x....... .xx . ......
+/multiplex/keep              xxx . ..............x... ... . ......
+/multiplex/forget            xxx . .................. ... . ......
+/multiplex/forward           xxx . ..........x....... ... . ......
+/multiplex/cancel            xxx . ..........x....... ... . ......
+/multiplex/renew             xxx . .....x............ ..x . ......
 /terminal/open               xxx . .................. ..x . ......
 /terminal/attach/<terminal>  xxx . .......x.......... ..x . ......
 /terminal/ticket             xxx . .......x.......... ..x . ......
@@ -151,6 +164,73 @@ TABLE = """
 """
 """x: allowed; the request may fail for another reason than its credential."""
 
+BRIDGE = """
+                      c
+                     co           a
+                     onc         sp
+                     nna         ep
+                     net         cr t m
+                     ece         rovo e
+                     ctgs        evakat
+                     tioh s     staueur
+                     iore h t f s.llndi
+                     onylee efs hd.t.ic
+                     n..lll rs.t.ed.cts
+                     .ww.el m.wuacear.. cas
+                   b rrrav. irrngrcderr hgh
+                   a eiiraajneineyimaee iee
+                   r attgtnoaatenpditaa lnl
+                   e deeveybldelttenedd dtl
+list_systems       . x................. xx.
+run_command        . .................. .xx
+read_job           . ......x........... .xx
+write_stdin        . .................. .xx
+stop_job           . ......x........... .xx
+list_jobs          . .................. .x.
+read_file          . ........x......... .x.
+write_file         . .........x........ ...
+edit_file          . .................. ...
+list_files         . ........x......... .x.
+find_file          . ........x......... .x.
+get_file_info      . ........x......... .x.
+create_directory   . .........x........ ...
+toggle_state       . .................. ...
+list_commands      x xxxxxxxxxxxxxxxxxx xxx
+run_saved_command  . .................. .xx
+open_terminal      . .................. ...
+read_screen        . .......x.......... ..x
+send_keys          . .................. ..x
+close_terminal     . .......x.......... ..x
+"""
+"""x: the MCP bridge offers the tool, and the daemon refuses none of its requests for their credential.
+
+It serves no other kinds: neither the owner, who needs no bridge, nor what is not a valid token.
+"""
+
+TOOLS: Mapping[str, Mapping[str, object]] = {
+    "list_systems": {},
+    "run_command": {"system": LOCAL, "argv": ["true"]},
+    "read_job": {"job": LOCAL},
+    "write_stdin": {"job": LOCAL, "text": "x"},
+    "stop_job": {"job": LOCAL},
+    "list_jobs": {},
+    "read_file": {"system": LOCAL, "path": "/etc/hostname"},
+    "write_file": {"system": LOCAL, "path": "/nowhere/file", "content": "x"},
+    "edit_file": {"system": LOCAL, "path": "/nowhere/file", "old": "x", "new": "y"},
+    "list_files": {"system": LOCAL, "path": "/"},
+    "find_file": {"system": LOCAL, "pattern": "/etc/host*"},
+    "get_file_info": {"system": LOCAL, "path": "/"},
+    "create_directory": {"system": LOCAL, "path": "/"},
+    "toggle_state": {"system": LOCAL, "state": True},
+    "list_commands": {},
+    "run_saved_command": {"system": LOCAL, "name": "none"},
+    "open_terminal": {"system": LOCAL, "argv": ["true"], "wait": 0},
+    "read_screen": {"terminal": LOCAL},
+    "send_keys": {"terminal": LOCAL, "text": "x"},
+    "close_terminal": {"terminal": LOCAL},
+}
+"""Each tool with arguments that are acceptable, though not all of them name something that exists."""
+
 COMBINED: Mapping[str, tuple[str, ...]] = {
     "agent": ("connection.read", "shell.argv", "job", "fs.read"),
     "shell": ("shell.any", "terminal", "job"),
@@ -160,20 +240,21 @@ STOPS = "/daemon/stop"
 REFUSED = {"not_authenticated", "invalid_token", "token_expired", "token_revoked", "scope_denied"}
 
 
-def read_table() -> tuple[list[str], dict[str, list[bool]]]:
-    """Return the kinds of credentials, and for each path whether each kind is allowed."""
-    lines = TABLE.strip("\n").splitlines()
-    heads = [line for line in lines if not line.startswith("/")]
-    rows = {path: "".join(cells) for path, *cells in (line.split() for line in lines if line.startswith("/"))}
+def read_table(table: str) -> tuple[list[str], dict[str, list[bool]]]:
+    """Return the kinds of credentials, and for each path or tool whether each kind is allowed."""
+    lines = table.strip("\n").splitlines()
+    heads = [line for line in lines if line.startswith(" ")]
+    rows = {name: "".join(cells) for name, *cells in (line.split() for line in lines if not line.startswith(" "))}
     # The heads stand upright, each above its column.
-    first = next(line for line in lines if line.startswith("/"))
+    first = next(line for line in lines if not line.startswith(" "))
     columns = [at for at in range(len(first.split()[0]), len(first)) if first[at] != " "]
     kinds = ["".join(head.ljust(len(first))[at] for head in heads).strip() for at in columns]
     assert all(set(cells) <= {"x", "."} and len(cells) == len(kinds) for cells in rows.values())
-    return kinds, {path: [cell == "x" for cell in cells] for path, cells in rows.items()}
+    return kinds, {name: [cell == "x" for cell in cells] for name, cells in rows.items()}
 
 
-KINDS, ROWS = read_table()
+KINDS, ROWS = read_table(TABLE)
+SERVED, OFFERS = read_table(BRIDGE)
 
 
 @pytest.fixture(scope="module")
@@ -214,9 +295,10 @@ def session(daemon: Daemon, kind: str) -> str:
     else:
         client = Client(daemon.url, auth_file=daemon.auth_file)
     with client:
-        client.post("/vault/status")
+        has_users = client.vault.status().has_users
         if kind == "user":
-            client.post("/vault/user/add", user="ada", passphrase=PASSPHRASE)
+            if not has_users:
+                client.post("/vault/user/add", user="ada", passphrase=PASSPHRASE)
             client.post("/vault/unlock", user="ada", passphrase=PASSPHRASE)
         return str(client.session_token)
 
@@ -229,7 +311,7 @@ def ticket(daemon: Daemon) -> str:
 
 def expired(daemon: Daemon) -> str:
     holder = create(daemon, *SCOPES, expires=1)
-    eventually(lambda: holder.send("/token/info").status == 403, "a token of one second does not expire")
+    eventually_equal(lambda: holder.send("/token/info").status, 403, "a token of one second does not expire")
     return holder.secret
 
 
@@ -278,8 +360,49 @@ def test_a_credential_is_allowed_exactly_what_the_table_says(quiet: Daemon, kind
     assert not wrong
 
 
+@pytest.fixture(scope="module")
+def bridge(quiet: Daemon) -> Iterator[HttpBridge]:
+    """The MCP bridge beside that daemon."""
+    with HttpBridge(quiet) as running:
+        yield running
+
+
+def test_the_bridge_s_table_has_a_line_for_every_tool() -> None:
+    assert [*OFFERS] == [one.name for one in BRIDGE_TOOLS] == [*TOOLS]
+    assert set(SERVED) == {"bare", *SCOPES, "child", *COMBINED}
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_the_bridge_does_for_a_token_exactly_what_its_table_says(bridge: HttpBridge, quiet: Daemon, kind: str) -> None:
+    holder, column = Holder(quiet.url, "", credential(quiet, kind)), SERVED.index(kind)
+    wrong = {}
+
+    async def work() -> None:
+        async with bridge.agent(holder) as client:
+            listed = {one.name for one in (await client.list_tools()).tools}
+            for tool, arguments in TOOLS.items():
+                result = await client.call_tool(tool, dict(arguments))
+                if tool not in listed:
+                    code = "not offered" if "Unknown tool" in str(result.content) else "called though not listed"
+                else:
+                    code = refused(result)["code"] if result.is_error else "ok"
+                allowed = OFFERS[tool][column]
+                if (code not in REFUSED | {"not offered"}) != allowed:
+                    wrong[tool] = code
+
+    run_async(work)
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in SERVED])
+def test_the_bridge_refuses_whoever_shows_no_valid_token(bridge: HttpBridge, quiet: Daemon, kind: str) -> None:
+    shown = credential(quiet, kind)
+    headers = {"Authorization": f"Bearer {shown}"} if shown else {}
+    assert bridge.ask("POST", headers, INITIALIZE).status == 401
+
+
 @pytest.mark.parametrize("kind", [kind for at, kind in enumerate(KINDS) if ROWS[STOPS][at]])
-def test_who_may_stop_the_daemon_stops_it(own_daemon: Daemon, kind: str) -> None:
+def test_credentials_with_the_right_stop_the_daemon(own_daemon: Daemon, kind: str) -> None:
     endpoint = next(one for one in endpoints() if one.path == STOPS)
     assert code_of(Holder(own_daemon.url, "", credential(own_daemon, kind)), endpoint) == "ok"
     assert own_daemon.process.wait(60) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from connmgr.api.app import GROUPS
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
+from tests.api.wire import add, refused
 from tests.daemon import Daemon
 from tests.plugins.strangers import install
 
@@ -71,22 +72,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     running.stop()
 
 
-def refused(client: Client, endpoint: str, /, **fields: Any) -> str:
-    with pytest.raises(ClientError) as error:
-        client.post(endpoint, **fields)
-    return error.value.code
-
-
-def add(client: Client, name: str, **data: Any) -> str:
-    return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])
-
-
 def test_an_action_that_a_plugin_refuses_has_no_effect(guarded: Guarded) -> None:
     guarded.client.shell.start(LOCAL_MACHINE)
     guarded.deny("shell.exec")
     marker = guarded.daemon.home / "marker"
     assert (
-        refused(guarded.client, "/shell/exec", connection=LOCAL_MACHINE, command=f"touch {marker}") == "policy_denied"
+        refused(guarded.client, "/shell/exec", connection=LOCAL_MACHINE, command=f"touch {marker}").code
+        == "policy_denied"
     )
     assert not marker.exists()
     (entry,) = guarded.seen("entry")
@@ -112,8 +104,8 @@ def test_a_terminal_is_authorised_as_its_connection(guarded: Guarded) -> None:
     guarded.deny()
     terminal = guarded.client.terminal.open(LOCAL_MACHINE, command="cat")
     guarded.deny("terminal.input", "terminal.screen", "terminal.attach")
-    assert refused(guarded.client, "/terminal/input", terminal=terminal, data="x") == "policy_denied"
-    assert refused(guarded.client, "/terminal/screen", terminal=terminal) == "policy_denied"
+    assert refused(guarded.client, "/terminal/input", terminal=terminal, data="x").code == "policy_denied"
+    assert refused(guarded.client, "/terminal/screen", terminal=terminal).code == "policy_denied"
     with pytest.raises(ClientError) as denied:
         guarded.client.terminal.attach(terminal)
     assert denied.value.code == "policy_denied"
@@ -127,12 +119,12 @@ def test_subjects_include_every_connection_of_the_chain(guarded: Guarded) -> Non
     host = add(guarded.client, "host", **{**SSH, "host": "inner.example", "gateway": gateway})
     root = add(guarded.client, "root", **SUDO, host=host)
     guarded.deny("fs.write", "connection.add")
-    assert refused(guarded.client, "/fs/write", connection=root, blob=root, path="/etc/motd") == "policy_denied"
+    assert refused(guarded.client, "/fs/write", connection=root, blob=root, path="/etc/motd").code == "policy_denied"
     (asked,) = guarded.seen("asked")
     assert asked[1:] == ["fs.write", sorted([gateway, host, root]), [], ["b'/etc/motd'"], None]
     guarded.deny("connection.add")
     data = {**SUDO, "host": {"storeId": host.upper()}}
-    assert refused(guarded.client, "/connection/add", name="x", data=data, validate=False) == "policy_denied"
+    assert refused(guarded.client, "/connection/add", name="x", data=data, validate=False).code == "policy_denied"
     assert guarded.seen("asked")[0][2] == sorted([gateway, host])
 
 
@@ -148,7 +140,7 @@ def test_a_broadcast_is_authorised_once_as_a_whole(
     subjects = sorted([LOCAL_MACHINE, *inner])
     for selection in ({"connectionFilter": "**/many?"}, {"connections": [*inner, inner[0]]}):
         guarded.deny("shell.broadcast")
-        assert refused(client, "/shell/broadcast", **selection, command=f"touch {marker}") == "policy_denied"
+        assert refused(client, "/shell/broadcast", **selection, command=f"touch {marker}").code == "policy_denied"
         assert [asked[1:3] for asked in guarded.seen("asked")] == [["shell.broadcast", subjects]]
         (entry,) = guarded.seen("entry")
         assert (entry["code"], entry["connections"][:3]) == ("policy_denied", inner)
@@ -160,7 +152,7 @@ def test_a_broadcast_is_authorised_once_as_a_whole(
 
 def test_the_second_vocabulary_is_authorised_too(guarded: Guarded) -> None:
     guarded.deny("connection.info")
-    assert refused(guarded.client, "/store/info", stores=[LOCAL_MACHINE]) == "policy_denied"
+    assert refused(guarded.client, "/store/info", stores=[LOCAL_MACHINE]).code == "policy_denied"
     assert guarded.seen("asked")[0][2] == [LOCAL_MACHINE]
 
 
@@ -168,7 +160,7 @@ def test_any_exception_of_a_plugin_refuses_the_request(guarded: Guarded) -> None
     broken = guarded.daemon.home / "raise"
     broken.touch()
     try:
-        assert refused(guarded.client, "/daemon/version") == "internal"
+        assert refused(guarded.client, "/daemon/version").code == "internal"
     finally:
         broken.unlink()
     assert guarded.client.daemon.version().build
@@ -212,7 +204,7 @@ def test_a_batch_is_authorised_by_entry_and_one_refusal_stores_nothing(guarded: 
     root = client.category.query("*")[0]
     for action in ("connection.apply", "category.add", "connection.add", "connection.update", "connection.remove"):
         guarded.deny(action)
-        assert refused(client, "/connection/apply", **batch) == "policy_denied"
+        assert refused(client, "/connection/apply", **batch).code == "policy_denied"
         assert client.connection.query("batch*") == [gateway]
     assert client.category.query("batch") == []
     assert [asked[1:4] for asked in guarded.seen("asked")] == [

@@ -9,10 +9,10 @@ import pytest
 from connmgr.client import Client, ClientError
 from connmgr.vault import Vault
 from connmgr.vault.names import Elevation
-from tests.api.wire import DEFAULT_CATEGORY, ROOT_CATEGORY
+from tests.api.wire import DEFAULT_CATEGORY, ROOT_CATEGORY, add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.rights.wire import Holder, add, create
+from tests.rights.wire import Holder, create
 
 WRITES = ("connection.read", "connection.write")
 EVIL = {"type": "ssh", "host": "evil.example", "user": "x"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.errors import ConnmgrError
-from tests.api.wire import DEFAULT_CATEGORY, LOCAL
+from tests.api.wire import DEFAULT_CATEGORY, LOCAL, add
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.rights.wire import Holder, add, create
+from tests.deadlines import eventually, eventually_equal
+from tests.rights.wire import Holder, create
 
 pytestmark = pytest.mark.needs("sudo")
 
@@ -54,7 +52,7 @@ def alice(daemon: Daemon) -> Iterator[Client]:
 @pytest.fixture
 def root(alice: Client) -> Iterator[str]:
     """An elevated shell on this machine, whose password is sealed to alice."""
-    made = str(alice.post("/connection/add", name="root", data=DATA, validate=False)["connection"])
+    made = add(alice, "root", **DATA)
     yield made
     alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
     alice.post("/connection/remove", connections=[made])
@@ -71,14 +69,6 @@ def borrower(daemon: Daemon, alice: Client, *scopes: str, lend: Any = True, **me
 
 def runs(holder: Holder, connection: str) -> Any:
     return holder.send("/shell/exec", connection=connection, command="id -un", start=True)
-
-
-def until(condition: Callable[[], object]) -> Any:
-    pause, ends = threading.Event(), time.monotonic() + DEADLINE_SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < ends, "it did not come"
-        pause.wait(0.02)
-    return found
 
 
 def events(daemon: Daemon, token: Holder, event: str) -> list[Any]:
@@ -144,15 +134,19 @@ def test_a_lock_of_the_lender_ends_what_runs_by_the_loan_and_unlocking_does_not_
         slow = pool.submit(
             holder.send, "/shell/exec", connection=root, start=True, command=f"echo > {tmp_path}/at; sleep 600"
         )
-        until((tmp_path / "at").exists)
+        eventually((tmp_path / "at").exists, "the command does not begin")
         alice.post("/vault/lock")
         assert runs(holder, root).code == "secret_locked"
         ended = slow.result(30)
         assert (ended.code, "the lender's user was locked" in str(ended.json)) == ("secret_locked", True)
         with pytest.raises((ClientError, ConnmgrError, OSError)):
             list(pipe)
-    until(lambda: of(daemon.client.post("/terminal/query")["terminals"], terminal)["state"] != "running")
-    [entry] = until(lambda: events(daemon, holder, "loan ended"))
+    eventually(
+        lambda: of(daemon.client.post("/terminal/query")["terminals"], terminal)["state"],
+        "the terminal runs on",
+        holds=lambda state: state != "running",
+    )
+    [entry] = eventually(lambda: events(daemon, holder, "loan ended"), "the end of the loan is not recorded")
     assert (entry["user"], entry["why"], entry["connections"]) == ("alice", "the lender's user was locked", [root])
     alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
     assert runs(holder, root).code == "secret_locked"
@@ -180,7 +174,7 @@ def test_a_loan_ends(daemon: Daemon, alice: Client, root: str, end: str) -> None
         alice.post(
             "/vault/user/passphrase", user="alice", passphrase="another long passphrase", newPassphrase=PASSPHRASE
         )
-    until(lambda: events(daemon, holder, "loan ended"))
+    eventually(lambda: events(daemon, holder, "loan ended"), "the end of the loan is not recorded")
     assert runs(holder, root).code == ("token_revoked" if end == "revocation" else "secret_locked")
 
 
@@ -188,13 +182,13 @@ def test_a_loan_ends_with_its_lender_s_session_and_with_the_daemon(start_daemon:
     daemon = start_daemon("--unlock-ttl", "1")
     daemon.client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
     with unlocked(daemon) as alice:
-        root = alice.post("/connection/add", name="root", data=DATA, validate=False)["connection"]
+        root = add(alice, "root", **DATA)
         holder = borrower(daemon, alice)
         assert runs(holder, root).status == 200
         # Uses by the token do not keep the lender's session in use.
-        until(lambda: runs(holder, root).status != 200)
+        eventually(lambda: runs(holder, root).status, "the loan does not end", holds=lambda status: status != 200)
         assert runs(holder, root).code == "secret_locked"
-        [entry] = until(lambda: events(daemon, holder, "loan ended"))
+        [entry] = eventually(lambda: events(daemon, holder, "loan ended"), "the end of the loan is not recorded")
         assert entry["why"] == "the lender's user was locked"
 
 
@@ -206,7 +200,7 @@ def test_a_token_below_has_at_most_the_loan_of_its_parent(daemon: Daemon, alice:
     assert runs(child, root).status == 200
     alice.post("/token/lend", id=parent.id, end=True)
     assert runs(child, root).code == "secret_locked"
-    [entry] = until(lambda: events(daemon, child, "loan ended"))
+    [entry] = eventually(lambda: events(daemon, child, "loan ended"), "the end of the loan is not recorded")
     assert entry["why"] == "the loan of the token that it was created with had ended"
     with pytest.raises(ClientError) as error:
         alice.post("/token/lend", id=child.id)
@@ -234,7 +228,7 @@ def test_a_loan_is_not_used_for_what_a_token_has_added_changed_or_moved(
         data = {"type": "local", "shell": "/bin/dash"}
         theirs = writer.ok("/connection/add", name="theirs", data=data, category=prod, validate=False)["connection"]
         refused = writer.send("/shell/exec", **{**owned, "connection": theirs})
-        assert (refused.code, "which a token has added or changed" in refused.json["message"]) == (
+        assert (refused.code, "because a token has added or changed" in refused.json["message"]) == (
             "secret_locked",
             True,
         )
@@ -278,7 +272,11 @@ def test_a_broadcast_and_a_job_use_a_loan(daemon: Daemon, alice: Client, root: s
     lines = holder.send("/shell/broadcast", connections=[root, LOCAL], command="id -un").body
     assert lines.count(b'"exitCode":0') == 2
     job = holder.ok("/job/start", connection=root, command="echo by a loan")["job"]
-    until(lambda: "by a loan" in str(holder.send("/job/output", job=job).json))
+    eventually(
+        lambda: holder.send("/job/output", job=job).json,
+        "the job prints nothing",
+        holds=lambda output: "by a loan" in str(output),
+    )
     alice.post("/vault/lock")
     assert holder.refused("/job/output", job=job) == "secret_locked"
     assert b"secret_locked" in holder.send("/shell/broadcast", connections=[root], command="id -un").body
@@ -292,8 +290,12 @@ def test_a_token_that_looks_at_a_terminal_of_the_owner_leaves_it_with_the_loan(
     with Client(daemon.url, session_token=holder.secret) as bearer:
         attached = bearer.terminal.attach(terminal)
         with attached:
-            until(lambda: of(alice.post("/terminal/query")["terminals"], terminal)["clients"] == 1)
+
+            def clients() -> int:
+                return int(of(alice.post("/terminal/query")["terminals"], terminal)["clients"])
+
+            eventually_equal(clients, 1, "the token is not attached")
             alice.post("/token/lend", id=holder.id, end=True)
-            until(lambda: of(alice.post("/terminal/query")["terminals"], terminal)["clients"] == 0)
+            eventually_equal(clients, 0, "the token stays attached")
     assert of(alice.post("/terminal/query")["terminals"], terminal)["state"] == "running"
     alice.post("/terminal/close", terminal=terminal)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
-from tests.api.wire import LOCAL
+from tests.api.wire import LOCAL, add
 from tests.daemon import Daemon
 from tests.rights.wire import create
 
@@ -38,7 +38,7 @@ def alice(daemon: Daemon) -> Iterator[Client]:
 def connection(alice: Client) -> str:
     """An elevated shell on this machine, whose password is sealed to alice."""
     data = {"type": "shellEnvironment", "elevated": True, "host": {"storeId": LOCAL}, "password": "hers"}
-    return str(alice.post("/connection/add", name="root", data=data, validate=False)["connection"])
+    return add(alice, "root", **data)
 
 
 def test_an_approval_is_shown_to_those_who_can_open_its_connection(

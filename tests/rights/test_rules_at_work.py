@@ -216,7 +216,7 @@ def test_variables_and_directories_that_a_rule_names_are_passed(site: Site) -> N
     assert site.executed() == [["other"]]
 
 
-def test_pipes_terminals_scripts_and_foreign_jobs_are_no_way_around(site: Site) -> None:
+def test_rules_hold_for_pipes_terminals_scripts_and_foreign_jobs(site: Site) -> None:
     assert _refused_pipe(site) == "policy_denied"
     assert _refused_pipe(site, pty=True) == "policy_denied"
     assert site.holder.refused("/terminal/open", connection=LOCAL) == "policy_denied"
@@ -310,7 +310,7 @@ def test_a_locale_of_a_bound_token_names_no_file(daemon: Daemon) -> None:
     assert "LC_ALL=C.UTF-8" in printed
 
 
-def test_what_a_bound_token_sends_of_its_environment_is_named_by_a_rule(start_daemon: StartDaemon) -> None:
+def test_a_rule_names_the_variables_that_a_bound_token_may_send(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--send-env", "LC_*,GIT_*,COLOR")
     request = {"connection": LOCAL, "argv": ["/usr/bin/env"], "start": True}
     bound = create(daemon, "shell.argv", rules=[{"effect": "allow", "argv": ["/usr/bin/env"]}])

@@ -55,13 +55,13 @@ def test_arguments_of_secret_parameters_are_kept_out_of_what_is_recorded() -> No
         ({"n": 1}, "saved.arguments.name: Missing"),
         ({"name": "x"}, "saved.arguments.n: Missing"),
         ({"name": "x", "n": 1, "more": "x"}, "saved.arguments.more: The command has no such parameter"),
-        ({"name": "x", "n": 10}, "saved.arguments.n: Not what the parameter takes"),
-        ({"name": "x", "n": "01"}, "saved.arguments.n: Not what the parameter takes"),
+        ({"name": "x", "n": 10}, "saved.arguments.n: The parameter does not accept this value"),
+        ({"name": "x", "n": "01"}, "saved.arguments.n: The parameter does not accept this value"),
         ({"name": "x", "n": 1.0}, "saved.arguments.n: Not a text"),
         ({"name": "x", "n": True}, "saved.arguments.n: Not a text"),
         ({"name": "x", "n": None}, "saved.arguments.n: Not a text"),
         ({"name": ["x"], "n": 1}, "saved.arguments.name: Not a text"),
-        ({"name": "x\n", "n": 1}, "saved.arguments.name: Not what the parameter takes"),
+        ({"name": "x\n", "n": 1}, "saved.arguments.name: The parameter does not accept this value"),
         ({"name": "x\0", "n": 1}, "saved.arguments.name: It holds a NUL"),
         ({"name": "\ud800", "n": 1}, "saved.arguments.name: It holds a NUL character or a lone surrogate"),
         ({"name": "x" * 5000, "n": 1}, "saved.arguments.name: Longer than"),
@@ -245,7 +245,7 @@ def test_arguments_of_a_token_are_as_free_as_the_words_of_a_rule(
 
 def test_a_token_saves_no_command_with_free_words_for_other_programs(running: Daemon) -> None:
     admin = create(running, "vault.admin")
-    assert "rm is not known" in running.client.post("/command/save", name="mine", **RM)["warning"]
+    assert "rm may do more than print" in running.client.post("/command/save", name="mine", **RM)["warning"]
     assert admin.refused("/command/save", name="mine", replace=True, **RM) == "invalid_request"
     assert admin.refused("/command/save", name="mine", replace=True, mayRunOthers=True, **RM) == "scope_denied"
     listed = {**RM, "parameters": {"name": {"in": ["old"]}}}

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from connmgr.api import auth
-from connmgr.api.auth import Tokens
-from connmgr.api.tickets import Tickets
+from connmgr.api.auth import Tickets, Tokens
 from connmgr.client import Client
 from connmgr.errors import TemporaryLimit
 from connmgr.secrets.principals import Access
@@ -122,7 +121,7 @@ def test_temporary_connections_have_shares(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tickets_of_a_token_displace_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connmgr.api.tickets.MAX_TICKETS", 3)
+    monkeypatch.setattr("connmgr.api.auth.MAX_TICKETS", 3)
     tickets, owner = Tickets(), caller(None)
     ticket = tickets.issue("terminal", owner)
     for _ in range(5):

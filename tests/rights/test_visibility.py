@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY
+from tests.api.wire import DEFAULT_CATEGORY, LOCAL, NOBODY, ROOT_CATEGORY, add
 from tests.daemon import Daemon
-from tests.rights.wire import Holder, add, create
+from tests.rights.wire import Holder, create
 
 EVERYTHING = {"categoryFilter": "*", "connectionFilter": "*", "typeFilter": "*"}
 ALL_OF = (

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from connmgr.client import ClientError
-from tests.api.wire import LOCAL, send
+from tests.api.wire import LOCAL, add, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
-from tests.rights.wire import Holder, add, create
+from tests.rights.wire import Holder, create
 
 WRITES = ("connection.read", "connection.write")
 

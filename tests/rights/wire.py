@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from connmgr.client import Client
 from tests.api.wire import Answer, send
 from tests.daemon import Daemon
 
@@ -43,9 +42,3 @@ def create(daemon: Daemon, *scopes: str, **members: Any) -> Holder:
     body: dict[str, Any] = {"name": "test", "expires": 600, "scopes": list(scopes), **members}
     made = daemon.client.post("/token/create", **body)
     return Holder(daemon.url, made["id"], made["token"])
-
-
-def add(client: Client, name: str, /, category: str | None = None, **data: Any) -> str:
-    """Store a connection, and return its uuid."""
-    members = {} if category is None else {"category": category}
-    return str(client.post("/connection/add", name=name, data=data, validate=False, **members)["connection"])

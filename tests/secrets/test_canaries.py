@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL, add
 from tests.conftest import StartDaemon
 from tests.daemon import PROGRAM, Daemon
 from tests.plugins import users
 from tests.plugins.sshd import Sshd, keygen, privilege_separation
 from tests.plugins.users import User
 from tests.secrets.canaries import Canaries
-
-LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 class Teller:
@@ -98,7 +97,7 @@ def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path, closed_po
         client.post("/secret/encrypt", value=new(), principals=["mallory"])
         client.post("/secret/encrypt", value=new(), unknown=new())
         with_password = {**closed, "password": new()}
-        uuid = client.post("/connection/add", name="c", data=with_password, validate=False)["connection"]
+        uuid = add(client, "c", **with_password)
         again = client.post("/connection/add", name="d", data=with_password, validate=False)
         assert again == {"connection": uuid, "added": False}
         client.post("/connection/add", name="e", data={**closed, "password": new()}, validate=True)
@@ -108,8 +107,8 @@ def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path, closed_po
         client.post("/connection/update", connection=uuid, data=with_key)
         client.post("/connection/info", connections=[uuid])
         client.post("/shell/start", connection=uuid)
-        client.post("/shell/start", connection=LOCAL_MACHINE)
-        ran = client.post("/shell/exec", connection=LOCAL_MACHINE, command="cat | wc -c", stdin=new())
+        client.post("/shell/start", connection=LOCAL)
+        ran = client.post("/shell/exec", connection=LOCAL, command="cat | wc -c", stdin=new())
         client.post("/connection/remove", connections=[uuid])
     assert ran["exitCode"] == 0
     assert len(canaries.given) >= 20
@@ -161,7 +160,7 @@ def _log_in(daemon: Daemon, canaries: Canaries, people: list[User], sshd: Sshd, 
         client.post("/connection/add", name="locked key", data={**remote, "identity": identity}, validate=True)
         elevated = {"type": "shellEnvironment", "host": host, "elevated": True, "method": "su", "user": second.name}
         data = {**elevated, "password": second.password}
-        as_second = client.post("/connection/add", name="elevated", data=data, validate=False)["connection"]
+        as_second = add(client, "elevated", **data)
         client.post("/connection/add", name="wrong too", data={**elevated, "password": canaries.new()}, validate=True)
         client.post("/shell/start", connection=as_second)
         ran = client.post("/shell/exec", connection=as_second, command="id -un; env; tr '\\0' ' ' < /proc/$$/cmdline")

@@ -15,12 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from connmgr.client import Client, ClientError
 from connmgr.paths import socket_of
-from tests.api.wire import Answer, address, send, token_of
+from tests.api.wire import Answer, add, address, client_of, refused, send, token_of
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.fs.far_sides import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.rights.wire import Holder, create
 
 PASSPHRASE = "alice's long passphrase"
@@ -30,7 +28,7 @@ PASSPHRASE = "alice's long passphrase"
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with the users alice and bob."""
     daemon = Daemon(tmp_path_factory.mktemp("locked"))
-    with session(daemon) as client:
+    with client_of(daemon) as client:
         client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
         client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
         client.post("/vault/user/add", user="bob", passphrase="bob's long passphrase")
@@ -38,24 +36,14 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     daemon.stop()
 
 
-def session(daemon: Daemon) -> Client:
-    return Client(daemon.url, auth_file=daemon.auth_file)
-
-
-def refusal(client: Client, path: str, **fields: Any) -> ClientError:
-    with pytest.raises(ClientError) as refused:
-        client.post(path, **fields)
-    return refused.value
-
-
 @pytest.mark.parametrize("value", ["hunter2", "", "ünï©ødé \U0001f511", "line\nline\r\n", "nul \0 nul", "x" * 100_000])
-def test_what_is_encrypted_is_decrypted(daemon: Daemon, value: str) -> None:
+def test_encryption_is_reversed_by_decryption(daemon: Daemon, value: str) -> None:
     encrypted = daemon.client.post("/secret/encrypt", value=value)["encrypted"]
     assert set(encrypted) == {"encryptedToken", "secret"}
     assert set(encrypted["encryptedToken"]) == {"token"}
     assert set(encrypted["secret"]) == {"encryptedValue", "type"}
     assert encrypted["secret"]["type"] == "locked"
-    with session(daemon) as other:
+    with client_of(daemon) as other:
         assert other.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": value}
 
 
@@ -66,7 +54,7 @@ def test_a_changed_secret_is_an_integrity_error(daemon: Daemon) -> None:
         for at in (0, len(text) // 2, len(text) - 5):
             changed = text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :]
             forged = {**encrypted, part: {**encrypted[part], name: changed}}
-            error = refusal(daemon.client, "/secret/decrypt", encrypted=forged)
+            error = refused(daemon.client, "/secret/decrypt", encrypted=forged)
             assert (error.status, error.code) == (500, "integrity")
 
 
@@ -83,7 +71,7 @@ def test_a_changed_secret_is_an_integrity_error(daemon: Daemon) -> None:
     ],
 )
 def test_another_shape_is_an_invalid_request(daemon: Daemon, encrypted: Any) -> None:
-    error = refusal(daemon.client, "/secret/decrypt", encrypted=encrypted)
+    error = refused(daemon.client, "/secret/decrypt", encrypted=encrypted)
     assert (error.status, error.code) == (400, "invalid_request")
     assert "encrypted" in error.message
 
@@ -100,7 +88,7 @@ def test_another_shape_is_an_invalid_request(daemon: Daemon, encrypted: Any) -> 
     ],
 )
 def test_a_bad_field_is_named_and_no_value_is_repeated(daemon: Daemon, fields: dict[str, Any], place: str) -> None:
-    error = refusal(daemon.client, "/secret/encrypt", **fields)
+    error = refused(daemon.client, "/secret/encrypt", **fields)
     assert (error.status, error.code) == (400, "invalid_request")
     assert place in error.message
 
@@ -110,8 +98,8 @@ def test_a_vault_without_users_says_so(daemon: Daemon) -> None:
     assert status == {"hasUsers": False, "user": None, "principals": ["vault"], "users": []}
 
 
-def test_what_is_sealed_to_a_user_needs_that_user(locked: Daemon) -> None:
-    with session(locked) as alice, session(locked) as stranger:
+def test_a_secret_sealed_for_a_user_needs_that_user(locked: Daemon) -> None:
+    with client_of(locked) as alice, client_of(locked) as stranger:
         alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
         assert alice.post("/vault/status") == {
             "hasUsers": True,
@@ -121,26 +109,26 @@ def test_what_is_sealed_to_a_user_needs_that_user(locked: Daemon) -> None:
         }
         assert stranger.post("/vault/status") == {"hasUsers": True, "user": None, "principals": [], "users": []}
         encrypted = alice.post("/secret/encrypt", value="hunter2")["encrypted"]
-        error = refusal(stranger, "/secret/decrypt", encrypted=encrypted)
+        error = refused(stranger, "/secret/decrypt", encrypted=encrypted)
         assert (error.status, error.code, error.details) == (400, "secret_locked", {"principals": ["alice"]})
         assert alice.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": "hunter2"}
         assert alice.post("/vault/lock") == {}
-        assert refusal(alice, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
+        assert refused(alice, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
 
 
 def test_a_stranger_may_not_manage_users(locked: Daemon) -> None:
-    with session(locked) as stranger:
+    with client_of(locked) as stranger:
         for path, fields in (
             ("/vault/user/add", {"user": "carol", "passphrase": "a long passphrase"}),
             ("/vault/user/remove", {"user": "bob"}),
         ):
-            assert refusal(stranger, path, **fields).code == "vault_locked"
-        assert refusal(stranger, "/secret/encrypt", value="v", principals=["mallory"]).code == "unknown_principal"
+            assert refused(stranger, path, **fields).code == "vault_locked"
+        assert refused(stranger, "/secret/encrypt", value="v", principals=["mallory"]).code == "unknown_principal"
 
 
 def test_guessing_is_slowed_down_with_a_time_to_come_back(own_daemon: Daemon) -> None:
-    with session(own_daemon) as client:
-        answers = [refusal(client, "/vault/unlock", user="alice", passphrase="a guess") for _ in range(5)]
+    with client_of(own_daemon) as client:
+        answers = [refused(client, "/vault/unlock", user="alice", passphrase="a guess") for _ in range(5)]
     assert [answer.code for answer in answers[:4]] == ["unlock_failed"] * 4
     assert (answers[4].status, answers[4].code) == (503, "unlock_throttled")
 
@@ -155,10 +143,14 @@ def test_wrong_passphrases_of_tokens_keep_nobody_from_unlocking(locked: Daemon) 
             wrong = {"user": "alice", "passphrase": "a guess", "newPassphrase": "a new passphrase"}
             guesses.append(token.refused("/vault/user/passphrase", **wrong))
 
-    with ThreadPoolExecutor(6) as guessing, session(locked) as client:
+    with ThreadPoolExecutor(6) as guessing, client_of(locked) as client:
         running = [guessing.submit(guess, token) for token in tokens * 2]
         try:
-            eventually(lambda: guesses.count("unlock_throttled") > 10, "wrong passphrases are not slowed down")
+            eventually(
+                lambda: guesses.count("unlock_throttled"),
+                "wrong passphrases are not slowed down",
+                holds=lambda seen: seen > 10,
+            )
             for _ in range(5):
                 client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
                 client.post("/vault/lock")
@@ -208,27 +200,27 @@ def test_wrong_passphrases_of_the_owner_s_other_sessions_keep_nobody_from_unlock
 
 def test_a_stored_connection_is_opened_by_its_principals_alone(locked: Daemon) -> None:
     data = {"type": "ssh", "host": "127.0.0.1", "port": 9, "user": "u", "password": "hunter2"}
-    with session(locked) as alice, session(locked) as stranger:
+    with client_of(locked) as alice, client_of(locked) as stranger:
         alice.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
-        added = alice.post("/connection/add", name="alice's", data=data, validate=False)["connection"]
-        assert alice.post("/connection/add", name="again", data=data, validate=False)["connection"] == added
+        added = add(alice, "alice's", **data)
+        assert add(alice, "again", **data) == added
         info = stranger.post("/connection/info", connections=[added])["infos"][0]
         assert set(info["rawData"]["password"]) == {"encryptedToken", "secret"}
-        error = refusal(stranger, "/shell/start", connection=added)
+        error = refused(stranger, "/shell/start", connection=added)
         assert (error.code, error.details.get("principals")) == ("secret_locked", ["alice"])
-        assert refusal(alice, "/shell/start", connection=added).code == "host_refused"
+        assert refused(alice, "/shell/start", connection=added).code == "host_refused"
         alice.post("/connection/remove", connections=[added])
 
 
 def test_users_and_secrets_survive_a_restart(tmp_path: Path) -> None:
     first = Daemon(tmp_path)
-    with session(first) as client:
+    with client_of(first) as client:
         client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
         encrypted = client.post("/secret/encrypt", value="hunter2", principals=["alice"])["encrypted"]
     first.kill()
     second = Daemon(tmp_path)
-    with session(second) as client:
-        assert refusal(client, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
+    with client_of(second) as client:
+        assert refused(client, "/secret/decrypt", encrypted=encrypted).code == "secret_locked"
         client.post("/vault/unlock", user="alice", passphrase=PASSPHRASE)
         assert client.post("/secret/decrypt", encrypted=encrypted) == {"decrypted": "hunter2"}
         assert client.post("/vault/user/remove", user="alice")["connections"] == []

@@ -62,7 +62,7 @@ def test_downgraded_and_absurd_parameters_are_refused(cost: Cost, salt: bytes) -
         check_cost(cost, salt)
 
 
-def test_they_are_refused_before_any_memory_is_taken() -> None:
+def test_excessive_costs_are_refused_before_memory_is_allocated() -> None:
     """Run in a process with less memory than an honest derivation needs."""
     script = """
 import resource
@@ -85,7 +85,7 @@ print("grown", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("honest: Checking a passphrase takes 256 MiB"), result
+    assert lines[0].startswith("honest: Checking a passphrase needs 256 MiB"), result
     assert lines[1:4] == ["refused"] * 3, result
     assert int(lines[4].split()[1]) < 1024, f"{lines[4]} KiB"
 

@@ -116,7 +116,7 @@ def test_every_other_spelling_of_the_same_bytes_is_refused(encrypted: dict[str, 
 
 @pytest.mark.parametrize("text", ["", "AA==", None, 7, [], {}, b"AAAA", True])
 @pytest.mark.parametrize("part", ["token", "box"])
-def test_what_is_no_base64_at_all_is_refused(encrypted: dict[str, Any], part: str, text: Any) -> None:
+def test_malformed_base64_is_refused(encrypted: dict[str, Any], part: str, text: Any) -> None:
     with pytest.raises(IntegrityError):
         verify(with_text(encrypted, part, text), SEALING_KEY)
 

@@ -6,19 +6,7 @@ import pytest
 
 from connmgr.errors import UnlockThrottled
 from connmgr.secrets.passphrases import Delays, Guesser, Throttle
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
+from tests.clock import Clock
 
 ONE, OTHER = Guesser("one"), Guesser("other")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from connmgr.client import Client, ClientError
+from connmgr.client import Client
+from tests.api.wire import add, refused
 from tests.daemon import Daemon
 
 PASSPHRASES = {"alice": "alice's long passphrase", "bob": "bob's long passphrase"}
@@ -22,7 +22,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with session(daemon) as client:
         carrier, elevated = chain(client)[1:]
         client.post("/connection/update", connection=carrier, data=HOST | ELSEWHERE, validate=False)
-        assert refusal(client, "/shell/start", connection=elevated).code == "host_refused", (
+        assert refused(client, "/shell/start", connection=elevated).code == "host_refused", (
             "a vault without users asks for something before what a secret's way leads through may be changed"
         )
         client.post("/vault/user/add", user="alice", passphrase=PASSPHRASES["alice"])
@@ -46,22 +46,12 @@ def session(daemon: Daemon, user: str | None = None) -> Client:
     return client
 
 
-def refusal(client: Client, path: str, **fields: Any) -> ClientError:
-    with pytest.raises(ClientError) as refused:
-        client.post(path, **fields)
-    return refused.value
-
-
 def chain(client: Client, user: str = "u") -> tuple[str, str, str]:
     """Add a gateway, a connection through it, and an elevated one in that with a password of the client's user."""
-
-    def add(name: str, data: dict[str, Any]) -> str:
-        return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])
-
-    gateway = add("gateway", {**HOST, "user": user})
-    carrier = add("carrier", {**HOST, "user": user, "gateway": gateway})
+    gateway = add(client, "gateway", **{**HOST, "user": user})
+    carrier = add(client, "carrier", **{**HOST, "user": user, "gateway": gateway})
     elevated = {"type": "shellEnvironment", "host": carrier, "elevated": True, "password": "hunter2"}
-    return gateway, carrier, add("elevated", elevated)
+    return gateway, carrier, add(client, "elevated", **elevated)
 
 
 @pytest.mark.parametrize(("changed", "user"), [("gateway", None), ("carrier", "bob")])
@@ -72,36 +62,34 @@ def test_a_way_is_changed_by_those_who_may_open_what_goes_over_it(
         gateway, carrier, elevated = chain(alice, "alice")
         id = {"gateway": gateway, "carrier": carrier}[changed]
         before = alice.post("/connection/info", connections=[id])["infos"][0]["rawData"]
-        error = refusal(other, "/connection/update", connection=id, data=before | ELSEWHERE, validate=False)
+        error = refused(other, "/connection/update", connection=id, data=before | ELSEWHERE, validate=False)
         assert (error.status, error.code, error.details) == (400, "secret_locked", {"principals": ["alice"]}), (
             "the password of an elevated connection can be led to another host"
         )
         assert alice.post("/connection/info", connections=[id])["infos"][0]["rawData"] == before
         other.post("/connection/update", connection=id, name="another name", data=before, validate=False)
         alice.post("/connection/update", connection=id, data=before | ELSEWHERE, validate=False)
-        assert refusal(alice, "/shell/start", connection=elevated).code == "host_refused"
+        assert refused(alice, "/shell/start", connection=elevated).code == "host_refused"
         other.post("/connection/remove", connections=[gateway])
-        assert refusal(alice, "/shell/start", connection=elevated).code == "unknown_connection"
+        assert refused(alice, "/shell/start", connection=elevated).code == "unknown_connection"
 
 
 def test_a_secret_cannot_be_taken_along_to_another_carrier(daemon: Daemon, alice: Client) -> None:
     with session(daemon) as stranger:
         *_, elevated = chain(alice, "again")
-        own = stranger.post("/connection/add", name="own", data=HOST | {"user": "own"}, validate=False)["connection"]
+        own = add(stranger, "own", **(HOST | {"user": "own"}))
         stolen = alice.post("/connection/info", connections=[elevated])["infos"][0]["rawData"] | {"host": own}
         for path, fields in (("/connection/update", {"connection": elevated}), ("/connection/add", {"name": "stolen"})):
-            assert refusal(stranger, path, data=stolen, validate=False, **fields).code == "secret_locked"
+            assert refused(stranger, path, data=stolen, validate=False, **fields).code == "secret_locked"
 
 
-def test_what_runs_with_the_rights_of_a_locked_secret_is_changed_by_those_who_may_open_it(
-    daemon: Daemon, alice: Client
-) -> None:
+def test_changing_a_connection_over_a_locked_secret_needs_that_secret(daemon: Daemon, alice: Client) -> None:
     with session(daemon) as stranger:
         *_, elevated = chain(alice, "rights")
         inner = {"type": "shellEnvironment", "host": elevated, "commands": ["true"]}
-        id = alice.post("/connection/add", name="inner", data=inner, validate=False)["connection"]
+        id = add(alice, "inner", **inner)
         hostile = inner | {"commands": ["id >/tmp/whose"]}
-        error = refusal(stranger, "/connection/update", connection=id, data=hostile, validate=False)
+        error = refused(stranger, "/connection/update", connection=id, data=hostile, validate=False)
         assert (error.code, error.details) == ("secret_locked", {"principals": ["alice"]}), (
             "a session that may not start a connection chooses what it runs with its users' rights"
         )

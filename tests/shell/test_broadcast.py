@@ -7,8 +7,7 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from connmgr.client import LOCAL_MACHINE, ClientError, Outcome, RawResult, Resul
 from tests.api.wire import NOBODY, address, client_of, token_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal, settled
+from tests.processes import await_ends
 
 HOSTS = 20
 
@@ -56,20 +56,6 @@ def code_of(outcome: Outcome) -> str:
     return outcome.result.code
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
@@ -93,7 +79,7 @@ def test_shells_are_started_and_each_runs_the_command_once(hosts: Hosts) -> None
         }
 
 
-def test_trouble_on_some_connections_delays_none_of_the_others(hosts: Hosts, closed_port: int) -> None:
+def test_failures_on_some_connections_do_not_delay_the_others(hosts: Hosts, closed_port: int) -> None:
     client = hosts.client
     hosts.run("true")
     hangs = hosts.ids[0]
@@ -129,11 +115,11 @@ def test_a_client_that_leaves_ends_all_that_runs_and_what_waits_is_not_begun(hos
     log = tmp_path / "pids"
     body = {"connections": hosts.ids, "command": f"sh -c 'echo $$ >>{log}; exec sleep 1000'", "parallel": 8}
     leaving = _sent(hosts.daemon, "/shell/broadcast", body)
-    until(lambda: len(lines_of(log)) == 8, f"8 commands begin: {lines_of(log)}")
+    eventually_equal(lambda: len(lines_of(log)), 8, "not all commands begin")
     pids = [int(line) for line in lines_of(log)]
     leaving.close()
-    until(lambda: not any(map(runs, pids)), "all commands are killed")
-    until(lambda: not hosts.client.daemon.status().slots_in_use, "the request's slot is free")
+    await_ends(*pids)
+    eventually_equal(lambda: hosts.client.daemon.status().slots_in_use, 0, "the request's slot is not freed")
     assert len(lines_of(log)) == 8
     assert all(one.result == Result(0, "", "", truncated=False) for one in hosts.run("true"))
 
@@ -160,8 +146,8 @@ def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts,
     size = 4 << 20
     body = {"connections": hosts.ids, "command": f"echo >>{log}; head -c {size} /dev/zero | tr '\\0' x", "parallel": 2}
     with _sent(hosts.daemon, "/shell/broadcast", body, receive_buffer=64 << 10) as reader:
-        until(lambda: len(lines_of(log)) >= 2, "the first commands begin")
-        begun = _settled(log)
+        eventually(lambda: len(lines_of(log)), "the first commands do not begin", holds=lambda seen: seen >= 2)
+        begun = settled(lambda: len(lines_of(log)), 1, "more and more commands begin")
         # Results that fit into the sockets, and two that wait to be sent.
         assert 2 <= begun <= 6
         received = b""
@@ -171,16 +157,6 @@ def test_a_reader_that_waits_keeps_further_commands_from_beginning(hosts: Hosts,
             received = received[-200:] + piece
     assert f'"succeeded":{HOSTS},"failed":0,"errors":0' in received.decode()
     assert len(lines_of(log)) == HOSTS
-
-
-def _settled(log: Path) -> int:
-    """Wait until ``log`` has not grown for a second, and return its number of lines."""
-    since, seen = time.monotonic(), -1
-    while time.monotonic() - since < 1:
-        if len(lines_of(log)) != seen:
-            since, seen = time.monotonic(), len(lines_of(log))
-        time.sleep(0.02)
-    return seen
 
 
 @pytest.mark.parametrize("start", [True, False])
@@ -226,7 +202,7 @@ def test_a_busy_shell_runs_it_afterwards(hosts: Hosts, tmp_path: Path) -> None:
     before = _sent(
         hosts.daemon, "/shell/exec", {"connection": hosts.ids[0], "command": f"touch {begun}; cat {go}; cd /usr"}
     )
-    until(begun.exists, "the command before it begins")
+    eventually(begun.exists, "the command before it does not begin")
     with hosts.client.shell.broadcast("pwd", hosts.ids[:5]) as running:
         outcomes = iter(running)
         first = [next(outcomes).connection for _ in range(4)]
@@ -286,7 +262,7 @@ def test_filters_select_and_nothing_selected_is_an_answer(hosts: Hosts) -> None:
         ({"connectionFilter": "{"}, "connectionFilter"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(hosts: Hosts, fields: dict[str, Any], said: str) -> None:
+def test_malformed_broadcasts_are_refused(hosts: Hosts, fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ClientError) as refused:
         hosts.client.post("/shell/broadcast", command="true", **fields)
     assert (refused.value.status, refused.value.code) == (400, "invalid_request")
@@ -313,7 +289,7 @@ def test_the_audit_log_says_where_it_ran_and_how_it_went(hosts: Hosts) -> None:
         return json.loads(log.read_text().splitlines()[-1])
 
     # The request is recorded at the end of its answer.
-    until(lambda: last().get("connections") == [*hosts.ids[:3], NOBODY], "it is not recorded")
+    eventually_equal(lambda: last().get("connections"), [*hosts.ids[:3], NOBODY], "it is not recorded")
     entry = last()
     assert entry["path"] == "/shell/broadcast"
     assert (entry["succeeded"], entry["failed"], entry["errors"]) == (1, 2, 1)
@@ -325,7 +301,7 @@ def test_a_daemon_that_stops_ends_it_with_an_answer_for_each(start_daemon: Start
     log = tmp_path / "begun"
     body = {"connections": hosts.ids, "command": f"echo >>{log}; sleep 1000", "parallel": 4}
     with _sent(hosts.daemon, "/shell/broadcast", body) as connection:
-        until(lambda: len(lines_of(log)) == 4, "the first commands begin")
+        eventually_equal(lambda: len(lines_of(log)), 4, "the first commands do not begin")
         hosts.daemon.process.send_signal(signal.SIGTERM)
         hosts.daemon.process.wait(DEADLINE_SECONDS)
         received = connection.makefile("rb").read().decode()

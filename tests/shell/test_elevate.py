@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from connmgr.client import ClientError
-from tests.api.wire import ROOT_CATEGORY
+from tests.api.wire import ROOT_CATEGORY, add
 from tests.daemon import Daemon
 from tests.plugins.machine import Inhabitant, Machine
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
 from tests.plugins.places import Places, ssh_fields
-from tests.rights.wire import add, create
+from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("machine", "sshd", "sudo")
 
@@ -186,7 +186,7 @@ class TestRights:
         assert holder.refused("/shell/broadcast", connections=[web], command="id", elevate=ROOT) == "scope_denied"
         assert [one["connection"] for one in holder.ok("/shell/list")["shells"]] == [web]
 
-    def test_with_the_scope_it_needs_sight_of_the_elevated_one(self, clean_daemon: Daemon, web: str) -> None:
+    def test_elevation_needs_visibility_of_the_elevated_connection(self, clean_daemon: Daemon, web: str) -> None:
         near = create(clean_daemon, "shell.any", "elevate", connections=["web"])
         body = {"connection": web, "command": "id -un", "start": True, "elevate": ROOT}
         assert near.refused("/shell/exec", **body) == "unknown_connection"
@@ -221,7 +221,7 @@ class TestRights:
         other = create(clean_daemon, "shell.any", "elevate")
         assert other.refused("/shell/exec", **body, elevate=ROOT) == "auth_failed"
 
-    def test_who_reads_the_trail_or_decides_knows_of_others_elevation(self, clean_daemon: Daemon, web: str) -> None:
+    def test_auditors_and_approvers_see_elevation(self, clean_daemon: Daemon, web: str) -> None:
         run(clean_daemon, web, "true", elevate=ROOT)
         for filters, count in ((["*"], 1), (["web/root"], 1), (["web"], 0)):
             reader = create(clean_daemon, "audit.read", "approval.decide", connections=filters)
@@ -239,7 +239,7 @@ class TestRights:
         assert asking.refused("/shell/exec", **{**body, "elevate": {"user": "daemon"}}) == "policy_denied"
         assert asking.ok("/shell/exec", **body)["stdout"] == "root"
 
-    def test_who_may_not_open_secrets_leads_no_password_elsewhere(self, clean_daemon: Daemon, web: str) -> None:
+    def test_leading_a_password_elsewhere_needs_the_right_to_open_secrets(self, clean_daemon: Daemon, web: str) -> None:
         [prod] = clean_daemon.client.category.query("prod")
         clean_daemon.client.post("/secret/sudo", category=prod, password="of prod")
         data = {"type": "ssh", "host": "evil.example", "user": "x"}

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.shell.test_shells import LOCAL, await_true, gone
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
+from tests.processes import await_ends, runs
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -33,18 +34,18 @@ def test_a_command_of_its_own_shell_finds_nothing_and_leaves_nothing(client: Cli
     found = client.shell.exec(LOCAL, 'pwd; echo "<$ODD>"; cd /etc; export ODD=2; echo $$', fresh=True)
     directory, variable, pid = found.stdout.splitlines()
     assert (directory, variable) == (str(clean_daemon.home), "<>")
-    assert gone(int(pid)), "its shell still runs"
+    assert not runs(int(pid)), "its shell still runs"
     assert shells(client) == before == [(None, "/usr")]
     assert client.shell.exec(LOCAL, 'pwd; echo "$ODD"').stdout == "/usr\n1"
 
 
-def test_so_does_one_whose_output_comes_as_it_is_printed(client: Client) -> None:
+def test_a_fresh_shell_with_streamed_output_leaves_nothing_either(client: Client) -> None:
     with client.shell.stream(LOCAL, "cd /etc; pwd", fresh=True) as stream:
         assert b"".join(piece.stdout for piece in stream) == b"/etc\n"
     assert shells(client) == [(None, "/usr")]
 
 
-def test_one_that_fails_leaves_nothing_either(client: Client) -> None:
+def test_a_fresh_shell_whose_command_fails_leaves_nothing_either(client: Client) -> None:
     for command, code in (("kill -9 $$; sleep 100", "shell_lost"), ("sleep 100", "command_timeout")):
         with pytest.raises(ClientError) as caught:
             client.shell.exec(LOCAL, command, fresh=True, timeout=1)
@@ -52,7 +53,7 @@ def test_one_that_fails_leaves_nothing_either(client: Client) -> None:
         assert shells(client) == [(None, "/usr")]
 
 
-def test_one_whose_client_leaves_is_killed_with_its_shell(client: Client, tmp_path: Path) -> None:
+def test_a_fresh_shell_whose_client_leaves_is_killed_with_its_command(client: Client, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     other = client.clone()
 
@@ -62,12 +63,12 @@ def test_one_whose_client_leaves_is_killed_with_its_shell(client: Client, tmp_pa
 
     worker = threading.Thread(target=run)
     worker.start()
-    await_true(mark.exists, "the command has not begun")
+    eventually(mark.exists, "the command has not begun")
     assert len(shells(client)) == 2
     other._session._connection.sock.shutdown(2)  # type: ignore[union-attr]
     worker.join(DEADLINE_SECONDS)
-    await_true(lambda: shells(client) == [(None, "/usr")], "a shell of its own outlives its client")
-    await_true(lambda: gone(int(mark.read_text())), "the command outlives its client")
+    eventually_equal(lambda: shells(client), [(None, "/usr")], "a shell of its own outlives its client")
+    await_ends(int(mark.read_text()))
 
 
 def test_each_of_many_has_a_shell_of_its_own(client: Client) -> None:
@@ -80,7 +81,7 @@ def test_each_of_many_has_a_shell_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize("other", [{"session": "build"}, {"detachAfter": 1}])
-def test_it_goes_with_no_other_shell(client: Client, other: dict[str, Any]) -> None:
+def test_fresh_excludes_a_named_shell_and_detaching(client: Client, other: dict[str, Any]) -> None:
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", connection=LOCAL, command="true", fresh=True, **other)
     assert caught.value.code == "invalid_request"

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from tests.api.wire import address
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal, settled
 
 MEBIBYTE = 1 << 20
 BYTES = "application/octet-stream"
@@ -79,11 +78,10 @@ def fed(daemon: Daemon) -> Iterator[Any]:
         one.close()
 
 
-def eventually_gone(marker: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while any(marker in " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])):
-        assert time.monotonic() < deadline, f"{marker} still runs"
-        time.sleep(0.02)
+def commands_with(marker: str) -> list[str]:
+    """Return the command lines of this machine's processes that contain ``marker``."""
+    lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if marker in line]
 
 
 def test_input_and_output_alternate_and_the_end_of_the_body_is_the_end_of_the_input(fed: Any) -> None:
@@ -115,7 +113,7 @@ def test_a_body_that_breaks_off_kills_the_command(fed: Any, tmp_path: Path) -> N
     request.line()
     request.chunk(b"a part")
     request.close()
-    eventually_gone(marker)
+    eventually_equal(lambda: commands_with(marker), [], "the command still runs")
     assert not Path(marker).exists(), "a part was taken for the whole"
 
 
@@ -143,12 +141,10 @@ def test_a_killed_client_whose_input_is_not_read_kills_the_command(daemon: Daemo
     )
     words = [daemon.url, str(daemon.auth_file), LOCAL_MACHINE, f"sleep {seconds}", str(sent)]
     with subprocess.Popen([sys.executable, "-c", text, *words]) as client:
-        deadline, before = time.monotonic() + DEADLINE_SECONDS, -1
-        while not (sent.exists() and before == (before := sent.stat().st_size)):
-            assert time.monotonic() < deadline, "the client is never held back"
-            time.sleep(0.5)
+        eventually(sent.exists, "the client sends nothing")
+        settled(lambda: sent.stat().st_size, 0.5, "the client is never held back")
         client.kill()
-    eventually_gone(f"sleep {seconds}")
+    eventually_equal(lambda: commands_with(f"sleep {seconds}"), [], "the command still runs")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +157,7 @@ def test_a_killed_client_whose_input_is_not_read_kills_the_command(daemon: Daemo
         (f'{{"connection": "{LOCAL_MACHINE}", "command": "cat", "detachAfter": 1}}\n'.encode(), "Not together"),
     ],
 )
-def test_what_is_no_request_is_refused(daemon: Daemon, body: bytes, said: str) -> None:
+def test_a_malformed_request_is_refused(daemon: Daemon, body: bytes, said: str) -> None:
     with pytest.raises(ClientError, match=said) as refused:
         daemon.client._session.send("/shell/exec", body, BYTES)
     assert refused.value.code == "invalid_request"
@@ -196,7 +192,7 @@ def test_the_client_sends_bytes_files_and_iterators_of_any_size(daemon: Daemon, 
     assert shell.exec(LOCAL_MACHINE, "echo next").stdout == "next", "the client cannot be used again"
 
 
-def test_what_the_source_raises_kills_the_command_and_is_raised(daemon: Daemon, tmp_path: Path) -> None:
+def test_an_exception_of_the_input_s_source_kills_the_command_and_is_raised(daemon: Daemon, tmp_path: Path) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"a part"
         raise LookupError("no more")

@@ -9,11 +9,14 @@ import psutil
 import pytest
 
 from connmgr.client import Client
+from tests.api.wire import LOCAL
 from tests.daemon import Daemon
+from tests.deadlines import eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
-from tests.shell.test_shells import LOCAL, await_true, exec_text, gone, supervisor
+from tests.processes import await_ends
+from tests.shell.test_shells import exec_text, supervisor
 
 
 def states(client: Client) -> dict[str, str]:
@@ -21,7 +24,7 @@ def states(client: Client) -> dict[str, str]:
 
 
 def await_lost(client: Client, connection: str) -> None:
-    await_true(lambda: states(client)[connection] == "lost", "a shell that has ended is shown as one that runs")
+    eventually_equal(lambda: states(client)[connection], "lost", "a shell that has ended is shown as one that runs")
 
 
 def test_a_shell_that_dies_while_idle_is_shown_as_lost(clean_daemon: Daemon) -> None:
@@ -30,7 +33,7 @@ def test_a_shell_that_dies_while_idle_is_shown_as_lost(clean_daemon: Daemon) -> 
     shell = supervisor(client, LOCAL)
     assert states(client) == {LOCAL: "idle"}
     shell.kill()
-    await_true(lambda: gone(shell.pid), "the shell was killed")
+    await_ends(shell.pid)
     await_lost(client, LOCAL)
     client.post("/shell/start", connection=LOCAL)
     assert exec_text(client, LOCAL, "echo again") == "again"
@@ -49,7 +52,7 @@ def test_a_dead_shell_whose_streams_a_job_holds_is_shown_as_lost(clean_daemon: D
         job.kill()
 
 
-def test_what_a_background_job_prints_is_no_end(clean_daemon: Daemon) -> None:
+def test_output_of_a_background_job_does_not_end_the_shell(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     client.post("/shell/start", connection=LOCAL)
     release = clean_daemon.home / "release"

@@ -12,11 +12,10 @@ import pytest
 from connmgr.client import Client, ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
-from tests.shell.test_shells import await_true
 
 pytestmark = pytest.mark.needs("sshd")
 
@@ -72,7 +71,7 @@ def test_sixteen_at_once_are_over_one_connection(clean_daemon: Daemon, roomy: Ss
     assert client.fs.read(connection, "/etc/passwd", session=NAMES[3])
     assert logins(roomy) == 1
     client.shell.stop(connection, all=True)
-    await_true(lambda: not roomy.sessions(), "the connection outlives its shells")
+    eventually_equal(roomy.sessions, [], "the connection outlives its shells")
     client.shell.start(connection)
     assert logins(roomy) == 2
 
@@ -107,7 +106,7 @@ def test_where_few_fit_on_a_connection_there_are_more_connections(
             assert client.fs.read(connection, f"{tmp_path}/{name}", session=name) == name.encode()
         kept_apart(client, connection, names)
         client.shell.stop(connection, all=True)
-        await_true(lambda: not server.sessions(), "connections outlive their shells")
+        eventually_equal(server.sessions, [], "connections outlive their shells")
 
 
 def test_a_server_that_takes_no_session_says_so(clean_daemon: Daemon, tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_a_server_that_takes_no_session_says_so(clean_daemon: Daemon, tmp_path: 
             client.shell.start(connection)
         assert caught.value.code == "channel_refused"
         assert logins(server) == 1
-        await_true(lambda: not server.sessions(), "a connection without a shell stays open")
+        eventually_equal(server.sessions, [], "a connection without a shell stays open")
 
 
 def test_all_are_lost_with_the_link_and_start_again_over_a_new_one(clean_daemon: Daemon, roomy: Sshd) -> None:
@@ -127,8 +126,8 @@ def test_all_are_lost_with_the_link_and_start_again_over_a_new_one(clean_daemon:
     for name in names:
         client.shell.start(connection, session=name)
     roomy.kill_sessions()
-    await_true(
-        lambda: {one.status.state for one in client.shell.list(connection)} == {"lost"}, "they are not shown as lost"
+    eventually_equal(
+        lambda: {one.status.state for one in client.shell.list(connection)}, {"lost"}, "they are not shown as lost"
     )
     at_once(clean_daemon, names, lambda own, name: own.shell.start(connection, session=name))
     kept_apart(client, connection, names)
@@ -196,7 +195,7 @@ def test_a_connection_that_is_changed_leaves_no_link(clean_daemon: Daemon, roomy
     data = {"type": "ssh", **ssh_fields(roomy, roomy.user, connectTimeout=7)}
     client.connection.update(connection, data=data)
     assert not client.shell.list(connection)
-    await_true(lambda: not roomy.sessions(), "the old link stays open")
+    eventually_equal(roomy.sessions, [], "the old link stays open")
     client.shell.start(connection, session="a")
     assert logins(roomy) == 2
     assert psutil.pid_exists(client.shell.list(connection)[0].pid)

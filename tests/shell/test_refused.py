@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL, add
 from tests.daemon import Daemon
-from tests.shell.test_shells import LOCAL
 
 PASSPHRASE = "correct horse battery staple"
 
@@ -42,10 +42,6 @@ def gateway() -> Iterator[socket.socket]:
 
 def state(client: Client, connection: str) -> Any:
     return client.post("/connection/info", connections=[connection])["infos"][0]["state"]
-
-
-def add(client: Client, name: str, **data: Any) -> str:
-    return str(client.post("/connection/add", name=name, data=data, validate=False)["connection"])
 
 
 def assert_refused(stranger: Client, connection: str) -> None:

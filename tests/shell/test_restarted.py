@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
-from tests.shell.test_shells import LOCAL, await_true
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
@@ -74,10 +74,10 @@ def state(client: Client, connection: str) -> list[str]:
 def lose(client: Client, server: Sshd, connection: str) -> None:
     """Break the link of an idle shell, and return once the daemon knows."""
     server.kill_sessions()
-    await_true(lambda: state(client, connection) == ["lost"], "a shell whose link broke is not shown as lost")
+    eventually_equal(lambda: state(client, connection), ["lost"], "a shell whose link broke is not shown as lost")
 
 
-def test_without_start_a_lost_shell_is_told_once_and_is_none_then(client: Client, server: Sshd, far: str) -> None:
+def test_without_start_a_lost_shell_is_reported_once_and_then_unknown(client: Client, server: Sshd, far: str) -> None:
     assert failure(lambda: run(client, far, "true")).code == "no_shell"
     client.shell.start(far)
     lose(client, server, far)
@@ -128,7 +128,7 @@ def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Ss
 
     worker = threading.Thread(target=work)
     worker.start()
-    await_true(counter.exists, "the command has not begun")
+    eventually(counter.exists, "the command has not begun")
     server.kill_sessions()
     worker.join(DEADLINE_SECONDS)
     assert caught[0].code == "shell_lost", caught[0].message
@@ -137,7 +137,7 @@ def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Ss
     assert next_one.get("restarted"), "nobody is told that the shell is a new one"
 
 
-def test_a_command_that_waited_for_one_that_lost_the_shell_runs_in_a_new_one(
+def test_a_command_behind_one_that_lost_the_shell_runs_in_a_new_shell(
     client: Client, server: Sshd, far: str, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -154,10 +154,10 @@ def test_a_command_that_waited_for_one_that_lost_the_shell_runs_in_a_new_one(
     run(client, far, "cd /usr", start=True)
     workers = [threading.Thread(target=work, args=("first", f"cat {gate}"))]
     workers[0].start()
-    await_true(lambda: state(client, far) == ["busy"], "the first command has not begun")
+    eventually_equal(lambda: state(client, far), ["busy"], "the first command has not begun")
     workers.append(threading.Thread(target=work, args=("second", "pwd")))
     workers[1].start()
-    await_true(lambda: client.shell.list(far)[0].status.waiting == 1, "the second command does not wait")
+    eventually_equal(lambda: client.shell.list(far)[0].status.waiting, 1, "the second command does not wait")
     server.kill_sessions()
     for worker in workers:
         worker.join(DEADLINE_SECONDS)
@@ -167,12 +167,12 @@ def test_a_command_that_waited_for_one_that_lost_the_shell_runs_in_a_new_one(
     assert outcomes["second"]["stdout"] != "/usr"
 
 
-def test_that_a_shell_was_lost_is_told_though_its_machine_was_away_in_between(
+def test_a_lost_shell_is_reported_although_its_machine_was_away_in_between(
     client: Client, server: Sshd, far: str
 ) -> None:
     run(client, far, "cd /usr", start=True)
     server.stop()
-    await_true(lambda: state(client, far) == ["lost"], "a shell whose machine stopped is not shown as lost")
+    eventually_equal(lambda: state(client, far), ["lost"], "a shell whose machine stopped is not shown as lost")
     for _ in range(2):
         assert failure(lambda: run(client, far, "pwd", start=True)).code == "host_refused"
     server.start()
@@ -206,7 +206,7 @@ def test_an_error_in_a_new_shell_tells_that_it_is_new(client: Client, server: Ss
     refused = failure(lambda: run(client, far, "pwd", cwd="deep", start=True))
     assert (refused.code, refused.details.get("restarted")) == ("no_such_directory", True)
     server.kill_sessions()
-    await_true(lambda: state(client, far) == ["lost"], "the new shell's loss is not shown")
+    eventually_equal(lambda: state(client, far), ["lost"], "the new shell's loss is not shown")
     killed = failure(lambda: run(client, far, "echo out; sleep 100", timeout=0.5, start=True))
     assert killed.code == "command_timeout"
     assert (killed.details.get("restarted"), killed.details["stdout"]) == (True, "out")
@@ -251,20 +251,20 @@ def test_a_silent_host_is_shown_as_lost_when_its_time_is_over(client: Client, se
     run(client, far, "true", start=True)
     server.freeze()
     try:
-        await_true(lambda: state(client, far) == ["lost"], "a shell whose host fell silent is not shown as lost")
+        eventually_equal(lambda: state(client, far), ["lost"], "a shell whose host fell silent is not shown as lost")
     finally:
         server.thaw()
     assert run(client, far, "pwd", start=True).get("restarted")
 
 
-def test_what_was_lost_takes_no_room(client: Client) -> None:
+def test_lost_shells_do_not_count_towards_the_limit(client: Client) -> None:
     connection = client.connection.add("many", {"type": "local", "shell": "bash"})
     names = [f"s{number}" for number in range(16)]
     for name in names:
         client.shell.start(connection, session=name)
     for one in client.shell.list(connection):
         psutil.Process(one.pid).kill()
-    await_true(lambda: set(state(client, connection)) == {"lost"}, "shells that were killed are not shown as lost")
+    eventually_equal(lambda: set(state(client, connection)), {"lost"}, "shells that were killed are not shown as lost")
     for name in names:
         assert failure(lambda name=name: run(client, connection, "true", session=name)).code == "shell_lost"  # type: ignore[misc]
     client.shell.start(connection, session="another")
@@ -273,7 +273,7 @@ def test_what_was_lost_takes_no_room(client: Client) -> None:
     client.shell.stop(connection, all=True)
 
 
-def test_what_was_lost_of_a_removed_connection_is_forgotten(client: Client, server: Sshd) -> None:
+def test_lost_shells_of_a_removed_connection_are_forgotten(client: Client, server: Sshd) -> None:
     far = add(client, server)
     run(client, far, "true", start=True)
     lose(client, server, far)

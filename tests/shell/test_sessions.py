@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
-from connmgr.client.results import RunningCommand
+from connmgr.contract.shell import RunningCommandInfo as RunningCommand
+from tests.api.wire import LOCAL
 from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.shell.test_shells import LOCAL, add_local, await_true, exec_text, gone
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
+from tests.processes import await_ends, runs
+from tests.shell.test_shells import add_local, exec_text
 
 
 def start(client: Client, *names: str | None, connection: str = LOCAL) -> None:
@@ -97,9 +99,9 @@ def test_a_command_in_one_holds_no_other(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     start(client, None, "a", "b")
     with at_work(clean_daemon, "sleep 1000", session="a") as hanging:
-        await_true(lambda: running(client, "a"), "the command does not run")
+        eventually(lambda: running(client, "a"), "the command does not run")
         with at_work(clean_daemon, "echo next", session="a") as queued:
-            await_true(lambda: client.shell.list(LOCAL)[1].status.waiting == 1, "the second command does not wait")
+            eventually_equal(lambda: client.shell.list(LOCAL)[1].status.waiting, 1, "the second command does not wait")
             assert client.shell.exec(LOCAL, "echo own").stdout == "own"
             assert client.shell.exec(LOCAL, "echo b", session="b").stdout == "b"
             assert not hanging
@@ -110,7 +112,7 @@ def test_a_command_in_one_holds_no_other(clean_daemon: Daemon) -> None:
     assert client.shell.exec(LOCAL, "echo b", session="b").stdout == "b"
 
 
-def test_what_runs_is_told(clean_daemon: Daemon, tmp_path: Path) -> None:
+def test_the_list_describes_the_running_shells(clean_daemon: Daemon, tmp_path: Path) -> None:
     client = clean_daemon.client
     other = add_local(client, "/bin/dash")
     before = datetime.now(timezone.utc)
@@ -125,7 +127,7 @@ def test_what_runs_is_told(clean_daemon: Daemon, tmp_path: Path) -> None:
     assert before <= datetime.fromisoformat(own["since"].replace("Z", "+00:00")) <= datetime.now(timezone.utc)
     assert [one.status.connection for one in client.shell.list()] == [LOCAL, LOCAL, other]
     with at_work(clean_daemon, "sleep 1000", session="a", timeout=60):
-        await_true(lambda: running(client, "a"), "the command does not run")
+        eventually(lambda: running(client, "a"), "the command does not run")
         (busy,) = [one for one in client.shell.list(LOCAL) if one.running_since]
         assert busy.status.state == "busy"
         assert busy.running_since
@@ -158,7 +160,7 @@ NO_NAMES: list[object] = ["", "x" * 65, "a b", "a/b", "ü", "a\n", "\n", None, 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_such_names_are_names(clean_daemon: Daemon, name: str) -> None:
+def test_unusual_session_names_are_accepted(clean_daemon: Daemon, name: str) -> None:
     start(clean_daemon.client, name)
     assert set(pids(clean_daemon.client)) == {name}
 
@@ -207,9 +209,9 @@ def test_all_of_a_connection_are_stopped_at_once(clean_daemon: Daemon) -> None:
     start(client, "a", connection=other)
     found = pids(client)
     with at_work(clean_daemon, "sleep 1000", session="a"):
-        await_true(lambda: running(client, "a"), "the command does not run")
+        eventually(lambda: running(client, "a"), "the command does not run")
         client.shell.stop(LOCAL, all=True)
-    assert all(map(gone, found.values()))
+    assert not any(map(runs, found.values()))
     assert pids(client) == {}
     assert set(pids(client, other)) == {"a"}
     assert refusal(lambda: client.shell.stop(LOCAL, all=True)) == (400, "no_shell")
@@ -240,7 +242,7 @@ def test_all_end_with_their_connection(clean_daemon: Daemon, act: str) -> None:
         assert pids(client, connection) == {}
     else:
         client.connection.remove([connection])
-    assert all(map(gone, found.values()))
+    assert not any(map(runs, found.values()))
     assert not client.shell.list()
 
 
@@ -251,8 +253,8 @@ def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon, tmp_path
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     with at_work(daemon, f"cat {gate}"):
-        await_true(lambda: set(pids(daemon.client)) == {None}, "the idle shell is not closed, or the busy one is")
-        await_true(lambda: gone(idle), "the idle shell still runs")
+        eventually_equal(lambda: set(pids(daemon.client)), {None}, "the idle shell is not closed, or the busy one is")
+        await_ends(idle)
         gate.write_bytes(b"")
 
 
@@ -314,7 +316,7 @@ def test_many_who_start_stop_and_use_them_at_once_leave_nothing_behind(clean_dae
     if with_rest:
         client.shell.stop(LOCAL, all=True)
     daemon = psutil.Process(clean_daemon.pid)
-    await_true(lambda: not daemon.children(), "shells run that no connection has")
+    eventually_equal(daemon.children, [], "shells run that no connection has")
     start(client, "a")
     assert client.shell.exec(LOCAL, "echo on", session="a").stdout == "on"
 

@@ -5,37 +5,23 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import LOCAL, add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
-
-
-def await_true(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+from tests.deadlines import eventually, eventually_equal
+from tests.processes import await_ends, runs
 
 
 def add_local(client: Client, shell: str) -> str:
     data = {"type": "local", "shell": shell}
-    return str(client.post("/connection/add", name=f"local {shell}", data=data, validate=False)["connection"])
+    return add(client, f"local {shell}", **data)
 
 
 def exec_text(client: Client, connection: str, command: str, **options: object) -> str:
@@ -61,7 +47,7 @@ def test_stop_ends_the_shell_before_it_answers(clean_daemon: Daemon) -> None:
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
     client.post("/shell/stop", connection=LOCAL)
-    assert gone(shell.pid)
+    assert not runs(shell.pid)
     with pytest.raises(ClientError) as caught:
         client.post("/shell/exec", connection=LOCAL, command="true")
     assert (caught.value.status, caught.value.code) == (400, "no_shell")
@@ -85,7 +71,7 @@ def test_a_shell_that_died_while_idle_is_started_anew(clean_daemon: Daemon) -> N
     client.post("/shell/start", connection=LOCAL)
     shell = supervisor(client, LOCAL)
     shell.kill()
-    await_true(lambda: gone(shell.pid), "the shell was killed")
+    await_ends(shell.pid)
     client.post("/shell/start", connection=LOCAL)
     assert supervisor(client, LOCAL).pid != shell.pid
 
@@ -113,10 +99,10 @@ def test_the_shells_of_removed_connections_end(clean_daemon: Daemon) -> None:
     client.post("/shell/start", connection=connection)
     shell = supervisor(client, connection)
     client.post("/connection/remove", connections=[connection])
-    await_true(lambda: gone(shell.pid), "the removed connection's shell still runs")
+    await_ends(shell.pid)
 
 
-def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_started(clean_daemon: Daemon) -> None:
+def test_the_shell_table_keeps_each_shell_when_its_connection_changes_while_it_starts(clean_daemon: Daemon) -> None:
     connection = add_local(clean_daemon.client, "/bin/dash")
     over = threading.Event()
 
@@ -139,20 +125,20 @@ def test_no_shell_is_lost_sight_of_when_its_connection_changes_while_it_is_start
     clean_daemon.client.post("/shell/start", connection=connection)
     clean_daemon.client.post("/shell/stop", connection=connection)
     daemon = psutil.Process(clean_daemon.pid)
-    await_true(lambda: not daemon.children(), "shells run that no connection has")
+    eventually_equal(daemon.children, [], "shells run that no connection has")
 
 
 def test_the_shells_over_a_changed_connection_end_with_its_own(clean_daemon: Daemon) -> None:
     client = clean_daemon.client
     host = add_local(client, "/bin/dash")
     data = {"type": "shellEnvironment", "host": host, "elevated": False}
-    wrapper = client.post("/connection/add", name="over it", data=data, validate=False)["connection"]
+    wrapper = add(client, "over it", **data)
     client.post("/shell/start", connection=wrapper)
     shell = supervisor(client, wrapper)
     client.post("/connection/update", connection=host, name="another name")
     assert supervisor(client, wrapper).pid == shell.pid
     client.post("/connection/update", connection=host, data={"type": "local", "shell": "/bin/sh"})
-    await_true(lambda: gone(shell.pid), "the shell still runs on what the connection was before")
+    await_ends(shell.pid)
 
 
 def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon) -> None:
@@ -162,7 +148,7 @@ def test_idle_shells_are_closed_and_busy_ones_are_not(start_daemon: StartDaemon)
     client.post("/shell/start", connection=busy)
     idle = supervisor(client, LOCAL)
     assert exec_text(client, busy, "sleep 3; echo done") == "done"
-    await_true(lambda: gone(idle.pid), "the idle shell still runs")
+    await_ends(idle.pid)
     anew = client.post("/shell/exec", connection=LOCAL, command="true", start=True)
     assert anew.get("restarted"), "nobody is told that the directory is another one"
 
@@ -176,7 +162,7 @@ def test_a_command_whose_client_left_is_killed(clean_daemon: Daemon) -> None:
     with pytest.raises((OSError, ClientError)):
         impatient.post("/shell/exec", connection=LOCAL, command="sleep 1000")
     impatient.close()
-    await_true(lambda: not shell.children(), "the command of a client that left still runs")
+    eventually_equal(shell.children, [], "the command of a client that left still runs")
     assert exec_text(client, LOCAL, "echo hi") == "hi"
 
 
@@ -194,13 +180,13 @@ def test_a_stopping_daemon_ends_commands_and_shells(start_daemon: StartDaemon) -
 
     thread = threading.Thread(target=run_long)
     thread.start()
-    await_true(lambda: bool(shell.children()), "the command runs")
+    eventually(shell.children, "the command does not run")
     command = shell.children(recursive=True)
     daemon.stop()
     thread.join(10)
     assert [error.code for error in outcome] == ["shell_stopped"]
-    assert gone(shell.pid)
-    assert all(gone(process.pid) for process in command)
+    assert not runs(shell.pid)
+    assert not any(runs(process.pid) for process in command)
 
 
 def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaemon) -> None:
@@ -215,13 +201,13 @@ def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaem
 
     thread = threading.Thread(target=run_long)
     thread.start()
-    await_true(lambda: bool(shell.children()), "the command runs")
+    eventually(shell.children, "the command does not run")
     tree = [shell, *shell.children(recursive=True)]
     daemon.kill()
     thread.join(10)
-    assert not gone(shell.pid), "without a successor the shell would run on"
+    assert runs(shell.pid), "without a successor the shell would run on"
     start_daemon(home=daemon.home)
-    await_true(lambda: all(gone(process.pid) for process in tree), "the orphans still run")
+    await_ends(*(process.pid for process in tree))
 
 
 @pytest.fixture
@@ -264,7 +250,7 @@ def test_on_a_full_disk_shells_start_and_so_does_the_daemon(small_disk: Path, st
 
 
 @pytest.mark.parametrize("end", ["the shell", "the daemon"])
-def test_what_a_finished_command_left_in_the_background_runs_on(start_daemon: StartDaemon, end: str) -> None:
+def test_background_processes_of_a_finished_command_run_on(start_daemon: StartDaemon, end: str) -> None:
     daemon = start_daemon()
     daemon.client.post("/shell/start", connection=LOCAL)
     jobs = "\n".join(f"{word} sleep 300 >/dev/null 2>&1 & echo $!" for word in ("", "nohup", "setsid"))
@@ -274,7 +260,7 @@ def test_what_a_finished_command_left_in_the_background_runs_on(start_daemon: St
             daemon.client.post("/shell/stop", connection=LOCAL)
         else:
             daemon.stop()
-        assert [gone(job.pid) for job in left] == [False] * 3
+        assert [runs(job.pid) for job in left] == [True] * 3
     finally:
         for job in left:
             job.kill()

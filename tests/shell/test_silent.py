@@ -1,4 +1,4 @@
-"""A far side that fell silent while this machine slept: the daemon probes it before it sends a command."""
+"""A remote host that fell silent while this machine slept: the daemon probes it before it sends a command."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from connmgr.engine.envelope import Command
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.secrets.vault_key import VaultKey
 from connmgr.shell import opening
 from connmgr.shell import shells as module
 from connmgr.shell.broadcast import Broadcast, Order
 from connmgr.shell.commands import begin_command
 from connmgr.shell.shells import ShellRef, ShellTable
-from connmgr.vault import Vault, open_database
+from connmgr.vault import Vault
 from connmgr.vault.connection_rows import fingerprint
 from connmgr_ssh import SshSchema, packets
 from tests.deadlines import DEADLINE_SECONDS
@@ -37,13 +36,6 @@ PROBE_SECONDS = 0.3
 def server(tmp_path: Path) -> Iterator[Sshd]:
     with ssh_server(tmp_path) as started:
         yield started
-
-
-@pytest.fixture
-def vault(tmp_path: Path) -> Iterator[Vault]:
-    opened = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -86,7 +78,7 @@ def fall_silent(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     sleep_for_an_hour(monkeypatch)
 
 
-def test_a_far_side_that_is_there_keeps_its_shell(
+def test_a_remote_host_that_is_there_keeps_its_shell(
     shells: ShellTable, far: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep_for_an_hour(monkeypatch)
@@ -103,7 +95,7 @@ def test_a_silent_one_is_left_before_the_command_is_sent(
     assert run(shells, far, "pwd")[1] is False
     for process in before:
         process.send_signal(signal.SIGCONT)
-    assert run(shells, far, f"cat {counter}")[0] == "once", "the command was sent to the silent far side too"
+    assert run(shells, far, f"cat {counter}")[0] == "once", "the command was sent to the silent remote host too"
 
 
 def test_a_start_leaves_it_too(shells: ShellTable, far: str, server: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +110,7 @@ def test_a_broadcast_leaves_it_too(
     stored = [vault.connections.get(far)]
     assert shells.admitted(stored, Access()) == stored
     fall_silent(server, monkeypatch)
-    assert shells.admitted(stored, Access()) == [], "a shell whose far side is silent counts as ready"
+    assert shells.admitted(stored, Access()) == [], "a shell whose remote host is silent counts as ready"
     work = Broadcast(shells, Access(), Order(Command(b"pwd"), DEADLINE_SECONDS, 1, start=True), [], [far])
     (outcome,) = (one for some in work.outcomes() for one in some)
     assert outcome.restarted, outcome

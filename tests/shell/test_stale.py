@@ -15,16 +15,16 @@ from connmgr.errors import ConnmgrError, NoShell, ShellBusy, UnknownConnection
 from connmgr.links.table import LinkTable
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.secrets.vault_key import VaultKey
 from connmgr.shell import opening
 from connmgr.shell import shells as module
 from connmgr.shell.opening import Shell
 from connmgr.shell.shells import ShellEntries, ShellTable
-from connmgr.vault import Vault, open_database
+from connmgr.vault import Vault
 from connmgr.vault.connection_rows import fingerprint
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
-from tests.shell.test_shells import add_local, await_true, gone, supervisor
+from tests.processes import await_ends, runs
+from tests.shell.test_shells import add_local, supervisor
 
 LOCK_SECONDS = 0.05
 """Longest wait of a change for a thread that starts the shell."""
@@ -47,13 +47,6 @@ class Held:
         self.waits.set()
         assert self.go_on.wait(DEADLINE_SECONDS)
         return shell
-
-
-@pytest.fixture
-def vault(tmp_path: Path) -> Iterator[Vault]:
-    vault = Vault(open_database(f"sqlite:///{tmp_path}/vault.db"), VaultKey(b"k" * 32))
-    yield vault
-    vault.close()
 
 
 @pytest.fixture
@@ -124,7 +117,7 @@ def test_a_shell_that_is_started_on_what_a_connection_was_is_started_again(
     )
     assert not isinstance(info, Exception)
     assert bash(shells, connection), "the shell runs on what the connection was before"
-    assert gone(held.opened[0])
+    assert not runs(held.opened[0])
 
 
 def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
@@ -137,7 +130,7 @@ def test_a_shell_of_a_connection_that_is_removed_while_it_is_started_ends(
     with pytest.raises(UnknownConnection):
         run(shells, connection, b"true")
     assert isinstance(refusal, UnknownConnection)
-    assert [gone(pid) for pid in held.opened] == [True]
+    assert [runs(pid) for pid in held.opened] == [False]
     assert not shells.status()
 
 
@@ -167,7 +160,7 @@ def test_a_shell_that_runs_is_found_by_nobody_once_its_connection_is_changed(
         run(shells, connection, b"true")
     go_on.set()
     starter.join(DEADLINE_SECONDS)
-    assert gone(pid)
+    assert not runs(pid)
     assert bash(shells, connection)
 
 
@@ -180,4 +173,4 @@ def test_the_shells_of_a_category_that_is_removed_with_its_contents_end(clean_da
     client.post("/shell/start", connection=connection)
     shell = supervisor(client, connection)
     client.post("/category/remove", categories=[category], removeChildrenCategories=True, removeContents=True)
-    await_true(lambda: gone(shell.pid), "the shell of a connection that was removed with its category still runs")
+    await_ends(shell.pid)

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from connmgr.cli.standard_streams import PipeEndpoint
-from connmgr.client.pipe import Pipe
-from connmgr.client.websocket import WebSocket
+from connmgr.client.pipe import Pipe, WebSocket
 from connmgr.links.channels import TcpChannel
 from connmgr.pipes.clients import ClientEndpoint, Opening
 from connmgr.pipes.remote import ProcessEndpoint, RemoteStreamEndpoint

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,9 +18,10 @@ from connmgr.pipes.clients import Opening
 from connmgr.streams.loop import Loop
 from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
+from tests.processes import await_ends, descriptors
 from tests.rights.wire import create
 from tests.streams.wire import NotUpgradedError, Stream
 
@@ -39,11 +40,11 @@ def test_a_client_that_closes_and_reads_nothing_is_disconnected(own_daemon: Daem
     stream.ask(connection=LOCAL, command="cat /dev/zero")
     # More than the sockets hold and less than the daemon keeps.
     for _ in range(14):
-        _await(lambda: _waits(own_daemon), "The process does not wait for its client.")
+        eventually(lambda: _waits(own_daemon), "The process does not wait for its client.")
         stream.acknowledge(WINDOW)
-    _await(lambda: _waits(own_daemon), "The process does not wait for its client.")
+    eventually(lambda: _waits(own_daemon), "The process does not wait for its client.")
     stream._write(stream.connection.send(CloseConnection(1000)))
-    _await(lambda: not psutil.Process(own_daemon.pid).children(), "The process runs on without its client.")
+    eventually_equal(psutil.Process(own_daemon.pid).children, [], "The process runs on without its client.")
     assert "Traceback" not in own_daemon.stderr()
 
 
@@ -54,9 +55,11 @@ def test_a_client_that_closes_before_its_request_is_disconnected(own_daemon: Dae
 
 
 def test_a_client_that_disconnects_before_its_request_causes_no_traceback(own_daemon: Daemon, stream: Stream) -> None:
-    before = psutil.Process(own_daemon.pid).num_fds()
+    before = descriptors(own_daemon.pid)["socket"]
     stream.close()
-    _await(lambda: psutil.Process(own_daemon.pid).num_fds() < before, "The socket stays open.")
+    eventually(
+        lambda: descriptors(own_daemon.pid)["socket"], "The socket stays open.", holds=lambda seen: seen < before
+    )
     assert "Traceback" not in own_daemon.stderr()
 
 
@@ -154,13 +157,7 @@ def test_processes_of_pipes_end_with_the_daemon(own_daemon: Daemon, stream: Stre
     if reads:
         assert stream.finish().error["code"] == "stopping"
     own_daemon.process.wait(20)
-    _await(lambda: not any(map(_runs, processes)), "A process runs on.")
-
-
-def _runs(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
+    await_ends(*(process.pid for process in processes))
 
 
 def _waits(daemon: Daemon) -> bool:
@@ -177,7 +174,7 @@ def _in_pipe(process: psutil.Process) -> bool:
 
 
 @pytest.mark.needs("sshd")
-def test_a_frozen_far_side_stops_no_other_stream(own_daemon: Daemon, tmp_path: Path) -> None:
+def test_a_frozen_remote_host_stops_no_other_stream(own_daemon: Daemon, tmp_path: Path) -> None:
     token = token_of(own_daemon)
     with contextlib.ExitStack() as opened:
         server = opened.enter_context(ssh_server(tmp_path))
@@ -187,7 +184,7 @@ def test_a_frozen_far_side_stops_no_other_stream(own_daemon: Daemon, tmp_path: P
         stalled.ask(connection=far, command="echo begun; cat >/dev/null", pty=True).until(b"begun\r\n")
         server.freeze()
         try:
-            # More than the socket to the far side holds, which is 4 MB.
+            # More than the socket to the remote host holds, which is 4 MB.
             for number in range(20):
                 stalled.resize(80 + number % 2, 24, times=5000)
             stalled.await_taken()
@@ -197,10 +194,3 @@ def test_a_frozen_far_side_stops_no_other_stream(own_daemon: Daemon, tmp_path: P
             server.thaw()
         stalled.write(b"\4")
         assert stalled.finish().status == 0
-
-
-def _await(true: Callable[[], bool], otherwise: str) -> None:
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.02)

@@ -74,7 +74,7 @@ def test_a_call_of_a_call_is_made_after_it_and_timers_in_their_order(loop: Loop)
     assert made == ["first", "second", "third", "fourth"]
 
 
-def test_what_a_call_raises_is_logged_and_ends_no_other(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_of_a_call_is_logged_and_ends_no_other(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
     over = threading.Event()
 
     def fail() -> None:
@@ -113,7 +113,7 @@ def test_an_earlier_call_of_the_round_may_end_a_watch(loop: Loop) -> None:
     assert len(ready) == 1
 
 
-def test_nothing_is_called_after_the_end(loop: Loop) -> None:
+def test_no_call_happens_after_the_end(loop: Loop) -> None:
     made: list[str] = []
     loop.call(lambda: made.append("before"))
     loop.after(0.0, lambda: None)

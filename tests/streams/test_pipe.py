@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from wsproto.events import BytesMessage
 
 from tests.api.wire import LOCAL, client_of, send, token_of
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.streams.wire import NotUpgradedError, Stream
@@ -153,10 +153,10 @@ def test_the_process_is_hung_up_when_its_client_leaves(opened: Open, place: str,
     stream = opened({"connection": place, "command": command})
     stream.until(b"begun")
     stream.close()
-    _await(lambda: left.exists() and left.read_text() == "hup\n", "The process was not sent HUP.")
+    eventually(lambda: left.exists() and left.read_text() == "hup\n", "The process was not sent HUP.")
 
 
-def test_a_tcp_stream_of_the_far_side(opened: Open, place: str) -> None:
+def test_a_tcp_stream_of_the_remote_host(opened: Open, place: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         stream = opened({"connection": place, "tcp": {"host": "127.0.0.1", "port": server.getsockname()[1]}})
         peer, _ = server.accept()
@@ -230,7 +230,7 @@ def test_a_request_that_fails_is_answered_with_its_error(opened: Open, refused: 
 
 
 @pytest.mark.parametrize("first", ["{", "[]", "x" * (1 << 20) + "x"])
-def test_a_first_message_that_is_no_request_is_answered_with_an_error(opened: Open, first: str) -> None:
+def test_a_malformed_first_message_is_answered_with_an_error(opened: Open, first: str) -> None:
     stream = opened()
     stream.say(first)
     assert stream.finish().error["code"] in {"invalid_request", "bad_frame"}
@@ -307,10 +307,3 @@ def test_a_broken_link_is_reported(daemon: Daemon, opened: Open, tmp_path: Path)
         ended = stream.finish()
         client.connection.remove([far])
     assert (ended.error["code"], ended.code) == ("shell_lost", 1011)
-
-
-def _await(true: Callable[[], bool], otherwise: str) -> None:
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end, otherwise
-        time.sleep(0.02)

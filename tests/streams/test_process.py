@@ -57,6 +57,46 @@ class Terminal(Channel):
         os.close(self._readable)
 
 
+class Taking(Channel):
+    """A program that ends with its input; ``at_once`` is how many bytes a write takes that must not wait."""
+
+    def __init__(self, at_once: int | None) -> None:
+        self._at_once = at_once
+        self._ended = threading.Event()
+        self.threads: list[str] = []
+        self.taken = b""
+
+    def recv(self, timeout: float) -> tuple[bytes, bytes]:
+        if self._ended.wait(timeout):
+            raise EOFError
+        return b"", b""
+
+    def sendall(self, data: bytes, timeout: float) -> None:
+        self._take(data)
+
+    def send_now(self, data: bytes) -> int:
+        if self._at_once is None:
+            return super().send_now(data)
+        if not self._at_once:
+            raise BrokenPipeError
+        self._take(data[: self._at_once])
+        return min(len(data), self._at_once)
+
+    def _take(self, data: bytes) -> None:
+        if data:
+            self.threads.append(threading.current_thread().name)
+            self.taken += data
+
+    def shutdown_write(self) -> None:
+        self._ended.set()
+
+    def exit_status(self, timeout: float) -> int:
+        return STATUS
+
+    def close(self) -> None:
+        self._ended.set()
+
+
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     loop = Loop()
@@ -86,6 +126,50 @@ def _served(loop: Loop, channel: Channel) -> tuple[bytes, int | None]:
     status = statuses.get(timeout=DEADLINE_SECONDS)
     assert released.wait(DEADLINE_SECONDS), "its channel was not closed"
     return b"".join(printed), status
+
+
+def _written(loop: Loop, channel: Channel, *inputs: bytes) -> int:
+    """Write ``inputs`` to the process behind ``channel``, and return how many bytes are reported as taken."""
+    taken: list[int] = []
+    ended: queue.Queue[int | None] = queue.Queue()
+
+    def serve() -> None:
+        process = RemoteProcess(
+            loop,
+            channel,
+            output=lambda *_: None,
+            taken=taken.append,
+            ended=ended.put,
+            released=lambda: None,
+        )
+        for data in inputs:
+            process.write(data)
+        process.end_input()
+
+    loop.call(serve)
+    assert ended.get(timeout=DEADLINE_SECONDS) == STATUS
+    return sum(taken)
+
+
+def test_keys_are_written_by_the_thread_of_the_loop(loop: Loop) -> None:
+    channel = Taking(at_once=100)
+    assert _written(loop, channel, b"k", b"e", b"y") == 3
+    assert (channel.taken, channel.threads) == (b"key", ["streams"] * 3)
+
+
+@pytest.mark.parametrize("at_once", [None, 1, 100])
+def test_input_stays_in_order_where_only_a_part_is_written_at_once(loop: Loop, at_once: int | None) -> None:
+    channel = Taking(at_once)
+    large = bytes(range(256)) * 1000
+    assert _written(loop, channel, b"first", large, b"then", b"last") == len(large) + 13
+    assert channel.taken == b"first" + large + b"thenlast"
+    assert channel.threads.count("streams") == (0 if at_once is None else 1)
+
+
+def test_input_of_a_process_that_reads_no_more_is_dropped(loop: Loop) -> None:
+    channel = Taking(at_once=0)
+    assert _written(loop, channel, b"first", b"last") == 9
+    assert channel.taken == b""
 
 
 def test_output_that_the_status_overtook_is_passed_on(loop: Loop) -> None:

@@ -125,7 +125,7 @@ def test_upgrades_of_a_token_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> Non
 
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(stream_endpoint, "services", lambda: SimpleNamespace(upgrades=Upgrades()))
-    monkeypatch.setattr(stream_endpoint, "account", lambda: SimpleNamespace(holder="token"))
+    monkeypatch.setattr(stream_endpoint, "request_context", lambda: SimpleNamespace(holder="token"))
     opening = Opening(HEADERS.get)
     app = flask.Flask(__name__)
     with closing(ours), closing(theirs), app.test_request_context(environ_overrides={HAND_OVER: lambda: theirs}):

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.deadlines import eventually, settled
+
 COLUMNS, ROWS = 80, 24
 QUIET_SECONDS = 0.4
 OUTPUT_SECONDS = 20.0
@@ -89,23 +91,17 @@ class Tmux:
         self._run("new-session", "-d", "-s", session, *size, command)
         self._run("set-option", "-t", session, "status", "off")
         self._run("resize-window", "-t", session, *size)
-        until = time.monotonic() + OUTPUT_SECONDS
-        while not done.exists():
-            assert time.monotonic() < until, "tmux does not show what it is given"
-            time.sleep(0.02)
+        eventually(done.exists, "tmux does not show what it is given")
         shown = self._settled(session)
         self._run("kill-session", "-t", session)
         return shown
 
     def _settled(self, session: str) -> Shown:
-        before = None
-        while True:
+        def look() -> tuple[str, str]:
             text = self._run("capture-pane", "-p", "-t", session)
-            place = self._run("display-message", "-p", "-t", session, "#{cursor_x} #{cursor_y}")
-            if (text, place) == before:
-                break
-            before = text, place
-            time.sleep(0.1)
+            return text, self._run("display-message", "-p", "-t", session, "#{cursor_x} #{cursor_y}")
+
+        text, place = settled(look, 0.1, "tmux never stops drawing")
         x, y = map(int, place.split())
         return Shown([line.rstrip() for line in text.split("\n")[:-1]], (x, y))
 

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from connmgr.terminals.emulator.screen import Screen
 from tests.api.wire import send
+from tests.deadlines import eventually, eventually_equal
 from tests.jobs.world import LOCAL, World
+from tests.processes import Held
 from tests.streams.wire import NotUpgradedError, Stream
 from tests.terminals.desk import ENTER, Desk, Opened, RefusedError
 
@@ -23,16 +24,12 @@ SAYS_ITS_SIZE = (
 MAX_TERMINALS = 16
 
 
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def local(running_world: World) -> str:
     return running_world.connection(LOCAL, "bash")
+
+
+ROUNDS = 20
 
 
 class Seen:
@@ -80,7 +77,7 @@ def test_a_client_is_killed_and_attaches_again(place: str, desk: Desk) -> None:
     first.stream.write(b"isome words")
     first.lines("some words")
     first.stream.close()
-    eventually(lambda: terminal.info["clients"] == 0, "the daemon does not notice that the client has gone")
+    eventually_equal(lambda: terminal.info["clients"], 0, "the daemon does not notice that the client has gone")
     again = Seen(terminal.attach())
     assert again.lines("some words")[1] == "~"
     again.stream.write(b"\x1b:q!\r")
@@ -98,7 +95,7 @@ def test_the_last_attached_client_determines_the_size(local: str, desk: Desk) ->
     terminal.screen("20 60")
     watcher = terminal.attach(watch=True)
     watcher.resize(10, 10)
-    eventually(lambda: bool(watcher.frames() and watcher.ended.sizes), "the watcher is told no size")
+    eventually(lambda: watcher.frames() and watcher.ended.sizes, "the watcher is told no size")
     first.resize(101, 31)
     second.resize(61, 21)
     terminal.screen("21 61")
@@ -128,7 +125,11 @@ def test_a_client_that_does_not_acknowledge_pauses_the_program_for_five_seconds(
     waits = terminal.ask("output", offset=1 << 52)["offset"]
     time.sleep(0.5)
     assert terminal.ask("output", offset=1 << 52)["offset"] == waits
-    eventually(lambda: terminal.ask("output", offset=1 << 52)["offset"] > waits + WINDOW, "the program waits on")
+    eventually(
+        lambda: terminal.ask("output", offset=1 << 52)["offset"],
+        "the program waits on",
+        holds=lambda seen: seen > waits + WINDOW,
+    )
     assert time.monotonic() - began > 4
     assert len(lazy.ended.stdout) == WINDOW
     # The client acknowledges again, and the screen that it missed is drawn.
@@ -172,7 +173,7 @@ def test_ten_thousand_resizes(local: str, desk: Desk, running_world: World) -> N
     for number in range(10_000):
         client.resize(1 + number % 200, 1 + number % 60)
     client.resize(70, 22)
-    eventually(lambda: terminal.info["rows"] == 22, "the last size did not arrive")
+    eventually_equal(lambda: terminal.info["rows"], 22, "the last size did not arrive")
     terminal.type("alive\r")
     assert "alive" in "".join(terminal.lines("alive"))
 
@@ -254,16 +255,15 @@ def test_the_terminals_of_a_connection_are_limited(local: str, desk: Desk) -> No
 
 
 def test_closed_terminals_leave_no_descriptors_open(desk: Desk, local: str, running_world: World) -> None:
-    daemon = psutil.Process(running_world.pid)
     desk.open(local, "true").until_ended()
-    before = daemon.num_fds()
-    for _ in range(20):
+    held = Held(running_world.pid)
+    for _ in range(ROUNDS):
         terminal = desk.open(local, "echo ready; sleep 1000")
         stream = terminal.attach()
         stream.until(b"ready")
         terminal.ask("close")
         stream.finish()
-    eventually(lambda: daemon.num_fds() <= before + 2, f"{daemon.num_fds()} descriptors are open, {before} before")
+    held.await_release(ROUNDS)
 
 
 def test_recordings(desk: Desk, local: str, running_world: World) -> None:

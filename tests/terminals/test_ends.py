@@ -13,8 +13,9 @@ import pytest
 from tests.api.wire import LOCAL
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import eventually_equal
+from tests.processes import await_ends
 from tests.terminals.desk import Desk
-from tests.terminals.test_clients import eventually
 
 DeskAt = Callable[[Daemon], Desk]
 
@@ -45,7 +46,7 @@ def test_the_daemon_s_stop_ends_terminals_and_tells_clients(
     ended = client.finish()
     assert (ended.error["code"], ended.code) == ("stopping", 1001)
     daemon.stop()
-    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "its program runs on")
+    await_ends(process.pid)
     recording = (daemon.data_dir / "recordings" / f"{terminal.id}.cast").read_text()
     assert "ready" in recording
 
@@ -58,12 +59,10 @@ def test_an_unused_terminal_is_closed(desk_at: DeskAt, start_daemon: StartDaemon
     client = used.attach()
     client.until(b"10000")
 
-    def closed() -> bool:
-        states = {one["terminal"]: one["state"] for one in desk.ask("/terminal/query")["terminals"]}
-        assert states[used.id] == "running"
-        return states[left.id] == "closed"
+    def states() -> dict[str, str]:
+        return {one["terminal"]: one["state"] for one in desk.ask("/terminal/query")["terminals"]}
 
-    eventually(closed, "nobody uses it, and it runs on")
+    eventually_equal(states, {used.id: "running", left.id: "closed"}, "not the unused one alone is closed")
     assert used.info["recording"] == "cut"
 
 

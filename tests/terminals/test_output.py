@@ -14,17 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connmgr.api.auth import Caller
-from connmgr.api.tickets import MAX_TICKETS, TICKET_SECONDS, Tickets
+from connmgr.api.auth import MAX_TICKETS, TICKET_SECONDS, Caller, Tickets
 from connmgr.errors import InvalidToken, RecordingFailed
 from connmgr.links.link import Lease
 from connmgr.pipes.streams import Streams
 from connmgr.plugin import Channel
 from connmgr.secrets.principals import Access
+from connmgr.shares import Computing, Pace
 from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.output import BACKLOG_BYTES, Ring, TerminalOutput
-from connmgr.terminals.recording import DAY_SECONDS, Recordings
+from connmgr.terminals.recording import DAY_SECONDS, STEP_BYTES, Recording, Recordings
 from connmgr.terminals.terminal import Origin, Terminal
+from tests.clock import Clock
 from tests.deadlines import DEADLINE_SECONDS
 
 SETS_MODES = b"\x1b[?1049h\x1b[?1h\x1b[?1006;1000h\x1b[?2004h\x1b=\x1b[?25l\x1b]2;a title\x07\x1b[5;9r"
@@ -140,7 +141,7 @@ def test_appending_does_not_wait_for_a_look() -> None:
 
 
 def test_a_recording_ends_at_its_limit(tmp_path: Path) -> None:
-    recordings = Recordings(tmp_path / "recordings", limit=2000, days=0)
+    recordings = Recordings(tmp_path / "recordings", limit=2000, total=1 << 20, days=0)
     recording = recordings.begin("one", 80, 24, "xterm")
     for _ in range(100):
         recording.output(b"\xc3\xa4" * 20)
@@ -152,7 +153,7 @@ def test_a_recording_ends_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_recording_has_what_a_program_printed_last(tmp_path: Path) -> None:
-    recording = Recordings(tmp_path, limit=2000, days=0).begin("one", 80, 24, "xterm")
+    recording = Recordings(tmp_path, limit=2000, total=1 << 20, days=0).begin("one", 80, 24, "xterm")
     recording.output(b"a\xc3")
     recording.close()
     recording.close()
@@ -181,9 +182,9 @@ class _Apart(Channel):
     def close(self) -> None: ...
 
 
-def test_what_a_server_sends_apart_is_output_too(tmp_path: Path) -> None:
-    streams, output = Streams(), TerminalOutput(80, 24)
-    recording = Recordings(tmp_path, limit=2000, days=0).begin("one", 80, 24, "xterm")
+def test_stderr_of_a_server_counts_as_output(tmp_path: Path) -> None:
+    streams, output = Streams(Computing(), Pace()), TerminalOutput(80, 24)
+    recording = Recordings(tmp_path, limit=2000, total=1 << 20, days=0).begin("one", 80, 24, "xterm")
     origin = Origin("one", "connection", None, None, "xterm", datetime.now(timezone.utc))
     lease = cast(Lease, None)
     try:
@@ -196,7 +197,7 @@ def test_what_a_server_sends_apart_is_output_too(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:
-    recordings = Recordings(tmp_path, limit=1 << 20, days=0)
+    recordings = Recordings(tmp_path, limit=1 << 20, total=1 << 30, days=0)
     recording = recordings.begin("one", 80, 24, "xterm")
     # Every write to this device fails, as on a full disk.
     full = os.open("/dev/full", os.O_WRONLY)
@@ -214,12 +215,12 @@ def test_a_full_disk_ends_a_recording_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_recording_that_cannot_be_begun(tmp_path: Path) -> None:
     (tmp_path / "recordings").write_text("in the way")
-    with pytest.raises(RecordingFailed, match="cannot be begun"):
-        Recordings(tmp_path / "recordings", limit=1000, days=0).begin("one", 80, 24, "xterm")
+    with pytest.raises(RecordingFailed, match="file cannot be created"):
+        Recordings(tmp_path / "recordings", limit=1000, total=1 << 20, days=0).begin("one", 80, 24, "xterm")
 
 
 def test_old_recordings_are_removed(tmp_path: Path) -> None:
-    recordings = Recordings(tmp_path, limit=1000, days=2)
+    recordings = Recordings(tmp_path, limit=1000, total=1 << 20, days=2)
     for name, age in (("old", 2.1), ("young", 1.9)):
         recordings.begin(name, 80, 24, "xterm").close()
         at = time.time() - age * DAY_SECONDS
@@ -230,13 +231,85 @@ def test_old_recordings_are_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.cast", "other", "young.cast"]
 
 
-def test_tickets_expire_and_are_limited() -> None:
-    now = [0.0]
-    tickets, caller = Tickets(clock=lambda: now[0]), Caller("somebody", Access(), 0.0)
+def _recorded(recordings: Recordings, name: str, holder: str | None = None, size: int = 900) -> Recording:
+    """Return the recording ``name``, which still runs and has asked for all its bytes."""
+    recording = recordings.begin(name, 80, 24, "xterm", holder)
+    recording.output(b"x" * (size - 200))
+    return recording
+
+
+def _ended(recordings: Recordings, directory: Path, name: str, age: float, holder: str | None = None) -> None:
+    _recorded(recordings, name, holder).close()
+    at = time.time() - age
+    os.utime(directory / f"{name}.cast", (at, at))
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.glob("*.cast"))
+
+
+def test_the_oldest_ended_recordings_make_room_for_new_ones(tmp_path: Path) -> None:
+    recordings = Recordings(tmp_path, limit=1000, total=3500, days=0)
+    running = _recorded(recordings, "running")
+    os.utime(tmp_path / "running.cast", (0, 0))
+    for name, age in (("older", 20.0), ("oldest", 30.0)):
+        _ended(recordings, tmp_path, name, age)
+    assert _names(tmp_path) == ["older", "oldest", "running"]
+    _recorded(recordings, "new").close()
+    assert _names(tmp_path) == ["new", "older", "running"]
+    running.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3500
+
+
+def test_recordings_of_running_terminals_are_not_removed_for_another(tmp_path: Path) -> None:
+    recordings = Recordings(tmp_path, limit=1000, total=2500, days=0)
+    running = [_recorded(recordings, name) for name in ("one", "two")]
+    with pytest.raises(RecordingFailed, match="no room for another"):
+        recordings.begin("three", 80, 24, "xterm")
+    assert _names(tmp_path) == ["one", "two"]
+    running[0].close()
+    _recorded(recordings, "three").close()
+    running[1].close()
+    assert "three" in _names(tmp_path)
+
+
+def test_a_growing_recording_removes_ended_ones_and_is_cut_when_there_are_none(tmp_path: Path) -> None:
+    limit = 3 * STEP_BYTES
+    recordings = Recordings(tmp_path, limit=limit, total=limit, days=0)
+    _ended(recordings, tmp_path, "ended", 10)
+    growing, other = (recordings.begin(name, 80, 24, "xterm") for name in ("growing", "other"))
+    growing.output(b"x" * 1000)
+    assert _names(tmp_path) == ["ended", "growing", "other"]
+    for _ in range(5):
+        growing.output(b"x" * (STEP_BYTES // 2))
+    assert growing.cut == "limit"
+    assert _names(tmp_path) == ["growing", "other"]
+    other.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
+
+
+def test_a_token_s_recordings_remove_only_its_own_and_have_a_share(tmp_path: Path) -> None:
+    recordings = Recordings(tmp_path, limit=1000, total=8000, days=0)
+    _ended(recordings, tmp_path, "owner", 99)
+    _ended(recordings, tmp_path, "stranger", 98, "another")
+    for number in range(6):
+        _ended(recordings, tmp_path, f"own{number}", 50.0 - number, "token")
+    # Its share is five eighths; the oldest of its own have gone. A daemon that was restarted knows whose they are.
+    assert _names(tmp_path) == ["own1", "own2", "own3", "own4", "own5", "owner", "stranger"]
+    again = Recordings(tmp_path, limit=1000, total=8000, days=0)
+    _recorded(again, "own6", "token").close()
+    assert _names(tmp_path) == ["own2", "own3", "own4", "own5", "own6", "owner", "stranger"]
+    for number in range(3):
+        _ended(again, tmp_path, f"newer{number}", 10.0 - number)
+    assert "owner" not in _names(tmp_path), "the owner's remove any, the oldest first"
+
+
+def test_tickets_expire_and_are_limited(clock: Clock) -> None:
+    tickets, caller = Tickets(clock=clock), Caller("somebody", Access(), 0.0)
     good = tickets.issue("terminal", caller)
     assert tickets.redeem(good, "terminal") is caller
     late = tickets.issue("terminal", caller)
-    now[0] += TICKET_SECONDS
+    clock.now += TICKET_SECONDS
     with pytest.raises(InvalidToken):
         tickets.redeem(late, "terminal")
     first = tickets.issue("terminal", caller)

@@ -168,7 +168,7 @@ def test_redrawing_leads_to_the_same_state(output: bytes, size: tuple[int, int])
 
 @settings(deadline=None)
 @given(OUTPUTS, OUTPUTS, SIZE, SIZE)
-def test_it_keeps_its_size_through_resizes(
+def test_a_screen_keeps_its_size_through_resizes(
     output: bytes, later: bytes, size: tuple[int, int], other: tuple[int, int]
 ) -> None:
     screen = made(output, *size)

@@ -41,7 +41,7 @@ def visible(seen: Shown) -> Shown:
 
 @pytest.mark.needs("tmux", "vim", "less", "ps", "htop", "mc", "bash")
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_it_shows_what_tmux_shows(program: str, terminal: Tmux, tmp_path: Path) -> None:
+def test_the_screen_equals_that_of_tmux(program: str, terminal: Tmux, tmp_path: Path) -> None:
     lines = (f"line {number} of the file with some words, äöü 中文\n" for number in range(500))
     (tmp_path / "text").write_text("".join(lines))
     argv, keys = PROGRAMS[program]

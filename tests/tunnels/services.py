@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 
 
 class Service:
@@ -134,15 +133,9 @@ class Tunnels:
         """Return the port where a tunnel listens."""
         return int(self.state(id)["address"].rpartition(":")[2])
 
-    def until(
-        self, id: str, said: Callable[[dict[str, Any]], object], seconds: float = DEADLINE_SECONDS
-    ) -> dict[str, Any]:
-        """Wait until a tunnel's state is as ``said``, and return it."""
-        end = time.monotonic() + seconds
-        while not said(told := self.state(id)):
-            assert time.monotonic() < end, f"not within {seconds} s: {told}"
-            time.sleep(0.02)
-        return told
+    def until(self, id: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Wait until ``holds`` accepts a tunnel's state, and return it."""
+        return eventually(lambda: self.state(id), "the tunnel does not get there", holds=holds)
 
     def remove(self, *ids: str) -> None:
         """Remove connections, with their tunnels."""

@@ -19,6 +19,7 @@ from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
+from tests.processes import Held
 from tests.tunnels.conftest import add_ssh
 from tests.tunnels.services import Service, Tunnels, client, echo, exactly, says
 
@@ -144,7 +145,7 @@ def test_many_interruptions_leave_nothing_behind(own_daemon: Daemon, own_server:
         id, port = tunnels.open("customService", far, remotePort=service.port, **ON)
         assert says(port) == b"hello"
         tunnels.until(id, lambda told: not told["streams"])
-        before = process.num_fds()
+        held = Held(process.pid)
         for _ in range(INTERRUPTIONS):
             with client(port) as connected, contextlib.suppress(ConnectionResetError):
                 connected.sendall(b"x")
@@ -154,10 +155,7 @@ def test_many_interruptions_leave_nothing_behind(own_daemon: Daemon, own_server:
             assert says(port) == b"hello"
         told = tunnels.until(id, lambda told: not (told["streams"] or told["waiting"]))
         assert told["state"] == "open"
-        end = time.monotonic() + 10
-        while process.num_fds() > before:
-            assert time.monotonic() < end, f"{before} descriptors were {process.num_fds()} after {INTERRUPTIONS} losses"
-            time.sleep(0.05)
+        held.await_release(INTERRUPTIONS)
         listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
         assert len(listening) == 2, listening
         tunnels.toggle(id, state=False)

@@ -1,4 +1,4 @@
-"""The programs that connect to TCP ports on a far side: each installed one carries a stream's bytes and ends."""
+"""The programs that connect to TCP ports on a remote host: each installed one carries a stream's bytes and ends."""
 
 from __future__ import annotations
 

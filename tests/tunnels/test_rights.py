@@ -9,7 +9,6 @@ import pytest
 from tests.rights.wire import create
 from tests.tunnels.services import Service, Tunnels, client, says
 
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 ON = {"address": "127.0.0.1"}
 
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 import pytest
 
 from connmgr.client import ClientError
+from tests.api.wire import LOCAL
 from tests.plugins.sshd import Sshd
 from tests.ports import reserved_port
 from tests.tunnels.conftest import add_ssh
@@ -25,7 +26,6 @@ from tests.tunnels.services import (
     says,
 )
 
-LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 ON = {"address": "127.0.0.1"}
 
 
@@ -49,7 +49,7 @@ def test_a_tunnel_listens_on_the_requested_port(tunnels: Tunnels, far: str, echo
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         number = taken.getsockname()[1]
         id = tunnels.add("sshLocalTunnel", far, remotePort=echoing.port, remoteHost="127.0.0.1", localPort=number)
-        with pytest.raises(ClientError, match=f"port {number}") as refused:
+        with pytest.raises(ClientError, match=f":{number}: another program listens there") as refused:
             tunnels.toggle(id)
         assert (refused.value.status, refused.value.code) == (400, "port_in_use")
         assert tunnels.state(id)["wanted"] is False
@@ -131,7 +131,7 @@ def test_a_port_that_refuses_disconnects_the_client_and_is_reported(
     tunnels.remove(id)
 
 
-def test_socks_resolves_and_connects_on_the_far_side(
+def test_socks_resolves_and_connects_on_the_remote_host(
     tunnels: Tunnels, far: str, echoing: Service, closed_port: int
 ) -> None:
     id, port = tunnels.open("sshDynamicTunnel", far)
@@ -159,7 +159,7 @@ def socks(port: int, host: bytes, to: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("host", [b"-le/bin/id", b"a]:1!!SYSTEM:id,x=[b", b"a/b", b"a\0b", b"a b", b"a\nb", b""])
-def test_a_host_name_like_an_option_is_no_option_of_the_relaying_program(
+def test_a_host_name_that_looks_like_an_option_is_not_one_for_the_relay(
     tunnels: Tunnels, far: str, host: bytes
 ) -> None:
     inside = tunnels.add("shellEnvironment", far, "inside")
@@ -180,7 +180,7 @@ def test_an_impossible_host_name_is_refused_by_the_daemon(tunnels: Tunnels, host
 
 
 @pytest.mark.parametrize("place", ["ssh", "local"])
-def test_a_port_of_the_far_side_leads_here(
+def test_a_port_of_the_remote_host_leads_here(
     tunnels: Tunnels, far: str, echoing: Service, place: str, own_port: int
 ) -> None:
     host = far if place == "ssh" else LOCAL
@@ -201,7 +201,7 @@ def test_a_port_of_the_far_side_leads_here(
     tunnels.remove(id)
 
 
-def test_a_taken_port_of_the_far_side_is_reported(tunnels: Tunnels, far: str, echoing: Service) -> None:
+def test_a_taken_port_of_the_remote_host_is_reported(tunnels: Tunnels, far: str, echoing: Service) -> None:
     id = tunnels.add("sshRemoteTunnel", far, remotePort=echoing.port, localPort=1)
     told = tunnels.toggle(id)
     assert (told["state"], told["lastError"]["code"]) == ("retrying", "internal")

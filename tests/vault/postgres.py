@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import psycopg
 
 from tests.components import postgres_programs
+from tests.deadlines import eventually
 from tests.ports import ReservedPort
 
 DEADLINE = 30.0
@@ -63,16 +63,14 @@ class Postgres:
                 cwd=self._directory,
                 **self._identity,
             )
-        deadline = time.monotonic() + DEADLINE
-        while True:
-            try:
-                psycopg.connect(self.dsn("postgres"), connect_timeout=2).close()
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, (self._directory / "log").read_text()
-                assert time.monotonic() < deadline, (self._directory / "log").read_text()
-                time.sleep(0.02)
-            else:
-                return
+
+        def answer() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, (self._directory / "log").read_text()
+            psycopg.connect(self.dsn("postgres"), connect_timeout=2).close()
+            return True
+
+        eventually(answer, "PostgreSQL does not answer", ignoring=psycopg.OperationalError)
 
     @property
     def pid(self) -> int:

@@ -62,7 +62,7 @@ def test_the_database_is_asked_once_a_moment(
     assert len(look_ups) == 2
 
 
-def test_nothing_is_asked_where_no_secret_was_opened(vault: Vault, look_ups: list[Any]) -> None:
+def test_a_link_without_secrets_asks_for_no_admission(vault: Vault, look_ups: list[Any]) -> None:
     guarded(vault, []).check(Access())
     assert not look_ups
 
@@ -76,7 +76,7 @@ def test_a_lock_counts_at_once(vault: Vault) -> None:
         door.check(alice)
 
 
-def test_what_one_may_use_another_may_not(vault: Vault) -> None:
+def test_admission_is_decided_for_each_caller(vault: Vault) -> None:
     alice, bob = unlocked(vault, "alice"), unlocked(vault, "bob")
     door = guarded(vault, [vault.principals.seal("s", alice)])
     door.check(alice)

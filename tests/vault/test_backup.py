@@ -137,7 +137,7 @@ def test_a_backup_holds_one_moment_of_a_vault_that_is_written_to(
         assert hosts - len(restored.connections.query("*", "host*/root")) in (0, 1)
 
 
-def test_nothing_is_replaced(saved: Path, url: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced(saved: Path, url: str, tmp_path: Path) -> None:
     before = saved.read_bytes()
     database = open_database(url)
     with pytest.raises(BackupFailed, match="exists already"):
@@ -183,7 +183,7 @@ def test_a_spoilt_backup_is_refused(saved: Path, tmp_path: Path, spoil: Callable
     assert list(new.iterdir()) == []
 
 
-def test_another_program_s_database_is_no_backup(tmp_path: Path) -> None:
+def test_another_program_s_database_is_refused_as_a_backup(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other")) as raw:
         raw.execute("CREATE TABLE other (x)")
     with pytest.raises(BackupFailed, match="not a connmgr vault"):

@@ -14,9 +14,8 @@ from connmgr.vault import Database, Vault, integrity
 from connmgr.vault.batch import Addition, Batch, Change
 from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.connections import without_access
+from tests.api.wire import NOBODY
 from tests.vault.conftest import KEY, Add
-
-NOBODY = "00000000-0000-4000-8000-000000000000"
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def chain(length: int, category: tuple[str, ...] = ("Team", "Inner")) -> list[Ad
     return made
 
 
-def test_what_a_batch_stores_is_authentic_and_in_its_place(vault: Vault, behind: Database, small_chunks: None) -> None:
+def test_records_of_a_batch_are_authentic_and_in_place(vault: Vault, behind: Database, small_chunks: None) -> None:
     applied = vault.batches.apply(Batch([("Empty",)], chain(7)), without_access)
     assert integrity.faults(behind, KEY) == []
     last = vault.connections.infos([applied.added[-1][0]])[0]

@@ -7,9 +7,8 @@ import pytest
 from connmgr.errors import CategoryExists, InvalidRequest, ProtectedEntry, UnknownCategory
 from connmgr.vault import Vault
 from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT, LOCAL
+from tests.api.wire import NOBODY
 from tests.vault.conftest import Add
-
-NOBODY = "00000000-0000-4000-8000-000000000000"
 
 
 def test_a_new_vault_has_the_well_known_ones(vault: Vault) -> None:
@@ -94,7 +93,7 @@ def test_a_child_may_take_the_name_of_what_goes_but_not_of_what_stays(vault: Vau
     assert vault.categories.infos([clash])[0].path == ("all connections", "other", "x")
 
 
-def test_what_is_protected_stays(vault: Vault) -> None:
+def test_protected_and_unknown_categories_prevent_removing(vault: Vault) -> None:
     team = vault.categories.add("Team", ALL_CONNECTIONS)
     for protected in (ALL_CONNECTIONS, DEFAULT):
         with pytest.raises(ProtectedEntry):

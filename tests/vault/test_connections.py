@@ -12,9 +12,8 @@ from connmgr.errors import ConnectionCycle, InvalidRequest, ProtectedEntry, Unkn
 from connmgr.vault import Vault
 from connmgr.vault.connection_rows import fingerprint
 from connmgr.vault.names import DEFAULT, LOCAL
+from tests.api.wire import NOBODY
 from tests.vault.conftest import Add
-
-NOBODY = "00000000-0000-4000-8000-000000000000"
 
 
 def test_a_new_vault_knows_the_local_machine(vault: Vault) -> None:
@@ -24,7 +23,7 @@ def test_a_new_vault_knows_the_local_machine(vault: Vault) -> None:
     assert vault.connections.query() == [LOCAL]
 
 
-def test_what_was_added_is_read_back(vault: Vault) -> None:
+def test_added_connections_are_read_back(vault: Vault) -> None:
     data = {"host": "a\u0000😀é", "port": 22, "deep": {"list": [1, None, 1.5, True]}}
     before = datetime.now(timezone.utc)
     id, created = vault.connections.add("Web/Server Ä", "ssh", data, fingerprint=fingerprint(data), same=bool)
@@ -70,7 +69,7 @@ def test_the_local_machine_is_equivalent_to_a_plain_local_connection(add: Add) -
     assert add("here", {"shell": "bash"}, type="local") != LOCAL
 
 
-def test_nothing_is_added_where_something_is_unknown(vault: Vault, add: Add) -> None:
+def test_unknown_references_and_invalid_names_prevent_adding(vault: Vault, add: Add) -> None:
     with pytest.raises(UnknownConnection, match=f"Unknown connection: {NOBODY}"):
         add("a", references=[NOBODY])
     with pytest.raises(UnknownConnection):
@@ -100,7 +99,7 @@ def test_a_connection_is_removed_with_all_that_run_over_it(vault: Vault, add: Ad
     assert set(vault.connections.query()) == {LOCAL, other}
 
 
-def test_nothing_is_removed_where_one_is_unknown_or_protected(vault: Vault, add: Add) -> None:
+def test_an_unknown_or_protected_connection_prevents_removing(vault: Vault, add: Add) -> None:
     one = add("one")
     with pytest.raises(UnknownConnection, match=NOBODY):
         vault.connections.remove([one, NOBODY])
@@ -199,7 +198,7 @@ def test_state_is_stored(vault: Vault, add: Add) -> None:
         vault.connections.set_state(NOBODY, {})
 
 
-def test_all_of_it_outlasts_the_vault_object(
+def test_everything_outlasts_the_vault_object(
     url: str, vault: Vault, add: Add, open_vault: Callable[..., Vault]
 ) -> None:
     id = add("one", category=vault.categories.add("Team", DEFAULT))
@@ -231,7 +230,7 @@ def test_equal_connections_added_at_once_become_one(url: str, vault: Vault, open
     assert len(vault.categories.query()) == 5
 
 
-def test_other_data_and_removal_are_a_change_and_another_name_is_none(vault: Vault, add: Add) -> None:
+def test_data_and_removal_count_as_changes_and_a_rename_does_not(vault: Vault, add: Add) -> None:
     host = add("host")
     over = add("over it", {"host": host}, references=[host])
     held = {id: (found.data, found.dependency_digest) for id in (host, over) for found in [vault.connections.get(id)]}

@@ -116,7 +116,7 @@ def test_a_damaged_database_that_was_not_closed_is_left_as_it_is(file: Path) -> 
         assert (file.parent / name).read_bytes() == content, name
 
 
-def test_what_was_not_closed_is_read_whole(file: Path, tmp_path: Path) -> None:
+def test_a_database_that_was_not_closed_is_read_whole(file: Path, tmp_path: Path) -> None:
     held = sqlite3.connect(file)
     held.execute("PRAGMA wal_autocheckpoint = 0")
     with held:
@@ -164,7 +164,7 @@ def test_a_vault_without_its_verifier_is_refused(vault: Vault, url: str, open_va
     ("url", "message"),
     [
         ("sqlite://", "needs a file"),
-        ("mysql://host/name", "only in SQLite or PostgreSQL"),
+        ("mysql://host/name", "in SQLite or PostgreSQL"),
         ("no url: secret", "cannot be read"),
         ("postgresql+psycopg://me:secret@127.0.0.1:1/name", "127.0.0.1:1/name cannot be used: .*refused"),
     ],

@@ -71,7 +71,7 @@ def test_a_change_that_is_not_permitted_leaves_all_as_it_was(chain: Chain, vault
 
 
 @pytest.mark.parametrize("hop", ["gateway", "carrier", "other"])
-def test_a_record_put_back_is_no_way(chain: Chain, behind: Database, hop: str) -> None:
+def test_an_old_record_put_back_is_refused(chain: Chain, behind: Database, hop: str) -> None:
     id = getattr(chain, hop)
     earlier = {key: value for key, value in stored(behind, id).items() if key in ("data", "way", "path", "mac")}
     chain.update(id, permits=lambda _: None)

@@ -70,7 +70,7 @@ def test_a_document_that_was_changed_outside_is_refused(vault: Vault, edit: dict
 
 
 @pytest.mark.parametrize("counts", ["", "{", "3"])
-def test_counts_are_no_part_of_what_is_authentic(vault: Vault, counts: str) -> None:
+def test_counts_are_not_authenticated(vault: Vault, counts: str) -> None:
     stored = new()
     vault.tokens.add(counted(stored, used=7))
     vault.database.write(lambda tx: tx.execute(table.update().values(counts=counts)))

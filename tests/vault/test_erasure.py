@@ -49,7 +49,7 @@ def test_a_secret_that_is_removed_leaves_the_files(
     assert holding(tmp_path) == set(), "a removed secret stays in the vault's files while the daemon runs"
 
 
-def test_what_a_reader_keeps_is_erased_by_the_next_change(vault: Vault, add: Add, tmp_path: Path) -> None:
+def test_pages_kept_for_a_reader_are_erased_by_the_next_change(vault: Vault, add: Add, tmp_path: Path) -> None:
     id = add("host", {"password": SEALED})
     with closing(sqlite3.connect(tmp_path / "vault.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")

@@ -97,7 +97,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
         ("", [""], ["a"]),
     ],
 )
-def test_what_filters_mean(pattern: str, matching: list[str], others: list[str]) -> None:
+def test_filters_match_exactly_these_paths(pattern: str, matching: list[str], others: list[str]) -> None:
     matches = matcher(pattern)
     for path, expected in [*((path, True) for path in matching), *((path, False) for path in others)]:
         assert matches(path) is expected, (pattern, path)
@@ -220,7 +220,7 @@ def test_wildcards_mean_what_their_definition_says(pattern: str, path: str) -> N
 @example(pattern="")
 @example(pattern="/**/")
 @given(pattern=pieces | rich)
-def test_both_databases_find_what_matches(stocked: Database, pattern: str) -> None:
+def test_both_databases_find_the_same_connections(stocked: Database, pattern: str) -> None:
     try:
         matches = matcher(pattern)
     except InvalidRequest:

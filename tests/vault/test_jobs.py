@@ -51,17 +51,17 @@ def test_jobs_under_way_are_limited_by_connection_and_in_all(vault: Vault, add: 
 
 def test_the_first_end_that_was_seen_stays(vault: Vault) -> None:
     job = vault.jobs.add(new())
-    vault.jobs.set_state(job.id, "running")
-    vault.jobs.set_state(job.id, "exited", 7)
-    vault.jobs.set_state(job.id, "lost")
-    vault.jobs.set_state(job.id, "running")
+    assert vault.jobs.set_state(job.id, "running")
+    assert vault.jobs.set_state(job.id, "exited", 7)
+    assert not vault.jobs.set_state(job.id, "lost")
+    assert not vault.jobs.set_state(job.id, "running")
     ended = vault.jobs.get(job.id)
     assert (ended.state, ended.exit_code) == ("exited", 7)
     assert ended.ended is not None
     assert job.created <= ended.ended <= now()
 
 
-def test_what_is_looked_for(vault: Vault, add: Add) -> None:
+def test_jobs_are_found_by_their_fields(vault: Vault, add: Add) -> None:
     other = add("other")
     one, two = vault.jobs.add(new(name="a")), vault.jobs.add(new(other))
     vault.jobs.set_state(two.id, "killed", 143)

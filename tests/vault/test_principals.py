@@ -30,6 +30,7 @@ from connmgr.secrets.passphrases import MODERATE, Cost, Delays, Throttle, new_sa
 from connmgr.secrets.principals import Access, new_principal
 from connmgr.vault import Vault, principals
 from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
+from tests.clock import Clock
 from tests.derivation import real_cost
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
@@ -168,10 +169,9 @@ class TestUnlocking:
         assert derivations == [("not the passphrase", MODERATE)] * 6
 
     def test_failures_are_throttled_without_deriving_and_without_locking_out(
-        self, vault: Vault, derivations: list[tuple[str, Cost]]
+        self, vault: Vault, derivations: list[tuple[str, Cost]], clock: Clock
     ) -> None:
-        now = [0.0]
-        vault.principals._throttle = Throttle(user=Delays(1, 60), clock=lambda: now[0])
+        vault.principals._throttle = Throttle(user=Delays(1, 60), clock=clock)
         for _ in range(2):
             with pytest.raises(UnlockFailed):
                 vault.principals.unlock(Access(), "alice", "not the passphrase")
@@ -181,7 +181,7 @@ class TestUnlocking:
         assert refusal.value.retry_after == 1
         assert len(derivations) == attempts
         assert unlocked(vault, "bob").principal is not None
-        now[0] += refusal.value.retry_after
+        clock.now += refusal.value.retry_after
         assert unlocked(vault, "alice").principal is not None
 
     def test_a_passphrase_is_the_same_from_every_keyboard(

@@ -61,7 +61,7 @@ def test_records_exchanged_between_rows_are_refused(vault: Vault, add: Add, behi
         vault.connections.get(test)
 
 
-def test_one_bad_record_fails_all_that_were_asked_for_with_it(vault: Vault, add: Add, behind: Database) -> None:
+def test_one_bad_record_fails_the_whole_request(vault: Vault, add: Add, behind: Database) -> None:
     good, bad = add("good"), add("bad")
     change(behind, bad, name="worse")
     with pytest.raises(IntegrityError, match=bad):
@@ -117,7 +117,7 @@ def test_a_bad_record_can_only_be_removed(vault: Vault, add: Add, behind: Databa
     assert set(vault.connections.remove([bad]).connections) == {bad, below}
 
 
-def test_a_bad_record_below_one_that_is_renamed_is_not_made_good(vault: Vault, add: Add, behind: Database) -> None:
+def test_renaming_does_not_repair_a_bad_record_below(vault: Vault, add: Add, behind: Database) -> None:
     host = add("host")
     below = add("below", {"host": host}, parent=host)
     change(behind, below, data="{}")
@@ -143,7 +143,7 @@ def test_values_of_another_type_are_refused(
         vault.connections.get(LOCAL)
 
 
-def test_what_is_only_told_may_change(vault: Vault, add: Add, behind: Database) -> None:
+def test_the_state_of_a_connection_is_not_authenticated(vault: Vault, add: Add, behind: Database) -> None:
     id = add("host")
     change(behind, id, state='{"osType": "linux"}')
     assert vault.connections.get(id).state == {"osType": "linux"}

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import add
 from tests.daemon import Daemon
-from tests.fs.far_sides import eventually
+from tests.deadlines import eventually_raises
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 
@@ -26,7 +27,7 @@ def connection(daemons: tuple[Daemon, Daemon], tmp_path: Path) -> Iterator[str]:
     (tmp_path / "far").mkdir()
     with ssh_server(tmp_path / "far") as server:
         data = {"type": "ssh", **ssh_fields(server, server.user)}
-        added = daemons[0].client.post("/connection/add", name="far", data=data, validate=False)["connection"]
+        added = add(daemons[0].client, "far", **data)
         for daemon in daemons:
             daemon.client.post("/shell/start", connection=added)
         yield added
@@ -49,16 +50,11 @@ def test_a_job_is_read_waited_for_fed_and_killed_by_the_other(daemons: tuple[Dae
         assert waits.result(30)["state"] == "killed"
     assert here.post("/job/wait", job=job, wait=POLL_SECONDS)["state"] == "killed"
     there.post("/job/remove", job=job)
-
-    def unknown() -> bool:
-        try:
-            here.post("/job/info", job=job)
-        except ClientError as error:
-            return error.code == "unknown_job"
-        return False
-
     # A daemon's copy of a row may be a second old.
-    eventually(unknown, "a job that the other daemon has removed is known")
+    refused = eventually_raises(
+        lambda: here.post("/job/info", job=job), ClientError, "a job that the other daemon has removed is known"
+    )
+    assert refused.code == "unknown_job"
 
 
 def test_a_key_at_both_daemons_at_once_starts_once(

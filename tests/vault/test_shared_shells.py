@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
 from connmgr.client import Client, ClientError
+from tests.api.wire import add
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
-from tests.shell.test_shells import add_local, exec_text, gone, supervisor
+from tests.deadlines import eventually_equal, eventually_raises
+from tests.processes import runs
+from tests.shell.test_shells import add_local, exec_text, supervisor
 
 pytestmark = pytest.mark.needs("postgres", "bash")
 
@@ -26,13 +26,12 @@ def remove(client: Client, connection: str) -> None:
 
 def refusal(client: Client, connection: str) -> str:
     """Run commands until one is refused, and return its error code."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        assert time.monotonic() < deadline, "the shell takes commands although its connection is another, or none"
-        try:
-            client.post("/shell/exec", connection=connection, command="true")
-        except ClientError as error:
-            return str(error.code)
+    refused = eventually_raises(
+        lambda: client.post("/shell/exec", connection=connection, command="true"),
+        ClientError,
+        "the shell takes commands although its connection was changed or removed",
+    )
+    return str(refused.code)
 
 
 @pytest.mark.parametrize("over", ["itself", "what it runs over"])
@@ -44,12 +43,12 @@ def test_a_shell_ends_whose_connection_another_daemon_changes(
     host = used = add_local(here, "/bin/dash")
     if over != "itself":
         data = {"type": "shellEnvironment", "host": host, "elevated": False}
-        used = str(here.post("/connection/add", name="over it", data=data, validate=False)["connection"])
+        used = add(here, "over it", **data)
     here.post("/shell/start", connection=used)
     shell = supervisor(here, used)
     act(there, host)
     assert refusal(here, used) == code
-    assert gone(shell.pid), "the shell was refused, and still runs"
+    assert not runs(shell.pid), "the shell was refused, and still runs"
     if act is change and over == "itself":
         here.post("/shell/start", connection=used)
         assert exec_text(here, used, "echo ${BASH_VERSION:+new}") == "new"
@@ -63,11 +62,13 @@ def test_a_shell_that_is_started_again_is_one_on_the_data_as_another_daemon_left
     here.post("/shell/start", connection=connection)
     assert exec_text(here, connection, "echo ${BASH_VERSION:+new}") == ""
     change(there, connection)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    shell = "old"
-    while shell != "new":
-        assert time.monotonic() < deadline, "starting the shell leaves one that runs on what the connection was"
+
+    def started() -> str:
         here.post("/shell/start", connection=connection)
-        # The daemon may notice the change between the two requests.
-        with suppress(ClientError):
-            shell = exec_text(here, connection, "echo ${BASH_VERSION:+new}")
+        try:
+            return exec_text(here, connection, "echo ${BASH_VERSION:+new}")
+        except ClientError as error:
+            # The daemon may notice the change between the two requests.
+            return error.code
+
+    eventually_equal(started, "new", "starting the shell leaves one that runs on what the connection was")

@@ -7,21 +7,11 @@ import pytest
 from connmgr.errors import TemporaryLimit, UnknownConnection
 from connmgr.vault import Vault, unstored
 from connmgr.vault.unstored import TemporaryConnections
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(unstored, "time", clock)
     return clock
 
@@ -31,7 +21,7 @@ def add(kept: TemporaryConnections, host: str = "a") -> str:
     return kept.add(host, "ssh", data, fingerprint=host.encode(), same=lambda other: other == data)[0]
 
 
-def test_it_lasts_as_long_as_its_link_and_a_minute(clock: Clock) -> None:
+def test_a_temporary_connection_lasts_as_long_as_its_link_and_a_minute(clock: Clock) -> None:
     kept = TemporaryConnections()
     id = add(kept)
     clock.now += 59
@@ -50,7 +40,7 @@ def test_it_lasts_as_long_as_its_link_and_a_minute(clock: Clock) -> None:
     assert add(kept) != id
 
 
-def test_it_lasts_as_long_as_anybody_holds_it(clock: Clock) -> None:
+def test_a_temporary_connection_lasts_as_long_as_anybody_holds_it(clock: Clock) -> None:
     kept = TemporaryConnections()
     id = add(kept)
     kept.hold(id, id)

@@ -12,8 +12,8 @@ import click
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.output import Duration, ago, json_option, print_json, print_table
-from connmgr.client.asked import described, quoted
 from connmgr.client.names import with_beginning
+from connmgr.client.rights import described, quoted
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
@@ -33,14 +33,14 @@ DAY = 86400
 def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
     """Decide about requests of tokens, or list them.
 
-    Without APPROVAL it lists the waiting requests. Name an APPROVAL by its uuid. It shows the whole request. Without
-    --once, --grant or --deny it asks on the terminal, and the first 8 digits of the uuid suffice.
+    Without APPROVAL it lists the pending requests. APPROVAL is a uuid; the command shows the whole request. Without
+    --once, --grant or --deny it then asks on the terminal, and the first 8 digits of the uuid suffice.
     """
     if sum((once, grant is not None, deny)) > 1:
         raise click.UsageError("Give one of --once, --grant and --deny.")
     decided = once or grant is not None or deny
     if name is None and decided:
-        raise click.UsageError("Name what to decide about; `connmgr approve` lists what waits.")
+        raise click.UsageError("Name the APPROVAL to decide about; `connmgr approve` lists those that are pending.")
     client = connect()
     if name is None:
         _list(client.post("/approval/query")["approvals"], as_json=as_json)
@@ -79,30 +79,30 @@ def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _find(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[str, Any]:
-    """Return the approval ``name``; its beginning suffices if ``reads``, for then the request is shown before the end.
+    """Return the approval ``name``; its beginning suffices if ``reads``: then a person sees the request first.
 
-    :raises Failure: there is none, or more than one.
+    :raises Failure: no approval is meant, or several are.
     """
     by_id = {one["approval"]: one for one in approvals}
     found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
     if len(found) == 1 and (reads or found == [name.lower()]):
         return by_id[found[0]]
     if len(found) == 1:
-        raise Failure(f"To decide without a look at the request, give the whole uuid: {found[0]}.", NOT_FOUND)
+        raise Failure(f"To decide without seeing the request first, give the whole uuid: {found[0]}.", NOT_FOUND)
     if found:
         raise Failure(
             "\n".join([f"{name!r} is the beginning of several uuids:", *(f"  {id}" for id in found)]), NOT_FOUND
         )
     raise Failure(
-        f"No approval has the uuid {name!r}, nor one that begins so with 8 digits. `connmgr approve` lists those that "
-        "wait.",
+        f"No approval has the uuid {name!r}, or one that begins with these digits (8 at least). `connmgr approve` "
+        "lists the pending ones.",
         NOT_FOUND,
     )
 
 
 def _ask() -> tuple[bool, float | None, bool]:
     if not sys.stdin.isatty():
-        raise click.UsageError("Say --once, --grant or --deny: there is no terminal to ask on.")
+        raise click.UsageError("Give --once, --grant or --deny: there is no terminal to ask on.")
     answer = click.prompt(
         "Approve this? (once, a time such as 1h, deny, nothing)", default="nothing", show_default=False, err=True
     ).strip()

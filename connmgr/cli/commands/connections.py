@@ -14,8 +14,8 @@ from connmgr.cli.group import Group
 from connmgr.cli.output import ago, json_option, print_json, print_table
 from connmgr.cli.selection import Choice, chosen, find_category, infos_of, means_many, require_some, selecting
 from connmgr.client import ROOT_CATEGORY, Client, Connection
-from connmgr.client.names import UUID, qualified, split_elevation
-from connmgr.client.results import RunningShell
+from connmgr.client.names import is_uuid, qualified, split_elevation
+from connmgr.contract.shell import ShellStatus as RunningShell
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def used(one: Connection) -> str:
 def _address(data: dict[str, Any]) -> str:
     """Return ``user@host:port`` as ``data`` say it, without a part that they leave out; ``-`` without a host."""
     host = data.get("host")
-    if not isinstance(host, str) or UUID.fullmatch(host):
+    if not isinstance(host, str) or is_uuid(host):
         # A uuid means another connection, whose name begins the path.
         return "-"
     user, port = data.get("user"), data.get("port")

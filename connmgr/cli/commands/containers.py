@@ -9,21 +9,18 @@ import click
 
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.fan_out import each
+from connmgr.cli.fan_out import Change, changing, each
 from connmgr.cli.group import Group
 from connmgr.cli.output import counted, json_option
+from connmgr.cli.plain import write_all
 from connmgr.cli.selection import (
     Choice,
     ConnectionName,
-    agreed,
     chosen,
-    consent,
     jobs_option,
-    means_many,
     require_some,
     selecting,
 )
-from connmgr.cli.sessions import write_all
 from connmgr.client import Client, Name
 from connmgr.client.names import find, is_pattern, telling
 from connmgr.printable import visible
@@ -35,8 +32,8 @@ Command = Callable[..., Any]
 def container() -> None:
     """Start and stop containers, and show their logs.
 
-    The runtime does it (docker, podman, incus, lxc, machinectl), on the connection of the container's host. `connmgr
-    start` and `connmgr restart` are for shells, `connmgr tunnel` for tunnels.
+    The container's runtime (docker, podman, incus, lxc or machinectl) is called on the connection of the container's
+    host. `connmgr start` and `connmgr restart` are for shells, `connmgr tunnel` for tunnels.
     """
 
 
@@ -45,7 +42,7 @@ def container() -> None:
 @jobs_option()
 @json_option
 def start(selectors: tuple[str, ...], choice: Choice, *, jobs: int, as_json: bool) -> None:
-    """Start containers. Those that run stay as they are."""
+    """Start containers. Running ones are left alone."""
     client, names = _chosen(selectors, choice)
 
     def begin(client: Client, id: str) -> str:
@@ -56,58 +53,55 @@ def start(selectors: tuple[str, ...], choice: Choice, *, jobs: int, as_json: boo
 
 
 @container.command(name="stop")
-@selecting
-@consent
-@jobs_option()
-@json_option
-def stop(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool, jobs: int, as_json: bool) -> None:
+@changing
+def stop(change: Change) -> None:
     """Stop containers, and all that runs in them.
 
     If a GLOB, several names or options choose them, it shows which, and asks first; without a terminal to ask on, it
     then needs --yes.
     """
-    client, names = _chosen(selectors, choice)
 
     def end(client: Client, id: str) -> str:
         client.connection.toggle(id, False)
         return "is stopped"
 
-    if _agreed("stop", names, asks=means_many(selectors, choice), yes=yes, dry_run=dry_run):
-        each(client, names, end, jobs, as_json=as_json)
+    _change("stop", change, end)
 
 
 @container.command(name="restart")
-@selecting
-@consent
-@jobs_option()
-@json_option
-def restart(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool, jobs: int, as_json: bool) -> None:
+@changing
+def restart(change: Change) -> None:
     """Stop containers, and start them again.
 
     If a GLOB, several names or options choose them, it shows which, and asks first; without a terminal to ask on, it
     then needs --yes. A container that cannot be started again stays stopped, and its error says why.
     """
-    client, names = _chosen(selectors, choice)
 
     def anew(client: Client, id: str) -> str:
         client.connection.toggle(id, False)
         client.connection.toggle(id, True)
         return "runs anew"
 
-    if _agreed("restart", names, asks=means_many(selectors, choice), yes=yes, dry_run=dry_run):
-        each(client, names, anew, jobs, as_json=as_json)
+    _change("restart", change, anew)
+
+
+def _change(verb: str, change: Change, work: Callable[[Client, str], str]) -> None:
+    client, names = _chosen(change.selectors, change.choice)
+    labels = telling(names)
+    question = f"{verb.capitalize()} {counted(len(names), 'container')}?"
+    change.do(client, names, [(verb, labels[one.id]) for one in names], question, work)
 
 
 @container.command(name="logs")
 @click.argument("name", metavar="CONNECTION", type=ConnectionName())
-@click.option("-f", "--follow", is_flag=True, help="Continue with what comes, until Ctrl-C or the container's end.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, until Ctrl-C or the container's end.")
 @click.option(
-    "-n", "--tail", "lines", metavar="LINES", type=click.IntRange(0), help="Only the last lines of what there is."
+    "-n", "--tail", "lines", metavar="LINES", type=click.IntRange(0), help="Only the last LINES lines of the log."
 )
 def logs(name: str, lines: int | None, *, follow: bool) -> None:
-    """Print what the main program of a container has printed.
+    """Print the output of a container's main program.
 
-    The runtime's own command prints it, in a shell of its own on the container's host; its exit code is this command's.
+    It runs the runtime's own command for logs, in a new shell on the container's host, and exits with its exit code.
     """
     client = connect()
     kinds = _kinds(client) | {"kubernetes"}
@@ -152,9 +146,3 @@ def _chosen(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, list[Na
     if not names:
         raise Failure("No container is chosen: `connmgr ls` shows the types of connections.", NOT_FOUND)
     return client, names
-
-
-def _agreed(verb: str, names: list[Name], *, asks: bool, yes: bool, dry_run: bool) -> bool:
-    labels = telling(names)
-    question = f"{verb.capitalize()} {counted(len(names), 'container')}?"
-    return agreed([(verb, labels[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=asks)

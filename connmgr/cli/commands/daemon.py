@@ -10,8 +10,9 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import counted, json_option, lasting, print_json, print_table
 from connmgr.cli.sessions import at_work, shell_label
-from connmgr.client import Client, ClientError, DaemonStatus, Unreachable
-from connmgr.client.results import ListedShell
+from connmgr.client import Client, ClientError, Unreachable
+from connmgr.client.shells import ListedShell
+from connmgr.contract.daemon import DaemonStatusResponse
 
 ANSWER_SECONDS = 10.0
 
@@ -33,7 +34,7 @@ def status(*, as_json: bool) -> None:
         more = {"connections": connections, "vault": unlocked, "shells": shells}
         print_json({"url": client.base_url, **answer, **more})
         return
-    daemon, running = DaemonStatus.read(answer), client.shell.list()
+    daemon, running = DaemonStatusResponse.read(answer), client.shell.list()
     locked = f"unlocked by {vault.user}" if vault.user else "locked" if vault.has_users else "without users"
     print_table(
         [
@@ -41,7 +42,7 @@ def status(*, as_json: bool) -> None:
             ("listens on", client.base_url),
             ("runs for", lasting(daemon.uptime)),
             ("vault", f"{counted(connections, 'connection')}, {locked}"),
-            ("in use", f"{daemon.slots_in_use} of {daemon.slots} slots, by {counted(daemon.clients, 'client')}"),
+            ("in use", f"{daemon.slots.in_use} of {daemon.slots.count} slots, by {counted(daemon.clients, 'client')}"),
             ("shells", str(len(running))),
         ]
     )

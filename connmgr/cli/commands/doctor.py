@@ -21,10 +21,10 @@ import click
 
 from connmgr import paths
 from connmgr.cli.commands.jobs import orphans_of_open
-from connmgr.cli.connect import address
 from connmgr.cli.exits import FAILED
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.cli.plain import address
 from connmgr.client import Client, ClientError
 from connmgr.client.address import is_address_named
 from connmgr.errors import ConnmgrError
@@ -178,7 +178,7 @@ def clock(examined: Examined) -> Iterator[Finding]:
 
 def _vault(examined: Examined) -> Iterator[Finding]:
     """Examine key and records, also while a daemon runs."""
-    from connmgr.daemon.storage import database_url, key_store
+    from connmgr.daemon.files import database_url, key_store
     from connmgr.vault import integrity, open_database
 
     settings = examined.settings

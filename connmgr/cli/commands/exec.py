@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
 import shlex
-import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -17,6 +14,7 @@ from click.shell_completion import CompletionItem
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import KILLED, NOT_RUN, ExecCommand, Failure
 from connmgr.cli.output import Duration, json_option, print_json
+from connmgr.cli.plain import StandardInput, fed, has_input, run_to_end, sent_environment
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import (
     Choice,
@@ -35,12 +33,10 @@ from connmgr.cli.sessions import (
     ensure_shell,
     fresh_option,
     own_session,
-    sent_environment,
     session_of,
     session_option,
     spelled_out,
     sudo_option,
-    write_all,
 )
 from connmgr.client import Client, ClientError
 from connmgr.client.names import named
@@ -281,14 +277,14 @@ def exec(
     also stand between CONNECTION and a --. With --argv no shell reads the words: the first one is the program, each
     other one an argument, whatever characters it contains. --saved runs a command of `connmgr command save`, --script a
     script of this machine. Output appears as it is printed, byte by byte and without a limit, and the exit code is the
-    command's. The command is killed after --timeout, by Ctrl-C, and when it prints after the reader of its output has
-    ended.
+    command's. The command is killed after --timeout, by Ctrl-C, and when it prints into a pipe that nobody reads any
+    more, such as to `head`.
 
     As with ssh, the command reads standard input if that is a pipe, a socket or a file: of any size, as fast as the
-    command reads. From a terminal it does so only with --stdin. Like ssh it also takes what it does not need: in
-    `while read host; do connmgr exec $host uptime; done < hosts` the first command takes all other hosts, and -n
-    prevents that. With --all and --detach standard input is read only with --stdin, whole and at most 11 MiB; without
-    it, input that is there is refused, unless -n leaves it. With --all every command gets all of it.
+    command reads. From a terminal it does so only with --stdin. Like ssh it reads more than the command needs: in
+    `while read host; do connmgr exec $host uptime; done < hosts` the first command swallows the other hosts, unless -n
+    is given. With --all and --detach standard input is read only with --stdin, whole and at most 11 MiB, and with --all
+    every command gets all of it. Input without --stdin is then an error, unless -n says to leave it unread.
 
     CONNECTION may also be the address of a machine without a stored connection, USER@HOST or
     ssh://[USER@]HOST[:PORT]: ~/.ssh/config of the daemon's user applies to it, and it is forgotten a minute after its
@@ -301,12 +297,15 @@ def exec(
     ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit
     go with --all.
 
-    With --sudo it runs as root or another user, in a shell of its own, which stays too. Nothing needs to be stored
-    but the password, and that only if nobody is there to be asked; a token needs the scope elevate.
+    With --sudo it runs as root or another user, in a shell of its own, which stays too. sudo's password is asked for,
+    unless it is stored (`connmgr sudo-password`); a token needs the scope elevate.
 
-    With --detach the command becomes a job: it goes on without this program, the daemon and the link to its machine.
-    See `connmgr job`. With --all too there is one on each connection, and `connmgr job wait` waits for all of them.
+    With --detach the command becomes a job: it runs on without this program, the daemon and the link to its machine.
+    See `connmgr job`. With --all and --detach there is one job on each connection; `connmgr job wait` waits for them.
     """
+    if (met := click.get_current_context().obj) is not None:
+        # The front has begun this command, and whatever ended it is told here as if it had begun here.
+        raise met
     options = ExecOptions(**given)
     options.check(choice)
     check_brief(brief=brief, everywhere=options.everywhere, as_json=as_json)
@@ -397,7 +396,7 @@ def _whole_input(options: ExecOptions, choice: Choice) -> dict[str, Any]:
     else:
         why = "a job's input is stored before it begins"
         instead = "Begin the job with --open-input, and send it with `connmgr job input`."
-    return {"stdin": StandardInput().read_whole(why=why, instead=instead)}
+    return {"stdin": read_whole_input(why=why, instead=instead)}
 
 
 def _run_on_all(
@@ -443,21 +442,10 @@ def _attend(
     client: Client, connection: str, name: str, request: dict[str, Any], over: Callable[[], None], *, as_json: bool
 ) -> int:
     """Run a command whose input may be standard input, show its outcome, and return its exit code."""
-    source = request.get("stdin")
-    if isinstance(source, StandardInput):
-        there = source.read_what_is_there()
-        request["stdin"] = source if there is None else there or None
-    try:
+    with fed(request):
         if as_json:
             return _print_object(client, connection, request, over)
-        with client.shell.stream(connection, start=True, **request) as stream:
-            write_all(stream, name, over)
-    except ClientError as error:
-        if request.get("stdin") is not None and error.code in ("policy_denied", "channel_refused"):
-            error.message += " Standard input was to be passed to the command; -n gives it none."
-        raise
-    assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
-    return stream.exit_code
+        return run_to_end(client.shell.stream(connection, start=True, **request), name, over)
 
 
 def _print_object(client: Client, connection: str, request: dict[str, Any], over: Callable[[], None]) -> int:
@@ -502,76 +490,20 @@ STREAM = "-"
 SILENT_SECONDS = 0.5
 """Time after which a pipe without input counts as one that nobody writes."""
 
-AT_ONCE_BYTES = 16 << 10
-"""Input of up to this size goes with the command, if it has ended when the command is sent."""
-
-PIECE_BYTES = 64 << 10
-
 MAX_WHOLE_BYTES = 11 << 20
 """Most input that is sent with a request: in base64 it fits into the daemon's 16 MiB, beside a command of 1 MiB."""
 
 
-class StandardInput:
-    """The pipe, socket, file or terminal on descriptor 0, after the bytes that were read already."""
+def read_whole_input(*, why: str, instead: str) -> bytes:
+    """Return all standard input, read to its end.
 
-    def __init__(self) -> None:
-        self._head = b""
-        self._ended = False
-
-    def read_what_is_there(self) -> bytes | None:
-        """Return all input, if it has ended and is small; None if it goes on. This never waits for a writer."""
-        news = select.poll()
-        news.register(0, select.POLLIN)
-        while not self._ended and len(self._head) <= AT_ONCE_BYTES and news.poll(0):
-            self._read()
-        return self._head if self._ended and len(self._head) <= AT_ONCE_BYTES else None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether there is any input yet."""
-        return bool(self._head)
-
-    def read_whole(self, *, why: str, instead: str) -> bytes:
-        """Return all input, read to its end.
-
-        :raises Failure: it is larger than a request may be; ``why`` it has to fit there, and what to do ``instead``.
-        """
-        while not self._ended and len(self._head) <= MAX_WHOLE_BYTES:
-            self._read()
-        if len(self._head) > MAX_WHOLE_BYTES:
-            limit = f"{MAX_WHOLE_BYTES >> 20} MiB"
-            raise Failure(f"Nothing was run: standard input has more than {limit}, and {why}. {instead}", NOT_RUN)
-        return self._head
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the input as it comes."""
-        head, self._head = self._head, b""
-        if head:
-            yield head
-        # Not by sys.stdin, whose lock a thread that waits here would hold when the program ends.
-        while not self._ended:
-            piece = os.read(0, PIECE_BYTES)
-            self._ended = not piece
-            yield piece
-
-    def _read(self) -> None:
-        piece = os.read(0, PIECE_BYTES)
-        self._ended = not piece
-        self._head += piece
-
-
-def has_input() -> bool:
-    """Whether standard input is something that a command reads without being asked: anything but a terminal, or
-    nothing.
+    :raises Failure: it is larger than a request may be; ``why`` it has to fit there, and what to do ``instead``.
     """
-    try:
-        kind = os.fstat(0)
-    except OSError:
-        # It is closed.
-        return False
-    if stat.S_ISCHR(kind.st_mode):
-        return not (os.isatty(0) or kind.st_rdev == Path(os.devnull).stat().st_rdev)
-    return True
+    content = StandardInput().read_up_to(MAX_WHOLE_BYTES)
+    if len(content) > MAX_WHOLE_BYTES:
+        limit = f"{MAX_WHOLE_BYTES >> 20} MiB"
+        raise Failure(f"Nothing was run: standard input has more than {limit}, and {why}. {instead}", NOT_RUN)
+    return content
 
 
 def refuse_unread_input(option: str) -> None:

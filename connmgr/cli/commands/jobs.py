@@ -25,7 +25,16 @@ from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, 
 from connmgr.cli.selection import MAX_COMPLETIONS, Chosen, ConnectionName, offered, on_matching
 from connmgr.cli.sessions import ensure_shell, own_session, shell_label
 from connmgr.client import Client, ClientError
-from connmgr.client.names import MAX_CANDIDATES, UUID, did_you_mean, is_text, qualified, telling, with_beginning
+from connmgr.client.names import (
+    MAX_CANDIDATES,
+    UUID,
+    did_you_mean,
+    is_text,
+    is_uuid,
+    qualified,
+    telling,
+    with_beginning,
+)
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -39,7 +48,7 @@ GIST_CHARACTERS = 60
 
 
 class JobName(click.types.StringParamType):
-    """The name of a job, completed by the daemon's jobs; without a daemon there are no completions, and no error."""
+    """The name of a job. The shell completes it from the daemon's jobs; without a daemon it offers nothing."""
 
     name = "job"
 
@@ -232,7 +241,7 @@ def kill(name: str, signal: str, grace: float) -> None:
 
 @job.command(name="rm")
 @click.argument("names", metavar="JOB...", type=JobName(), nargs=-1, required=True)
-@click.option("-f", "--force", is_flag=True, help="Kill those that run.")
+@click.option("-f", "--force", is_flag=True, help="Kill running jobs first.")
 def rm(names: tuple[str, ...], *, force: bool) -> None:
     """Remove jobs that have ended, on their machines too."""
     client = connect()
@@ -333,7 +342,7 @@ def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
 
     :raises Failure: none matches, or several do, which are listed.
     """
-    if UUID.fullmatch(name):
+    if is_uuid(name):
         return client.jobs.get(name.lower())
     matches = client.jobs.query(name=name) if is_text(name) else []
     if not matches and reads:
@@ -426,7 +435,7 @@ def wait_for_all(
 
 
 def _all_called(client: Client, name: str) -> list[str]:
-    if UUID.fullmatch(name):
+    if is_uuid(name):
         return [name.lower()]
     ids = [one.id for one in client.jobs.query() if name in (one.name, one.key)]
     if not ids:
@@ -451,7 +460,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
             if (start := _failed_start(line)) is not None:
                 failed.append(start)
                 continue
-            uuids = [one[0] for one in UUID.finditer(line)]
+            uuids = [one[0] for one in re.finditer(UUID, line)]
             if line.strip() and not uuids:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
             ids += [one.lower() for one in uuids[-1:]]
@@ -461,7 +470,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
 def _failed_start(line: str) -> Ended | None:
     """Return what a line of `exec --all --detach` without `--json` says of a job that was not begun."""
     parts = _FAILED_START.fullmatch(line.rstrip("\n"))
-    if parts is None or UUID.fullmatch(parts["name"]):
+    if parts is None or is_uuid(parts["name"]):
         return None
     return Ended("", error=(parts["code"], parts["message"]), name=parts["name"])
 

@@ -17,17 +17,16 @@ import click
 
 from connmgr import __version__, paths
 from connmgr.cli.commands.mcp_clients import Entry, McpClient, NotMergeableError, mcp_clients
+from connmgr.cli.commands.token import DAY, MAX_DAYS, report_unmatched, token_options, wanted
 from connmgr.cli.connect import clients_by_token, connect, named_credential, program, way_to_daemon
 from connmgr.cli.exits import Failure
 from connmgr.cli.output import Duration, write_private
-from connmgr.cli.token import DAY, MAX_DAYS
-from connmgr.cli.token_options import report_unmatched, token_options, wanted
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX, is_token, read_token
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
-    from connmgr.mcp.approver import Approver
+    from connmgr.mcp.approval import Approver
 
 
 PORT = 21722
@@ -125,7 +124,7 @@ def _load() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         import connmgr.mcp.server  # noqa: F401 - loaded for its callers
-        from connmgr.mcp.log import log_to_stderr
+        from connmgr.mcp.stdio import log_to_stderr
 
         log_to_stderr()
     except ImportError as error:
@@ -143,7 +142,7 @@ def _approver(path: str | None) -> Approver | None:
     named = os.environ.get(APPROVER_VARIABLE) if path is None else path
     if named is None:
         return None
-    from connmgr.mcp.approver import Approver
+    from connmgr.mcp.approval import Approver
 
     client = clients_by_token(DECIDE_SECONDS)(read_token(named, "" if path is not None else APPROVER_VARIABLE))
     click.get_current_context().call_on_close(client.close)
@@ -193,7 +192,7 @@ def _place_options(command: Command) -> Command:
 
 @mcp.command()
 @_place_options
-@click.option("--write", is_flag=True, help=f"Put it into the file; what was there is kept as FILE{BACKUP}.")
+@click.option("--write", is_flag=True, help=f"Put it into the file; the previous content is kept as FILE{BACKUP}.")
 @click.option(
     "--expires",
     metavar="TIME",

@@ -19,9 +19,9 @@ _RANGE = re.compile(r"(-?[0-9]{1,18})?\.\.(-?[0-9]{1,18})?")
 
 @click.group(cls=Group)
 def command() -> None:
-    """Look after saved commands.
+    """Manage saved commands.
 
-    `connmgr exec --saved` runs one. A token may be allowed one by its name.
+    `connmgr exec --saved` runs one. A rule of a token can allow one by its name.
     """
 
 
@@ -70,7 +70,7 @@ def save(
         **options,
     )
     if saved["warning"]:
-        click.echo(f"connmgr: saved; no rule that allows it lets a token run it. {visible(saved['warning'])}", err=True)
+        click.echo(f"connmgr: saved, but no rule can allow it to a token. {visible(saved['warning'])}", err=True)
 
 
 @command.command(name="ls")
@@ -107,7 +107,7 @@ def _parameter(given: str) -> tuple[str, dict[str, Any]]:
     if kind == "integer":
         bounds = _RANGE.fullmatch(rest)
         if bounds is None:
-            raise click.BadParameter(f"{rest!r} is not of the form MIN..MAX, as 1..100.")
+            raise click.BadParameter(f"{rest!r} is not of the form MIN..MAX, such as 1..100.")
         return name, {
             kind: {end: int(bound) for end, bound in zip(("min", "max"), bounds.groups(), strict=True) if bound}
         }

@@ -52,7 +52,7 @@ def decrypt() -> None:
 @click.argument("name", metavar="[CONNECTION]", type=ConnectionName(), required=False)
 @click.option("--category", metavar="PATH", help="For all connections in this category and below it, in place of one.")
 @click.option("--remove", is_flag=True, help="Remove the stored password.")
-@click.option("--show", is_flag=True, help="Print which stored password --sudo would use: for what it is stored.")
+@click.option("--show", is_flag=True, help="Print the connection or category whose stored password --sudo would use.")
 def sudo_password(name: str | None, category: str | None, *, remove: bool, show: bool) -> None:
     """Store the password for --sudo of other commands.
 

@@ -27,9 +27,9 @@ def serve(**given: Any) -> None:
     settings = read_settings(given)
     # Garbage collection takes a third of the time of the imports.
     gc.disable()
-    from connmgr import daemon
+    from connmgr.daemon.main import serve as run
 
-    daemon.serve(settings)
+    run(settings)
 
 
 @click.command()
@@ -77,9 +77,9 @@ def api_key(output: Path | None, *, rotate: bool, force: bool, **given: Any) -> 
         raise click.UsageError("--force is for --output.")
     if output is not None:
         check_new(output, force=force)
-    from connmgr.daemon import apikey
+    from connmgr.daemon.files import make_api_key
 
-    key = apikey.make(settings.data_dir, rotate=rotate)
+    key = make_api_key(settings.data_dir, rotate=rotate)
     if output is None:
         click.echo(key)
     else:

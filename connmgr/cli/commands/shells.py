@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 import click
 
 from connmgr.cli.connect import connect
-from connmgr.cli.fan_out import each
+from connmgr.cli.fan_out import Change, changing, each
 from connmgr.cli.output import counted, json_option
+from connmgr.cli.plain import SHARED, own_or, session_or_none
 from connmgr.cli.selection import (
     Choice,
-    agreed,
     chosen,
-    consent,
     jobs_option,
-    means_many,
     require_some,
     selecting,
 )
-from connmgr.cli.sessions import SHARED, own_or, session_or_none, shell_label
+from connmgr.cli.sessions import shell_label
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import split_elevation, telling
 from connmgr.processes import posix_session_of
@@ -46,39 +44,24 @@ class NamedShell(NamedTuple):
 
 
 @click.command()
-@selecting
+@changing
 @_session
-@consent
-@jobs_option()
-@json_option
-def disconnect(
-    selectors: tuple[str, ...],
-    session: str | None,
-    choice: Choice,
-    *,
-    yes: bool,
-    dry_run: bool,
-    jobs: int,
-    as_json: bool,
-) -> None:
+def disconnect(change: Change, session: str | None) -> None:
     """End the shells of connections, and their links.
 
-    Commands in the shells end with them, those by --sudo too. The next command logs in again. Jobs run on, and so do
-    the shells of stored connections over these. If a GLOB, several names or options choose the connections, it shows
-    which, and asks first; without a terminal to ask on, it then needs --yes.
+    This ends the commands that run in the shells, those with --sudo too. The next command logs in again. Jobs run on,
+    and so do the shells of other stored connections that lead through these. If a GLOB, several names or options choose
+    the connections, it shows which, and asks first; without a terminal to ask on, it then needs --yes.
     """
-    client, names = _chosen(selectors, choice, None)
+    client, names = _chosen(change.selectors, change.choice, None)
     running = {one.id: _shells(client, one.id, session) for one in names}
-    labels = telling(names)
-    rows = [("end", labels[one.id], _count(running[one.id])) for one in names]
     question = f"End {counted(sum(map(len, running.values())), 'shell')} of {counted(len(names), 'connection')}?"
-    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 
-        def end(client: Client, id: str) -> str:
-            ended = _ended(client, id, session, running[id])
-            return f"{_count(running[id])} ended{_which(running[id])}" if ended else "no shell runs"
+    def end(client: Client, id: str) -> str:
+        ended = _ended(client, id, session, running[id])
+        return f"{_count(running[id])} ended{_which(running[id])}" if ended else "no shell runs"
 
-        each(client, names, end, jobs, as_json=as_json)
+    change.do(client, names, _rows("end", names, running), question, end)
 
 
 @click.command()
@@ -106,43 +89,35 @@ def start(selectors: tuple[str, ...], session: str | None, choice: Choice, *, jo
 
 
 @click.command()
-@selecting
+@changing
 @_session
-@consent
-@jobs_option()
-@json_option
-def restart(
-    selectors: tuple[str, ...],
-    session: str | None,
-    choice: Choice,
-    *,
-    yes: bool,
-    dry_run: bool,
-    jobs: int,
-    as_json: bool,
-) -> None:
+def restart(change: Change, session: str | None) -> None:
     """Restart the shells of connections.
 
-    The links end too, so that each connection logs in again. Commands in the shells end with them; directories and
-    variables are those of a new login. Of several shells only that of this terminal is started again. If a GLOB,
-    several names or options choose the connections, it shows which, and asks first; without a terminal to ask on, it
-    then needs --yes. `connmgr container restart` restarts containers.
+    The links end too, so that each connection logs in again. This ends the commands that run in the shells; directories
+    and variables are those of a new login. If a connection has several shells, only that of this terminal is started
+    again. If a GLOB, several names or options choose the connections, it shows which, and asks first; without a
+    terminal to ask on, it then needs --yes. `connmgr container restart` restarts containers.
     """
-    client, names = _chosen(selectors, choice, "shell")
-    labels = telling(names)
-    rows = [("restart", labels[one.id], _count(_shells(client, one.id, session))) for one in names]
+    client, names = _chosen(change.selectors, change.choice, "shell")
+    running = {one.id: _shells(client, one.id, session) for one in names}
     question = f"Restart the shells of {counted(len(names), 'connection')}?"
-    if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(selectors, choice)):
 
-        def anew(client: Client, id: str) -> str:
-            shells = _shells(client, id, session)
-            ended = _ended(client, id, session, shells)
-            # Of a terminal named by --session its shell, otherwise that of this one.
-            for one in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
-                client.shell.start(one.connection, session=one.session)
-            return "the shell was started anew" if ended else "the shell was started"
+    def anew(client: Client, id: str) -> str:
+        shells = _shells(client, id, session)
+        ended = _ended(client, id, session, shells)
+        # Of a terminal named by --session its shell, otherwise that of this one.
+        for one in shells if session is not None and shells else [NamedShell(id, own_or(session))]:
+            client.shell.start(one.connection, session=one.session)
+        return "the shell was started anew" if ended else "the shell was started"
 
-        each(client, names, anew, jobs, as_json=as_json)
+    change.do(client, names, _rows("restart", names, running), question, anew)
+
+
+def _rows(verb: str, names: Sequence[Name], shells: Mapping[str, Sized]) -> list[tuple[str, str, str]]:
+    """Return what ``verb`` would be done to, for the question and for --dry-run."""
+    labels = telling(names)
+    return [(verb, labels[one.id], _count(shells[one.id])) for one in names]
 
 
 def _chosen(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tuple[Client, list[Name]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from connmgr.cli.commands.ssh_config import renew_sockets
 from connmgr.cli.connect import ask_passphrase, connect, kept_session
 from connmgr.cli.group import Group
 from connmgr.cli.options import read_settings, setting_options
@@ -54,6 +55,7 @@ def unlock(user: str) -> None:
     client = connect()
     client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
     kept_session().keep(client.session_token)
+    renew_sockets(client)
 
 
 @vault.command()
@@ -140,7 +142,7 @@ def backup(file: Path, *, as_json: bool, **given: Any) -> None:
     the data directory, such as known_hosts. It does not have the vault's key; the output lists what else is left out.
     """
     settings = read_settings(given)
-    from connmgr.daemon.storage import database_url
+    from connmgr.daemon.files import database_url
     from connmgr.errors import StartupError
     from connmgr.processes import harden
     from connmgr.vault import open_database
@@ -148,11 +150,11 @@ def backup(file: Path, *, as_json: bool, **given: Any) -> None:
 
     harden()
     if not settings.database_url and not (settings.data_dir / "vault.db").exists():
-        raise StartupError("There is no vault yet that could be backed up.")
+        raise StartupError("Nothing to back up: there is no vault yet.")
     database = open_database(database_url(settings))
     try:
         if database.empty:
-            raise StartupError("There is no vault yet that could be backed up.")
+            raise StartupError("Nothing to back up: there is no vault yet.")
         database.prepare()
         contents = write(database, file, settings.data_dir)
     finally:
@@ -240,8 +242,7 @@ def rotate_key(**given: Any) -> None:
     share the vault's database must be stopped, and need a copy of the new key.
     """
     settings = read_settings(given)
-    from connmgr.daemon.files import private_directory
-    from connmgr.daemon.storage import database_url, key_store
+    from connmgr.daemon.files import database_url, key_store, private_directory
     from connmgr.errors import StartupError
     from connmgr.processes import harden
     from connmgr.vault import VaultLock, open_database
@@ -253,7 +254,7 @@ def rotate_key(**given: Any) -> None:
         database = open_database(database_url(settings))
         try:
             if database.empty:
-                raise StartupError("There is no vault yet whose key could be replaced.")
+                raise StartupError("No key to replace: there is no vault yet.")
             rotate(database, key_store(settings))
         finally:
             database.close()

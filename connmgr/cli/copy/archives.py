@@ -14,7 +14,7 @@ from connmgr.cli.copy.local import PIECE_BYTES, LocalTree
 from connmgr.cli.copy.operands import RemotePath
 from connmgr.cli.copy.plan import DIRECTORY, FILE, HERE, LINK, THERE, CopyOptions, CopyPlan, CopyReport, TreeEntry
 from connmgr.client import Client, ClientError, Download, Extracted, Progress, Unreachable
-from connmgr.client.archives import FAILED
+from connmgr.client.files import FAILED
 
 BATCH_BYTES = 64 << 20
 BATCH_FILES = 5000

@@ -16,9 +16,9 @@ from click.shell_completion import CompletionItem
 from connmgr import __version__
 from connmgr.cli import exits
 from connmgr.cli.connect import connect
+from connmgr.cli.plain import sent_environment
 from connmgr.cli.remedies import Doorkeeper, remedies
 from connmgr.cli.selection import ConnectionName
-from connmgr.cli.sessions import sent_environment
 from connmgr.cli.ssh.options import (
     AUTO,
     FORCE,
@@ -34,6 +34,7 @@ from connmgr.cli.ssh.options import (
 from connmgr.cli.standard_streams import PipeEndpoint, Session, Signalled, die_by, end_stdout
 from connmgr.client import Client, ClientError
 from connmgr.client.pipe import Pipe
+from connmgr.contract.shell import SFTP_SERVER
 from connmgr.errors import ConnmgrError
 from connmgr.printable import visible
 from connmgr.streams.loop import Loop
@@ -47,14 +48,6 @@ FAILED = 255
 
 MAX_STREAMS = 256
 """Most connections per forwarded port at a time; further ones wait."""
-
-SFTP_SERVER = """
-for at in /usr/lib/openssh /usr/libexec/openssh /usr/libexec /usr/lib/ssh /usr/lib /usr/local/libexec; do
-    if [ -x "$at/sftp-server" ]; then exec "$at/sftp-server"; fi
-done
-exec sftp-server
-"""
-"""Finds the SFTP server where OpenSSH is installed."""
 
 
 class _Host(ConnectionName):
@@ -183,8 +176,8 @@ def _request(options: SshOptions) -> dict[str, Any] | None:
         return None
     if options.subsystem:
         if command != "sftp":
-            raise click.UsageError(f"The far side is asked for the subsystem sftp alone, not for {command!r}.")
-        return {"argv": ["/bin/sh", "-c", SFTP_SERVER]}
+            raise click.UsageError(f"The remote host is asked for the subsystem sftp alone, not for {command!r}.")
+        return {"argv": list(SFTP_SERVER)}
     wanted = {"command": command} if command else {}
     if not _takes_terminal(options, has_command=bool(command)):
         return wanted

@@ -21,7 +21,7 @@ IGNORED = {
     "the stored connection says it": "iIF46",
     "the daemon keeps one link for all": "MSC",
     "the daemon chooses the algorithms": "cm2",
-    "neither a screen nor tickets of this machine are offered to the far side": "kKxXY",
+    "neither a screen nor tickets of this machine are offered to the remote host": "kKxXY",
     "there is no such log": "EPy",
 }
 """Options that are accepted and do nothing, by the reason; docs/TOOLS.md lists them too."""
@@ -32,7 +32,7 @@ REFUSED = {
     "b": "the daemon opens the link, from the address that the system gives it",
     "J": "store a connection with a gateway: connmgr add ssh NAME host=… gateway=…",
     "Q": "ask ssh itself",
-    "R": "ports of the far side are not forwarded to here",
+    "R": "ports of the remote host are not forwarded to here",
     "w": "there are no tunnels of a network",
 }
 """Options that must not be ignored, because they would then mean something else, and the reason why."""
@@ -190,7 +190,7 @@ def _escape(options: SshOptions, value: str) -> None:
     elif len(value) == 1 and value.isascii():
         options.escape = value
     else:
-        raise click.UsageError(f"{value!r} is no escape character.")
+        raise click.UsageError(f"{value!r} is not an escape character.")
 
 
 def _keyword(options: SshOptions, value: str) -> None:

@@ -1,1 +1,1 @@
-"""This program's own terminal, connected to one of a far side."""
+"""This program's own terminal, connected to one of a remote host."""

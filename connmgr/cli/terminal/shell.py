@@ -15,7 +15,7 @@ from connmgr.cli.terminal.raw import ESCAPE, on_terminal, size_of
 from connmgr.client import Client, ClientError
 
 INCOMPLETE = {
-    "cut": "the recording has ended at `max-recording`; later output is not in it.",
+    "cut": "the recording has ended at `max-recording`, or at `max-recordings` of all; later output is not in it.",
     "failed": "the recording could not be written to its end; the daemon's log has the reason.",
 }
 """What is said of a recording in these states."""

@@ -1,4 +1,4 @@
-# Announces the far side's shell and becomes the supervisor. $1 is a nonce, the rest the shell's argv; without one it is
+# Announces the remote host's shell and becomes the supervisor. $1 is a nonce, the rest the shell's argv; without one it is
 # the login shell. When a supervisor that was not greeted yet runs this script again, it only restarts that supervisor.
 # The lines are joined into one, without single quotes, because a login shell of another language (fish, csh) passes the
 # script on in single quotes.

@@ -13,6 +13,7 @@ job_last() {
   n=0
   for piece in [0-9]*; do case $piece in *[!0-9]*) ;; *) [ "$piece" -le "$n" ] || n=$piece;; esac; done
 }
+# ln fails if the name exists (link(2)), so of two writers one gets the number and the other tries the next.
 job_take() {
   n=$((n + 1))
   until why=$(ln "$@" "$n" 2>&1); do
@@ -52,6 +53,7 @@ else
   say ok
 fi
 [ ! "$eof" ] || job_take -s eof
+# <> does not wait for a reader, and does not fail without one: the feeder may have ended meanwhile.
 [ ! -p "$d/wake" ] || echo 1<>"$d/wake"
 say ok
 exit 0

@@ -7,10 +7,13 @@ shift 2
 [ ! "$clean" ] || set -- env -i "CONNMGR_JOB=$id" "PATH=$PATH" ${cwd:+"CONNMGR_CWD=$d/cwd"} "$@"
 trap : INT QUIT TERM USR1 USR2 ALRM
 umask 077
-# A link in the place of the directory or of the file is not ours, so nothing is written through it.
+# A link in the place of the directory or of the file is not ours, so nothing is written through it. <> overwrites the
+# line in place: a disk that has become full since the start has room for it, and a reader sees no empty file between.
+# The last word tells a whole line from one that is being written.
 record() { [ -L "$d" ] || [ -L "$d/end" ] || echo "$* ." 1<>"$d/end"; }
 why=$(mkfifo "$d/1" "$d/2" ${open:+"$d/0"} 2>&1) || { echo "$why" >"$d/err"; record exited 126 over 0 0; exit; }
 # At the limit of the file's size tee drops further output, but goes on reading.
+# Not in the command's directory: its file system could not be unmounted until the last reader has ended.
 keep() {
   cd /
   trap '' INT QUIT TERM USR1 USR2 ALRM XFSZ
@@ -28,11 +31,15 @@ time_out() {
 feed() {
   trap exit TERM
   cd "$d/in" || exit
+  # <> opens a named pipe without waiting for its other end (Linux, fifo(7)); 4 waits until the command has opened its
+  # input, so that nothing is written before.
   exec 3<>"$d/wake" 4>"$d/0"
   echo 1 1<>./0
   n=1
   while :; do
     while [ -f "$n" ]; do
+      # In the background, because a shell runs a trap only after the program in its foreground has ended (POSIX.1-2017,
+      # 2.11), and `wait` returns for it.
       cat "$n" >&4 &
       trap 'kill "$!"; exit' TERM
       wait "$!" || break 2

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from connmgr.mcp.tool import Declared
-from connmgr.mcp.tools.commands import run_command
-from connmgr.mcp.tools.directories import create_directory, find_file, get_file_info, list_files
-from connmgr.mcp.tools.files import edit_file, read_file, write_file
-from connmgr.mcp.tools.jobs import list_jobs, read_job, stop_job, write_stdin
+from connmgr.mcp.tools.commands import list_jobs, read_job, run_command, stop_job, write_stdin
+from connmgr.mcp.tools.files import (
+    create_directory,
+    edit_file,
+    find_file,
+    get_file_info,
+    list_files,
+    read_file,
+    write_file,
+)
 from connmgr.mcp.tools.saved import list_commands, run_saved_command
 from connmgr.mcp.tools.systems import list_systems, toggle_state
 from connmgr.mcp.tools.terminals import close_terminal, open_terminal, read_screen, send_keys

@@ -1,21 +1,29 @@
-"""Commands. Each runs as a job, so that it survives the loss of its caller."""
+"""Commands. Each runs as a job, so that it outlives the call that started it and can be read, fed and stopped later."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from datetime import datetime, timezone
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError
-from connmgr.client.jobs import OPEN, Job
-from connmgr.mcp.bridge import AgentShell
-from connmgr.mcp.following import ENDED, MIN_BYTES, Following, Ran
-from connmgr.mcp.starting import path_in, start
-from connmgr.mcp.tool import Call, Session, System, tool
+from connmgr.client.jobs import OPEN, Job, JobInfo
+from connmgr.client.names import escape
+from connmgr.client.repeat import is_transient
+from connmgr.contract.common import MAX_COMMAND
+from connmgr.contract.job import ENDED, MIN_BYTES, UNDER_WAY, JobStartRequest
+from connmgr.mcp.bridge import AgentShell, Bridge
+from connmgr.mcp.call import path_in, persist, start
+from connmgr.mcp.output import LOOK_SECONDS, Following, Ran, StreamBytes, text_of, whole_end
+from connmgr.mcp.tool import Call, Session, System, derived, tool
+from connmgr.printable import visible
 
 MAX_WAIT_SECONDS = 45
-MAX_TEXT = 1 << 20
+MAX_TEXT = MAX_COMMAND
 """Longest command or input, in characters."""
 
 Wait = Annotated[
@@ -35,6 +43,15 @@ Cwd = Annotated[
     Field(max_length=4096, description="The directory for this command only, absolute or relative to yours."),
 ]
 
+COMMAND_CHARACTERS = 500
+MAX_LISTED = 100
+
+JobId = Annotated[str, Field(pattern="^[0-9a-fA-F-]{36}$", description="The uuid that run_command has answered.")]
+Offset = Annotated[
+    int | None, Field(ge=0, description="The first byte to show. Without both offsets: beginning and end.")
+]
+Signal = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "STOP", "CONT", "USR1", "USR2", "ALRM"]
+
 
 # Never null: the SDK parses the text of a parameter that may be null as JSON.
 @tool("job.start", "job.output", runs=True, destroys=True)
@@ -46,7 +63,12 @@ def run_command(
     ] = "",
     argv: Annotated[
         tuple[str, ...],
-        Field(max_length=10000, description="A program and its words, which no shell reads: nothing needs quoting."),
+        derived(
+            JobStartRequest,
+            "argv",
+            "A program and its words, which no shell reads: nothing needs quoting.",
+            min_length=None,
+        ),
     ] = (),
     session: Session = "",
     cwd: Cwd = "",
@@ -55,7 +77,9 @@ def run_command(
     open_stdin: Annotated[bool, Field(description="True leaves its input open, for write_stdin.")] = False,
     timeout: Annotated[
         int | None,
-        Field(ge=1, le=365 * 86400, description="Seconds after which the machine ends it. Without it: never."),
+        derived(
+            JobStartRequest, "timeout", "Seconds after which the machine ends it. Without it: never.", gt=None, ge=1
+        ),
     ] = None,
     wait: Wait = 20,
     max_bytes: MaxBytes = 16384,
@@ -118,3 +142,146 @@ def _feed(job: Job, text: str) -> None:
         # If the job has ended without reading, its output says more than this error.
         if job.output(max_bytes=MIN_BYTES).state not in ENDED:
             raise
+
+
+@tool("job.output", reads=True)
+def read_job(
+    call: Call,
+    job: JobId,
+    stdout_from: Offset = None,
+    stderr_from: Offset = None,
+    wait: Wait = 0,
+    max_bytes: MaxBytes = 16384,
+) -> Ran:
+    """Show the state and output of a job: the beginning and the end, or all output from the offsets on.
+
+    With `wait` it waits for the job's end; with offsets it also returns when there is more output. Take the offsets
+    from `next` of the previous answer. Reading does not consume the output.
+    """
+    with call.client() as client:
+        followed = client.jobs.get(job)
+        if stdout_from is None and stderr_from is None:
+            following = Following(call, client, followed, max_bytes)
+            following.wait(wait)
+            return following.shown()
+        return _from(call, followed, (stdout_from, stderr_from), wait, max_bytes)
+
+
+def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: float, most: int) -> Ran:
+    """Return the output from the offsets on; nothing of a stream without an offset."""
+    size = job.output(max_bytes=MIN_BYTES)
+    stdout = size.stdout_size if offsets[0] is None else offsets[0]
+    stderr = size.stderr_size if offsets[1] is None else offsets[1]
+    until = time.monotonic() + min(wait, call.left())
+    while True:
+        seconds = max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
+        found = persist(call, partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), is_transient)
+        if found.stdout or found.stderr or found.ended or seconds == 0 or call.cancelled.is_set():
+            break
+        call.news = f"The command is {found.state}."
+    pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
+    after = StreamBytes(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
+    left = StreamBytes(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
+    return Ran(
+        state=found.state,
+        exitCode=found.exit_code,
+        stdout=text_of(pieces[0]),
+        stderr=text_of(pieces[1]),
+        omitted=left,
+        next=after,
+        job=job.id,
+        directory=None,
+        truncated=found.truncated,
+        stale=found.stale,
+    )
+
+
+class InputWritten(BaseModel):
+    bytes: int = Field(description="Bytes that were written.")
+
+
+@tool("job.input", runs=True, destroys=True)
+def write_stdin(
+    call: Call,
+    job: JobId,
+    text: Annotated[str, Field(max_length=MAX_TEXT, description="The input; a line ends with a newline.")] = "",
+    eof: Annotated[bool, Field(description="True ends the input after that.")] = False,
+) -> InputWritten:
+    """Send input to a job that run_command has started with openStdin."""
+    with call.client() as client:
+        client.jobs.get(job).input(text, eof=eof)
+    return InputWritten(bytes=len(text.encode()))
+
+
+class Ended(BaseModel):
+    job: str
+    state: str = Field(description="running, if it has not ended yet; else exited, killed, timed_out or lost.")
+    exit_code: Annotated[int | None, derived(JobInfo, "exit_code")] = Field(alias="exitCode")
+
+
+@tool("job.kill", "job.wait", destroys=True, repeats=True)
+def stop_job(
+    call: Call,
+    job: JobId,
+    signal: Annotated[Signal, Field(description="Sent to all processes of the job.")] = "TERM",
+    grace: Annotated[
+        int, Field(ge=0, le=30, description="Seconds after TERM, INT, HUP or QUIT until remaining processes get KILL.")
+    ] = 5,
+) -> Ended:
+    """End a job with its child processes, or send it another signal. An ended job stays as it is."""
+    ends = signal in ("TERM", "INT", "HUP", "QUIT", "KILL")
+    with call.client() as client:
+        followed = client.jobs.get(job)
+        try:
+            followed.kill(signal, grace)
+        except ClientError as error:
+            if error.code != "job_finished":
+                raise
+        info = followed.wait(grace + 5 if ends else 0)
+    return Ended(job=job, state=info.state, exitCode=info.exit_code)
+
+
+class JobSummary(BaseModel):
+    """A job."""
+
+    job: str = Field(description="What read_job, write_stdin and stop_job take.")
+    system: str = Field(description="The path or the uuid of the system that it runs on.")
+    command: str = Field(description="What runs; the beginning of what is long.")
+    state: str = Field(description="starting, running, exited, killed, timed_out or lost.")
+    exit_code: Annotated[int | None, derived(JobInfo, "exit_code")] = Field(alias="exitCode")
+    age: int = Field(description="Seconds since its start.")
+    yours: bool = Field(description="Whether you have started it since you were connected.")
+
+
+class JobList(BaseModel):
+    jobs: list[JobSummary] = Field(description="The newest first.")
+    omitted: int = Field(description="How many more there are.")
+
+
+@tool("job.query", "connection.query", reads=True)
+def list_jobs(
+    call: Call,
+    system: Annotated[str, Field(description="Only those of systems with this in their path.")] = "",
+    ended: Annotated[bool, Field(description="True also lists ended jobs.")] = False,
+) -> JobList:
+    """List the jobs that you may see, including those of others."""
+    states = None if ended else UNDER_WAY
+    with call.client() as client:
+        pattern = f"**{escape(system)}**" if system else "*"
+        found = client.jobs.query(pattern, states=states)
+        paths = {one.id: one.path for one in client.connection.names()} if found else {}
+    found.reverse()
+    shown = [_listed(one, paths, call.bridge) for one in found[:MAX_LISTED]]
+    return JobList(jobs=shown, omitted=max(0, len(found) - MAX_LISTED))
+
+
+def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> JobSummary:
+    return JobSummary(
+        job=job.id,
+        system=paths.get(job.connection, job.connection),
+        command=visible(job.text[:COMMAND_CHARACTERS], lines=True),
+        state=job.state,
+        exitCode=job.exit_code,
+        age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),
+        yours=job.name == bridge.session,
+    )

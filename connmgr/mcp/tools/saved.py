@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from connmgr.client import ClientError
+from connmgr.contract.command import SavedCommandFields
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.following import Ran
-from connmgr.mcp.starting import path_in
+from connmgr.mcp.call import path_in
+from connmgr.mcp.output import Ran
 from connmgr.mcp.tool import Call, Declared, Session, System, tool
 from connmgr.mcp.tools.commands import Cwd, MaxBytes, Wait, run
 from connmgr.printable import visible
@@ -50,12 +51,12 @@ def list_commands(call: Call) -> SavedCommandList:
     return SavedCommandList(
         commands=[
             SavedCommandSummary(
-                name=one["name"],
-                description=visible(one["description"], lines=True),
-                argv=one["argv"],
-                parameters=schema_of(one["parameters"]),
+                name=one.name,
+                description=visible(one.description, lines=True),
+                argv=one.argv,
+                parameters=schema_of(one.parameters),
             )
-            for one in found
+            for one in map(SavedCommandFields.read, found)
         ]
     )
 
@@ -87,20 +88,20 @@ def tools_of(bridge: Bridge) -> list[Declared]:
         return []
     try:
         with bridge.client() as client:
-            found = client.command.query()
+            found = [SavedCommandFields.read(one) for one in client.command.query()]
     except ClientError:
         # run_saved_command can call them when the daemon answers again.
         return []
     made: dict[str, Declared] = {}
     for one in found:
-        name = PREFIX + re.sub(r"\W", "_", one["name"], flags=re.ASCII)
+        name = PREFIX + re.sub(r"\W", "_", one.name, flags=re.ASCII)
         if len(name) <= MAX_NAME and name not in made and len(made) < MAX_TOOLS:
             made[name] = _tool_of(name, one)
     return list(made.values())
 
 
-def _tool_of(name: str, saved: Mapping[str, Any]) -> Declared:
-    schema = schema_of(saved["parameters"])
+def _tool_of(name: str, saved: SavedCommandFields) -> Declared:
+    schema = schema_of(saved.parameters)
 
     def work(
         call: Call,
@@ -112,11 +113,11 @@ def _tool_of(name: str, saved: Mapping[str, Any]) -> Declared:
         max_bytes: MaxBytes = 16384,
     ) -> Ran:
         return run_saved_command.work(  # type: ignore[return-value]
-            call, system, saved["name"], arguments, session, cwd, wait, max_bytes
+            call, system, saved.name, arguments, session, cwd, wait, max_bytes
         )
 
     work.__name__ = name
-    work.__doc__ = f"The saved command {saved['name']}. {visible(saved['description'], lines=True)}".strip()
+    work.__doc__ = f"The saved command {saved.name}. {visible(saved.description, lines=True)}".strip()
     work.__annotations__["arguments"] = Annotated[dict[str, str | int], WithJsonSchema(schema)]
     return tool(*run_saved_command.actions, runs=True, destroys=True)(work)
 

@@ -9,8 +9,9 @@ from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.names import UNKNOWN, escape, find, telling
-from connmgr.client.retry import may_pass
-from connmgr.mcp.starting import persist
+from connmgr.client.repeat import is_transient
+from connmgr.contract.tunnel import TunnelInfo
+from connmgr.mcp.call import persist
 from connmgr.mcp.tool import Call, tool
 from connmgr.mcp.tool import System as Named
 from connmgr.printable import visible
@@ -111,21 +112,19 @@ def toggle_state(
             listing="",
         )
         # Repeating it does no harm.
-        persist(call, lambda: client.connection.toggle(id, state), may_pass)
+        persist(call, lambda: client.connection.toggle(id, state), is_transient)
         can_ask = "tunnel.query" in call.bridge.rights.actions
-        found = [one for one in client.tunnel.query() if one["connection"] == id] if can_ask else []
+        tunnels = [TunnelInfo.read(one) for one in client.tunnel.query()] if can_ask else []
+        found = [one for one in tunnels if one.connection == id]
     if not found:
         return ToggledSystem(id=id, state="started" if state else "stopped", address=None, error=None)
-    told = found[0]
-    error = told["lastError"]
-    shown = error.get("message") if isinstance(error, dict) else error
-    return ToggledSystem(
-        id=id, state=told["state"], address=told["address"], error=visible(str(shown)) if shown else None
-    )
+    [tunnel] = found
+    error = None if tunnel.last_error is None else visible(tunnel.last_error.message)
+    return ToggledSystem(id=id, state=tunnel.state, address=tunnel.address, error=error)
 
 
 def _open_tunnels(call: Call, client: Client, tunnels: list[str]) -> dict[str, bool]:
     """Return for each tunnel whether it is open, if the token may read it."""
     if not tunnels or "tunnel.query" not in call.bridge.rights.actions:
         return {}
-    return {one["connection"]: one["state"] == "open" for one in client.tunnel.query()}
+    return {one.connection: one.state == "open" for one in map(TunnelInfo.read, client.tunnel.query())}

@@ -7,20 +7,50 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError
-from connmgr.client.retry import may_pass
-from connmgr.mcp.keys import NAMES, sent
-from connmgr.mcp.starting import persist
-from connmgr.mcp.tool import Call, System, tool
+from connmgr.client.repeat import is_transient
+from connmgr.contract.job import MAX_WAIT
+from connmgr.contract.message import from_json
+from connmgr.contract.shell import MAX_PROCESS_COMMAND
+from connmgr.contract.terminal import TerminalInfo, TerminalScreenResponse
+from connmgr.mcp.call import persist
+from connmgr.mcp.tool import Call, System, derived, tool
 from connmgr.printable import visible
 
-MAX_WAIT_SECONDS = 25
 MAX_TEXT = 65536
 
 TerminalId = Annotated[
     str, Field(pattern="^[0-9a-fA-F-]{36}$", description="The uuid that open_terminal has answered.")
 ]
-Wait = Annotated[int, Field(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for output, or for `contains`.")]
+Wait = Annotated[int, Field(ge=0, le=MAX_WAIT, description="Seconds to wait for output, or for `contains`.")]
 Contains = Annotated[str, Field(max_length=200, description="Wait until a line of the screen contains this text.")]
+
+_NAMED = {
+    "enter": "\r",
+    "tab": "\t",
+    "shift-tab": "\x1b[Z",
+    "escape": "\x1b",
+    "space": " ",
+    "backspace": "\x7f",
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "insert": "\x1b[2~",
+    "delete": "\x1b[3~",
+    "page-up": "\x1b[5~",
+    "page-down": "\x1b[6~",
+}
+_FUNCTION = dict(
+    zip(
+        (f"f{number}" for number in range(1, 13)),
+        (*(f"\x1bO{letter}" for letter in "PQRS"), *(f"\x1b[{code}~" for code in (15, 17, 18, 19, 20, 21, 23, 24))),
+        strict=True,
+    )
+)
+NAMES = (*_NAMED, *_FUNCTION)
+"""Names of keys that have no character."""
 
 
 class TerminalScreen(BaseModel):
@@ -33,13 +63,11 @@ class TerminalScreen(BaseModel):
     )
     row: int = Field(description="The row of the cursor, from 0.")
     column: int = Field(description="The column of the cursor, from 0.")
-    columns: int = Field(description="The width of the screen.")
-    rows: int = Field(description="The height of the screen.")
-    full_screen: bool = Field(
-        alias="fullScreen", description="Whether a full-screen program uses the alternate screen."
-    )
+    columns: Annotated[int, derived(TerminalScreenResponse, "columns")]
+    rows: Annotated[int, derived(TerminalScreenResponse, "rows")]
+    full_screen: Annotated[bool, derived(TerminalScreenResponse, "alternate")] = Field(alias="fullScreen")
     state: str = Field(description="running; at its end exited, lost or closed.")
-    exit_code: int | None = Field(alias="exitCode", description="The exit code of its program.")
+    exit_code: Annotated[int | None, derived(TerminalInfo, "exit_code")] = Field(alias="exitCode")
 
 
 @tool("terminal.open", "terminal.screen", "connection.query", runs=True, destroys=True)
@@ -48,7 +76,10 @@ def open_terminal(
     system: System,
     command: Annotated[
         str,
-        Field(max_length=1 << 20, description="What runs on it, for the system's shell. Without it and argv: a shell."),
+        Field(
+            max_length=MAX_PROCESS_COMMAND,
+            description="What runs on it, for the system's shell. Without it and argv: a shell.",
+        ),
     ] = "",
     argv: Annotated[tuple[str, ...], Field(description="A program and its words, which no shell reads.")] = (),
     columns: Annotated[int, Field(ge=20, le=500, description="Its width in characters.")] = 120,
@@ -99,6 +130,21 @@ def send_keys(
         return _screen(call, client, terminal, {"since": before["offset"], "contains": contains or None, "wait": wait})
 
 
+def sent(key: str) -> bytes:
+    """Return the bytes that a terminal sends for a key: one of :data:`NAMES`, ``ctrl-c`` or ``alt-x``.
+
+    :raises ClientError: ``invalid_arguments``: there is no such key.
+    """
+    name = key.lower()
+    if name in _NAMED or name in _FUNCTION:
+        return (_NAMED | _FUNCTION)[name].encode()
+    if len(key) == len("ctrl-x") and name.startswith("ctrl-") and "@" <= key[-1].upper() <= "_":
+        return bytes([ord(key[-1].upper()) & 0x1F])
+    if len(key) == len("alt-x") and name.startswith("alt-") and " " <= key[-1] <= "~":
+        return b"\x1b" + key[-1].encode()
+    raise ClientError(f"keys: no key is called {key[:20]!r}.", "invalid_arguments", 0)
+
+
 class Closed(BaseModel):
     terminal: str
 
@@ -114,18 +160,19 @@ def close_terminal(call: Call, terminal: TerminalId) -> Closed:
 def _screen(call: Call, client: Client, terminal: str, options: dict[str, Any]) -> TerminalScreen:
     seconds = min(options["wait"], call.left())
     wanted = {**options, "wait": seconds}
-    found = persist(call, lambda: client.terminal.screen(terminal, **wanted), may_pass)
-    lines = [visible(line) for line in found["lines"]]
+    answer = persist(call, lambda: client.terminal.screen(terminal, **wanted), is_transient)
+    found = from_json(TerminalScreenResponse, answer)
+    lines = [visible(line) for line in found.lines]
     while lines and not lines[-1]:
         lines.pop()
     return TerminalScreen(
         terminal=terminal,
         lines=lines,
-        row=found["cursor"]["row"],
-        column=found["cursor"]["column"],
-        columns=found["columns"],
-        rows=found["rows"],
-        fullScreen=found["alternate"],
-        state=found["state"],
-        exitCode=found["exitCode"],
+        row=found.cursor.row,
+        column=found.cursor.column,
+        columns=found.columns,
+        rows=found.rows,
+        fullScreen=found.alternate,
+        state=found.state,
+        exitCode=found.exit_code,
     )

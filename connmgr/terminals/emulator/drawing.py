@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from connmgr.terminals.emulator.canvas import FOLLOWED_MODES, INITIAL, ORIGIN, TAB_COLUMNS, SavedCursor
 from connmgr.terminals.emulator.cells import PLAIN, SPACER, Row
@@ -14,21 +14,22 @@ _PLAINLY = "\x1b[?6l\x1b(B\x1b)B\x0f\x1b[m"
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-def draw(screen: Screen) -> bytes:
+def draw(screen: Screen, between_rows: Callable[[], None] = lambda: None) -> bytes:
     """Return output that makes any xterm-like terminal of the same size, in any state, show ``screen`` in its state."""
+    # A large screen takes a second or two, in which `between_rows` lets others go first.
     # An incomplete sequence comes last, so that further output can complete it.
-    return "".join(_parts(screen)).encode("utf-8", errors="replace") + screen.undecoded
+    return "".join(_parts(screen, between_rows)).encode("utf-8", errors="replace") + screen.undecoded
 
 
-def _parts(screen: Screen) -> Iterator[str]:
+def _parts(screen: Screen, between_rows: Callable[[], None]) -> Iterator[str]:
     yield _FRESH
     shown = ScreenBuffer(screen.grid, screen.saved)
-    yield from _buffer(screen.primary or shown)
+    yield from _buffer(screen.primary or shown, between_rows)
     if screen.primary is not None:
         # 1049 saves the current cursor.
         yield from _cursor_state(screen.primary.saved)
         yield f"\x1b[?1049h{_PLAINLY}"
-        yield from _buffer(shown)
+        yield from _buffer(shown, between_rows)
     yield from _tabs(screen)
     if screen.title:
         yield f"\x1b]2;{screen.title}\x07"
@@ -38,10 +39,11 @@ def _parts(screen: Screen) -> Iterator[str]:
     yield from _modes(screen)
 
 
-def _buffer(buffer: ScreenBuffer) -> Iterator[str]:
+def _buffer(buffer: ScreenBuffer, between_rows: Callable[[], None]) -> Iterator[str]:
     yield _CLEAR
     for y, row in enumerate(buffer.grid.rows):
         yield from _row(y, row)
+        between_rows()
     if buffer.saved != SavedCursor():
         yield from _cursor_state(buffer.saved)
         yield f"\x1b7{_PLAINLY}"

@@ -13,6 +13,7 @@ import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from wcwidth import wcwidth
@@ -557,8 +558,9 @@ class SkippedOutput:
                 if setting[2]:
                     # A full reset undoes all before it.
                     self._settings = {setting: None}
-        while len(self._settings) > MAX_SETTINGS:
-            del self._settings[next(iter(self._settings))]
+        # All at once: a dict finds its first member by passing over the places of those that were removed before.
+        for setting in list(islice(self._settings, max(0, len(self._settings) - MAX_SETTINGS))):
+            del self._settings[setting]
 
     def apply(self, screen: Screen) -> None:
         """Apply the settings to ``screen``; the next output then continues after the skipped part."""

@@ -95,12 +95,12 @@ def test_a_keyword_may_have_a_blank_before_its_value() -> None:
         ("-oNonsense=1 web", "'Nonsense'"),
         ("-oRequestTTY=perhaps web", "RequestTTY"),
         ("-o = web", "no option ''"),
-        ("-e xx web", "no escape character"),
+        ("-e xx web", "not an escape character"),
         ("-oRemoteCommand=uptime web ls", "cannot both"),
         ("--verbose web", "no option --"),
     ],
 )
-def test_what_would_silently_be_something_else_is_refused(line: str, why: str) -> None:
+def test_options_with_another_meaning_are_refused(line: str, why: str) -> None:
     with pytest.raises(click.UsageError) as refused:
         parse(line.split())
     assert why in refused.value.message
@@ -115,5 +115,5 @@ def test_each_option_of_ssh_is_known_and_documented() -> None:
     assert documented == set(every)
 
 
-def test_what_is_ignored_is_kept_to_be_told() -> None:
+def test_parsing_lists_the_ignored_options() -> None:
     assert parse(["-C", "-i", "key", "-oIdentityFile=key", "web"]).ignored == ["-C", "-i", "IdentityFile"]

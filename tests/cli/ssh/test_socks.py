@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.streams.socks import Asked, Greeting
+from connmgr.streams.socks import Greeting, SocksRequest
 
 V4 = b"\x04\x01\x00\x50\x7f\x00\x00\x01me\x00"
 V4A = b"\x04\x01\x00\x50\x00\x00\x00\x01me\x00web.example\x00"
@@ -32,13 +32,13 @@ def test_a_greeting_tells_where_the_client_wants_to_in_whatever_pieces(
         assert asked is None
         asked = greeting.take(said[start : start + size])
         answered += greeting.answer()
-    assert (asked, answered) == (Asked(host, 80, b""), answer)
+    assert (asked, answered) == (SocksRequest(host, 80, b""), answer)
 
 
-def test_what_the_client_sends_with_its_greeting_is_kept() -> None:
-    assert Greeting().take(V4 + b"GET /") == Asked("127.0.0.1", 80, b"GET /")
-    assert Greeting().take(V4A + b"GET /") == Asked("web.example", 80, b"GET /")
-    assert Greeting().take(V5 + b"GET /") == Asked("web.example", 80, b"GET /")
+def test_bytes_sent_with_the_greeting_are_kept() -> None:
+    assert Greeting().take(V4 + b"GET /") == SocksRequest("127.0.0.1", 80, b"GET /")
+    assert Greeting().take(V4A + b"GET /") == SocksRequest("web.example", 80, b"GET /")
+    assert Greeting().take(V5 + b"GET /") == SocksRequest("web.example", 80, b"GET /")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_the_client_sends_with_its_greeting_is_kept() -> None:
     ],
 )
 @pytest.mark.parametrize("first", [3, 4, 3000])
-def test_what_is_no_greeting_is_refused(said: bytes, first: int) -> None:
+def test_a_malformed_greeting_is_refused(said: bytes, first: int) -> None:
     greeting = Greeting()
     with pytest.raises(ValueError):  # noqa: PT011,PT012 - each is one, and either piece may show it
         assert greeting.take(said[:first]) is None

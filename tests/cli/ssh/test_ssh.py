@@ -14,7 +14,8 @@ import pytest
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.cli.ssh.conftest import SSH, Far
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.processes import await_ends
 
 pytestmark = pytest.mark.needs("sshd", "bash")
 
@@ -42,7 +43,7 @@ def test_words_are_joined_by_blanks_as_ssh_does(far: Far) -> None:
     assert far.ssh("-T", "web", "-q", "--", "echo", "-n", "x").stdout == b"x"
 
 
-def test_nothing_of_the_connection_s_shell_is_there(far: Far) -> None:
+def test_the_connection_s_shell_does_not_affect_ssh(far: Far) -> None:
     far.connmgr("exec", "web", "--", "cd /; export KEPT=1")
     assert far.ssh("web", 'pwd; echo "[$KEPT]"').stdout.split()[1:] == [b"[]"]
     assert far.ssh("web", "cd /etc").stdout == b""
@@ -54,7 +55,7 @@ def test_a_shell_without_a_command_reads_what_it_is_to_do(far: Far) -> None:
     assert done.stdout == b"42\nnot a tty\n"
 
 
-def test_the_end_of_input_is_told_and_the_far_side_goes_on(far: Far) -> None:
+def test_the_end_of_input_is_told_and_the_remote_host_goes_on(far: Far) -> None:
     with far.popen("web", "while read line; do echo got $line; done; echo over; exit 4") as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -80,13 +81,6 @@ def test_output_that_nobody_reads_ends_it_as_it_ends_any_program(far: Far) -> No
     assert done.stderr == b""
 
 
-def _await(condition: object, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_the_far_command(far: Far, number: signal.Signals) -> None:
     with far.popen("web", "echo $$; sleep 1000; echo never") as process:
@@ -95,7 +89,7 @@ def test_a_signal_ends_it_and_the_far_command(far: Far, number: signal.Signals) 
         process.send_signal(number)
         assert process.wait(DEADLINE_SECONDS) == -number
         assert process.stdout.read() == b""
-    _await(lambda: not psutil.pid_exists(pid), "the far command goes on")
+    await_ends(pid)
 
 
 def test_a_reader_that_is_slow_is_waited_for_and_nothing_grows(far: Far) -> None:
@@ -168,7 +162,7 @@ def test_user_and_port_of_a_stored_connection_may_be_said(far: Far) -> None:
         assert far.ssh(*words, "echo there").stdout == b"there\n"
 
 
-def test_what_is_ignored_is_told_to_who_asks(far: Far) -> None:
+def test_verbose_lists_ignored_options(far: Far) -> None:
     done = far.ssh("-v", "-C", "-i", "key", "-oControlMaster=auto", "web", "true")
     assert done.stderr == b"connmgr ssh: ignored: -C -i ControlMaster\n"
     assert far.ssh("-C", "web", "true").stderr == b""
@@ -181,14 +175,14 @@ def test_tools_that_ask_what_it_is_are_answered(far: Far) -> None:
     assert b"Master running" in far.ssh("-O", "check", "web").stderr
 
 
-def test_it_goes_to_the_background_when_it_is_told(far: Far, tmp_path: Path) -> None:
+def test_ssh_f_goes_to_the_background(far: Far, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     log = (tmp_path / "log").open("wb")
     with log:
         argv = [SSH, "-f", "web", f"read line <{tmp_path}/go; echo $line >{tmp_path}/done"]
         subprocess.run(argv, stdout=log, stderr=log, env=far.environment, timeout=DEADLINE_SECONDS, check=True)
     (tmp_path / "go").write_text("went on\n")
-    _await(lambda: (tmp_path / "done").exists() and (tmp_path / "done").read_text(), "the command did not go on")
+    eventually(lambda: (tmp_path / "done").exists() and (tmp_path / "done").read_text(), "the command did not go on")
     assert (tmp_path / "done").read_text() == "went on\n"
     assert (tmp_path / "log").read_bytes() == b""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import CommandLine
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.machine_fixtures import home_of_the_daemon, places, running_machine  # noqa: F401 - fixtures
-
-PAUSE_SECONDS = 0.05
 
 
 class Person:
@@ -57,11 +54,22 @@ class Person:
 
     def sees(self, pattern: str) -> re.Match[str]:
         """Wait until the screen shows ``pattern``, and return the match."""
-        return self._until(lambda: re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is not shown")
+        found: list[re.Match[str]] = []
+
+        def shown(screen: str) -> bool:
+            found[:] = re.finditer(pattern, screen, re.MULTILINE)
+            return bool(found)
+
+        eventually(self.screen, f"{pattern!r} is not shown", holds=shown)
+        return found[0]
 
     def sees_no(self, pattern: str) -> None:
         """Wait until ``pattern`` has disappeared from the screen."""
-        self._until(lambda: not re.search(pattern, self.screen(), re.MULTILINE), f"{pattern!r} is still shown")
+        eventually(
+            self.screen,
+            f"{pattern!r} is still shown",
+            holds=lambda screen: not re.search(pattern, screen, re.MULTILINE),
+        )
 
     def sees_it_end(self) -> int:
         """Wait for the program's end and return its exit code; the terminal's settings must be restored."""
@@ -80,21 +88,14 @@ class Person:
 
         top = psutil.Process(int(self._tmux("display-message", "-p", "#{pane_pid}")))
 
-        def find() -> int | None:
-            return next((one.pid for one in top.children(recursive=True) if name in " ".join(one.cmdline())), None)
+        def find() -> list[int]:
+            return [one.pid for one in top.children(recursive=True) if name in " ".join(one.cmdline())]
 
-        return int(self._until(find, f"{name} does not run"))
+        return eventually(find, f"{name} does not run")[0]
 
     def close(self) -> None:
         """End the terminal and its programs."""
         self._tmux("kill-server")
-
-    def _until(self, look: Callable[[], object], what: str) -> re.Match[str]:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (found := look()):
-            assert time.monotonic() < deadline, f"{what}:\n{self.screen()}"
-            time.sleep(PAUSE_SECONDS)
-        return found  # type: ignore[return-value]
 
 
 Sit = Callable[[str], Person]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connmgr.cli.terminal.raw import Escapes, Modes
+from connmgr.cli.terminal.raw import Modes
+from connmgr.streams.escapes import Escapes
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_key_after_the_escape_character_at_the_beginning_of_a_line_is_ours(
 
 
 @given(st.binary(), st.integers(1, 50))
-def test_what_has_no_escape_character_passes_as_it_is(pasted: bytes, size: int) -> None:
+def test_text_without_escape_characters_passes_unchanged(pasted: bytes, size: int) -> None:
     escapes = Escapes("~", {})
     pasted = pasted.replace(b"~", b"")
     assert b"".join(escapes.typed(pasted[at : at + size]) for at in range(0, len(pasted), size)) == pasted
@@ -56,7 +57,7 @@ VIM = b"\x1b[?1049h\x1b[?1h\x1b=\x1b[?2004h\x1b[?25l"
         (b"\x1b[?" + b"1;" * 1000 + b"h", b""),
     ],
 )
-def test_modes_that_a_far_side_leaves_on_are_ended(output: bytes, ending: bytes, size: int) -> None:
+def test_modes_that_a_remote_host_leaves_on_are_ended(output: bytes, ending: bytes, size: int) -> None:
     modes = Modes()
     for start in range(0, len(output), size):
         modes.see(memoryview(output)[start : start + size])

@@ -88,7 +88,7 @@ def test_ctrl_c_ends_what_floods_the_screen(sit: Sit) -> None:
     person.sees_it_end()
 
 
-def test_who_detaches_is_told_how_to_come_back_and_finds_it_as_it_was(sit: Sit) -> None:
+def test_detaching_prints_how_to_attach_and_attaching_shows_the_same_screen(sit: Sit) -> None:
     person = sit("connmgr shell local")
     person.sees(PROMPT)
     person.type("HERE=kept; echo se''en")
@@ -150,7 +150,7 @@ def test_a_signal_leaves_the_terminal_as_it_was_and_the_far_one_going(sit: Sit, 
     again.sees_it_end()
 
 
-def test_who_is_killed_attaches_again(sit: Sit) -> None:
+def test_a_killed_client_can_attach_again(sit: Sit) -> None:
     person = sit("connmgr shell local")
     person.sees(PROMPT)
     person.type("echo be''fore")
@@ -222,7 +222,7 @@ def test_a_megabyte_is_pasted(clean_connmgr: CommandLine) -> None:
     assert terminal.exitstatus == 0
 
 
-def test_it_can_be_suspended_as_ssh_can(clean_connmgr: CommandLine) -> None:
+def test_a_shell_can_be_suspended_as_ssh_can(clean_connmgr: CommandLine) -> None:
     terminal = clean_connmgr.on_terminal("--norc", program="bash")
     terminal.sendline("PS1='here> '; connmgr shell local")
     terminal.expect_exact("\x1b[2J")
@@ -241,7 +241,7 @@ def test_it_can_be_suspended_as_ssh_can(clean_connmgr: CommandLine) -> None:
     terminal.close(force=True)
 
 
-def test_who_is_stopped_from_outside_goes_on_in_raw_mode(sit: Sit) -> None:
+def test_a_client_stopped_from_outside_continues_in_raw_mode(sit: Sit) -> None:
     person = sit("bash --norc")
     person.type("set -m; connmgr shell local")
     person.sees(r"^root@|\$ connmgr shell local\n.*" + PROMPT)
@@ -273,7 +273,7 @@ def test_a_recording_that_cannot_be_made_is_refused(clean_connmgr: CommandLine) 
         assert finish(terminal)[0] == 2
 
 
-def test_who_records_is_told_that_the_recording_ended_early(start_daemon: StartDaemon) -> None:
+def test_a_recording_that_ended_early_is_reported(start_daemon: StartDaemon) -> None:
     connmgr = CommandLine(start_daemon("--max-recording", "1024"))
     terminal = connmgr.on_terminal("shell", "--record", "local")
     terminal.sendline("echo rea''dy; seq 1000; exit 3")

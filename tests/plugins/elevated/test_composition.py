@@ -136,7 +136,7 @@ def test_sessions_one_after_the_other_leave_nothing(
         for _ in range(10):
             with session_on(elevate(inner, method=method, password=password)) as session:
                 assert run(session, "true").exit_code == 0
-    assert machine.remains(leaver) == []
+    machine.await_end_of_processes(leaver)
 
 
 # What it does, and the seconds that it has.
@@ -148,7 +148,7 @@ STOPPING = {
 
 @pytest.mark.parametrize("steps", [("sudo", "sudo"), ("su", "su")])
 @pytest.mark.parametrize("case", STOPPING)
-def test_what_stopped_with_the_shell_ends_with_it(
+def test_processes_stopped_with_the_shell_end_with_it(
     machine: Machine, places: Places, leaver: Inhabitant, other: Inhabitant, case: str, steps: tuple[str, str]
 ) -> None:
     machine.allow(f"{leaver.name} ALL=(ALL) ALL", f"{other.name} ALL=(ALL) ALL")
@@ -161,4 +161,4 @@ def test_what_stopped_with_the_shell_ends_with_it(
         session.stop(20)
         assert time.monotonic() - begun < 5, "the shell did not exit by itself"
     assert machine.stopped(machine.root, leaver, other) == []
-    assert machine.remains(leaver) == []
+    machine.await_end_of_processes(leaver)

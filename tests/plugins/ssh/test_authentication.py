@@ -116,7 +116,7 @@ def test_a_key_of_an_unsupported_kind_is_refused(sshd: Sshd, connect: Connect) -
 
 def test_a_key_that_others_may_read_is_refused(sshd: Sshd, connect: Connect, admitted: Path) -> None:
     admitted.chmod(0o640)
-    with pytest.raises(AuthFailed, match="other users may read it: chmod 600"):
+    with pytest.raises(AuthFailed, match="other users may read it: run chmod 600"):
         connect(sshd, identity={"file": str(admitted)})
 
 
@@ -127,7 +127,7 @@ def test_a_missing_key_file_is_named(sshd: Sshd, connect: Connect) -> None:
 
 @pytest.mark.parametrize("device", ["fifo", "/dev/zero"])
 @pytest.mark.parametrize("member", ["file", "certificate"])
-def test_what_is_no_regular_file_is_not_waited_for(
+def test_a_key_path_that_is_not_a_regular_file_is_refused_at_once(
     sshd: Sshd, connect: Connect, tmp_path: Path, device: str, member: str
 ) -> None:
     if device == "fifo":
@@ -256,7 +256,7 @@ def test_a_certificate_of_another_key_is_refused_before_it_is_sent(
     key = keygen(tmp_path / "key")
     keygen(tmp_path / "other")
     certificate = certify(authority, tmp_path / "other.pub", certifying.user)
-    with pytest.raises(AuthFailed, match="not one of the private key"):
+    with pytest.raises(AuthFailed, match="belongs to another key than the private key"):
         connect(certifying, identity={"file": str(key), "certificate": certificate.read_text()})
 
 
@@ -315,9 +315,9 @@ def test_an_agent_that_has_gone_is_named(
     sshd: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
-    with pytest.raises(AuthFailed, match="Note: The ssh-agent cannot be asked"):
+    with pytest.raises(AuthFailed, match="Note: The ssh-agent does not answer"):
         connect(sshd, identity=None)
-    with pytest.raises(AuthFailed, match="The ssh-agent cannot be asked: No such file"):
+    with pytest.raises(AuthFailed, match="The ssh-agent does not answer: No such file"):
         connect(sshd, identity=None, agent=True)
 
 
@@ -325,7 +325,7 @@ def test_an_agent_that_does_not_answer_costs_no_more_than_the_timeout(
     sshd: Sshd, connect: Connect, with_agent: SshAgent
 ) -> None:
     with_agent.process.send_signal(19)
-    with pytest.raises(AuthFailed, match="The ssh-agent cannot be asked: timed out"):
+    with pytest.raises(AuthFailed, match="The ssh-agent does not answer: timed out"):
         connect(sshd, identity=None, agent=True, connectTimeout=1)
 
 

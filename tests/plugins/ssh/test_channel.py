@@ -18,7 +18,7 @@ from connmgr.plugin import Channel, Pty
 from connmgr_ssh.channels import NARROW_WINDOW_BYTES, STDERR, WINDOW_BYTES
 from connmgr_ssh.transport import SshTransport
 from tests.components import program
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins import users
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.sshd import Sshd
@@ -59,17 +59,6 @@ def run(link: SshTransport, script: str, stdin: bytes = b"") -> tuple[int, bytes
         return channel.exit_status(DEADLINE_SECONDS), out, err
     finally:
         channel.close()
-
-
-def eventually(attempt: Callable[[], Result], refusal: type[Exception]) -> Result:
-    """Repeat ``attempt`` while it raises ``refusal``, and return its result."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        try:
-            return attempt()
-        except refusal:
-            assert time.monotonic() < deadline, "still refused"
-            time.sleep(0.01)
 
 
 def test_a_command_runs_with_both_streams_apart(link: SshTransport) -> None:
@@ -269,7 +258,8 @@ def test_a_host_that_opens_no_further_session_says_so_and_the_others_go_on(
     assert first.recv(DEADLINE_SECONDS)[0] == b"still here"
     first.close()
     # The server frees the session slightly later, when the process has ended.
-    assert eventually(lambda: run(link, "echo again"), ChannelRefused) == (0, b"again\n", b"")
+    said = eventually(lambda: run(link, "echo again"), "no session becomes free", ignoring=ChannelRefused)
+    assert said == (0, b"again\n", b"")
 
 
 def test_a_forced_command_runs_instead(start_sshd: StartSshd, connect: Connect) -> None:
@@ -306,7 +296,7 @@ def test_a_login_shell_that_admits_nobody_ends_at_once(sshd: Sshd, connect: Conn
     assert b"not available" in out
 
 
-def test_what_a_forced_command_prints_is_quoted_without_what_controls_a_terminal(
+def test_output_of_a_forced_command_is_quoted_without_control_characters(
     start_sshd: StartSshd, connect: Connect
 ) -> None:
     link = connect(start_sshd({"ForceCommand": r"printf 'why\033]0;owned\007\302\233 not\n'"}))

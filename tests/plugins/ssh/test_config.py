@@ -67,7 +67,7 @@ def test_the_first_value_counts_and_identity_files_add_up(config: Path) -> None:
     assert resolve("b").port == 2
 
 
-def test_what_is_given_outranks_the_configuration(config: Path) -> None:
+def test_given_fields_outrank_the_configuration(config: Path) -> None:
     config.write_text("Host a\n Port 1\n User x\n")
     assert (resolve("a", 5, "y").port, resolve("a", 5, "y").user) == (5, "y")
 
@@ -143,7 +143,7 @@ def test_included_files_stand_where_they_are_included(config: Path, home: Path) 
         ("ProxyJump a:" + "9" * 5000 + "\n", "not a port number"),
     ],
 )
-def test_what_no_path_or_port_can_be_is_refused_with_its_line(config: Path, content: str, message: str) -> None:
+def test_impossible_paths_and_ports_are_refused_with_their_line(config: Path, content: str, message: str) -> None:
     config.write_text(content)
     with pytest.raises(TransportUnsupported, match=message):
         resolve("a")
@@ -189,7 +189,7 @@ def test_proxy_jump(config: Path, value: str, hops: list[JumpHost]) -> None:
         ('User "me', "config:1: a quotation mark has no partner"),
     ],
 )
-def test_what_cannot_be_followed_is_named(config: Path, text: str, says: str) -> None:
+def test_unsupported_options_are_named(config: Path, text: str, says: str) -> None:
     config.write_text(f"{text}\n")
     with pytest.raises(TransportUnsupported, match=says):
         resolve("a")

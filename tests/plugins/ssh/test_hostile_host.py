@@ -121,7 +121,7 @@ def test_answers_to_no_login_end_the_connection(link: SshLink) -> None:
 
 
 @pytest.mark.parametrize("pattern", [b",", b"\xff,", b"\x1b[2J,", b"password,", b"x"])
-def test_what_a_host_offers_is_quoted_in_bounds_whatever_it_is(link: SshLink, pattern: bytes) -> None:
+def test_offers_of_a_host_are_quoted_within_bounds(link: SshLink, pattern: bytes) -> None:
     held = login(link)
     with quickly():
         assert not held._concludes((common.MSG_USERAUTH_FAILURE, Message(packed(fill(pattern, 256 << 10)))))

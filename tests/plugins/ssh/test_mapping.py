@@ -42,7 +42,7 @@ def test_errors_of_connmgr_and_faults_of_the_program_pass_unchanged() -> None:
         raise KeyError("a bug")
 
 
-def test_what_a_host_sends_is_shortened_and_stripped_of_control_characters() -> None:
+def test_text_from_a_host_is_shortened_and_stripped_of_control_characters() -> None:
     error = operation_error(ssh_exception.SSHException("\x1b[2J" + "x" * 1000), "machine:22", "testing")
     assert error.message.isprintable()
     assert len(error.message) < 400

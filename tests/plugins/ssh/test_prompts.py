@@ -160,7 +160,7 @@ def test_no_other_question_gets_the_password(ssh: Ssh, serve: Serve, questions: 
     with pytest.raises(AuthFailed) as caught:
         log_in(ssh, server)
     assert server.examiner.answers == []
-    assert f"the host asked {questions[0][0].strip()!r}, which only a person can answer" in caught.value.message
+    assert f"only a person can answer the host's question {questions[0][0].strip()!r}" in caught.value.message
     assert PASSWORD not in caught.value.message
 
 

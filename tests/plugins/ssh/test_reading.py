@@ -22,7 +22,7 @@ from connmgr_ssh.channels import STDOUT, SshChannel
 from connmgr_ssh.link import SshLink
 from connmgr_ssh.packets import Nonces, Packets, Wire, awaits
 from connmgr_ssh.transport import SshTransport
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.plugins.ssh.conftest import Connect, StartSshd
 from tests.plugins.ssh.test_channel import read
 from tests.plugins.sshd import Sshd
@@ -51,7 +51,7 @@ def echo(sshd: Sshd, connect: Connect) -> Iterator[Channel]:
     channel.close()
 
 
-def test_one_that_waits_for_long_gets_what_comes_late(echo: Channel) -> None:
+def test_a_patient_reader_gets_late_output(echo: Channel) -> None:
     def send() -> None:
         time.sleep(0.75)
         echo.sendall(b"late\n", DEADLINE_SECONDS)
@@ -62,7 +62,7 @@ def test_one_that_waits_for_long_gets_what_comes_late(echo: Channel) -> None:
     sender.join(DEADLINE_SECONDS)
 
 
-def test_what_has_come_is_found_without_waiting(echo: Channel) -> None:
+def test_arrived_output_is_read_without_waiting(echo: Channel) -> None:
     assert isinstance(echo, SshChannel)
     for _ in range(20):
         echo.sendall(b"first\n", DEADLINE_SECONDS)
@@ -95,14 +95,11 @@ def test_threads_that_wait_at_once_each_get_their_own_output(sshd: Sshd, connect
     assert not failures
 
 
-def test_what_nobody_waits_for_is_read_all_the_same(sshd: Sshd, connect: Connect) -> None:
+def test_output_is_read_although_nobody_waits_for_it(sshd: Sshd, connect: Connect) -> None:
     transport = connect(sshd)
     channel = transport.open_channel(["sh", "-c", "read line; echo $line; exit 3"], timeout=DEADLINE_SECONDS)
     channel.sendall(b"word\n", DEADLINE_SECONDS)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while channel._status is None:
-        assert time.monotonic() < deadline, "the exit status was not read"
-        time.sleep(0.01)
+    eventually(lambda: channel._status is not None, "the exit status was not read")
     assert (read(channel)[0], channel.exit_status(0)) == (b"word\n", 3)
 
 
@@ -136,10 +133,12 @@ def test_another_cipher_after_new_keys(
     transport = connect(start_sshd())
     for cipher in ("aes128-ctr", "aes256-gcm@openssh.com", "aes256-ctr"):
         monkeypatch.setattr(SshLink, "_preferred_ciphers", (cipher,))
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while link_of(transport).local_cipher != cipher or link_of(transport).in_kex:
-            assert time.monotonic() < deadline, "no new keys were agreed on"
+
+        def agreed() -> tuple[str, bool]:
             check_transfer(transport)
+            return link_of(transport).local_cipher, link_of(transport).in_kex
+
+        eventually_equal(agreed, (cipher, False), "no new keys were agreed on")
         check_transfer(transport)
 
 

@@ -22,7 +22,7 @@ from tests.plugins.users import User
 UUID = "0b9e7f5e-6d5c-4a5b-9c59-3f1d1f1b1c11"
 
 
-def test_it_is_found_by_its_entry_point() -> None:
+def test_the_type_is_found_by_its_entry_point() -> None:
     assert isinstance(Registry.load().get("ssh"), Ssh)
 
 
@@ -36,7 +36,7 @@ def test_its_example_is_valid(ssh: Ssh) -> None:
     assert ssh.schema().validate(dict(ssh.example)) == {}
 
 
-def test_what_is_left_out_gets_its_default() -> None:
+def test_omitted_fields_get_their_default() -> None:
     assert SshSchema().load({"host": "h"}) == {
         "host": "h",
         "port": 22,
@@ -45,7 +45,7 @@ def test_what_is_left_out_gets_its_default() -> None:
     }
 
 
-def test_everything_secret_is_marked_as_such() -> None:
+def test_secret_fields_are_marked() -> None:
     assert {name for name, field in SshSchema().fields.items() if isinstance(field, Secret)} == {"password"}
     secrets = {name for name, field in IdentitySchema().fields.items() if isinstance(field, Secret)}
     assert secrets == {"key", "passphrase"}

@@ -1,4 +1,4 @@
-"""Ties connections to those that they run over, and adds the marks of commits on PostgreSQL."""
+"""Adds the digest of the connections below to each connection, and the marks of commits on PostgreSQL."""
 
 import sqlalchemy as sa
 from alembic import op

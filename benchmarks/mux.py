@@ -1,0 +1,209 @@
+"""``ssh`` at the daemon's control sockets beside ``ssh`` over a ControlMaster of its own, in one run.
+
+Run it with ``python -m benchmarks.mux``. All links are open beforehand. Sudo is measured where it asks this user for no
+password.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from benchmarks.daemon import temporary_daemon
+from benchmarks.openssh import master, ssh_connection
+from benchmarks.timing import interleaved, print_table, print_timings
+from benchmarks.tools import Subject, echo, rsync
+from tests.cli.program import CommandLine
+from tests.daemon import Daemon
+from tests.plugins.oneself import ssh_server
+
+REPEAT = "python -m benchmarks.mux"
+LARGE = 300 * 1000 * 1000
+AT_ONCE = 40
+SOCKETS = 5000
+SESSIONS = 1000
+SUDO = ["sudo", "-n"]
+MASTER, OURS = "ssh", "control socket"
+
+
+def main() -> None:
+    """Run all measurements, or those named on the command line."""
+    with contextlib.ExitStack() as opened:
+        directory = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        daemon = opened.enter_context(temporary_daemon())
+        home = directory / "home"
+        home.mkdir()
+        server = opened.enter_context(ssh_server(home, MaxSessions="100", MaxStartups="100"))
+        options = opened.enter_context(master(server))
+        connection = ssh_connection(daemon, server)
+        daemon.client.shell.start(connection)
+        environment = CommandLine(daemon).environment
+        ssh = ["ssh", "-F", "none", "-S"]
+        subjects = [
+            Subject(MASTER, ["ssh", *options], f"{server.user}@127.0.0.1", environment),
+            Subject(OURS, [*ssh, _socket(daemon, connection)], "web", environment),
+        ]
+        parts: dict[str, Callable[[], object]] = {
+            "commands": lambda: _commands(subjects),
+            "crowd": lambda: _crowd(subjects),
+            "bytes": lambda: _bytes(subjects, directory),
+            "echo": lambda: echo(subjects, repeat=REPEAT),
+            "sudo": lambda: _sudo(daemon, connection, subjects, ssh, directory),
+            "rsync": lambda: rsync(subjects, directory, repeat=REPEAT),
+            "sessions": lambda: _sessions(daemon, subjects[1]),
+            "sockets": lambda: _sockets(daemon),
+        }
+        # python -m benchmarks names whole modules.
+        for name in [one for one in sys.argv[1:] if one in parts] or parts:
+            parts[name]()
+
+
+def _socket(daemon: Daemon, connection: str) -> str:
+    return str(daemon.client.post("/multiplex/open", connections=[connection])["sockets"][0]["path"])
+
+
+def _commands(subjects: list[Subject], *prefix: str, title: str = "ssh … true, as a whole process") -> None:
+    calls: dict[str, Callable[[], object]] = {}
+    if not prefix:
+        # What any start of ssh costs; it prints its version on standard error.
+        calls["ssh -V"] = lambda: subprocess.run(["ssh", "-V"], stderr=subprocess.DEVNULL, check=True)
+    for one in subjects:
+        words = [*prefix, "true"] if one.name == MASTER else ["true"]
+        calls[one.name] = lambda one=one, words=words: one.run(*one.words, one.host, *words)  # type: ignore[misc]
+    print_timings(title, interleaved(calls, calls=5, rounds=15), base=MASTER, repeat=REPEAT)
+
+
+def _crowd(subjects: list[Subject]) -> None:
+    def all_at_once(one: Subject) -> Callable[[], None]:
+        def call() -> None:
+            argv = [*one.words, one.host, "true"]
+            nothing = subprocess.DEVNULL
+            running = [
+                subprocess.Popen(argv, env=one.environment, stdin=nothing, stdout=nothing) for _ in range(AT_ONCE)
+            ]
+            assert [process.wait(60) for process in running] == [0] * AT_ONCE
+
+        return call
+
+    taken = interleaved({one.name: all_at_once(one) for one in subjects}, calls=1, rounds=9)
+    print_timings(f"{AT_ONCE} commands at once", taken, base=MASTER, repeat=REPEAT)
+
+
+def _bytes(subjects: list[Subject], directory: Path, *prefix: str, title: str = "by a pipe") -> None:
+    """Print the speed of much data each way, between pipes and files."""
+    content = directory / "content"
+    if not content.exists():
+        with content.open("wb") as file:
+            for _ in range(LARGE // 1_000_000):
+                file.write(os.urandom(1_000_000))
+
+    def copied(one: Subject, *, down: bool, by_pipe: bool) -> Callable[[], None]:
+        ssh = shlex.join([*one.words, one.host, *(prefix if one.name == MASTER else ())])
+        read, write = f"cat {content}", "cat >/dev/null"
+        if down:
+            line = f"{ssh} {shlex.quote(read)}" + (" | cat >/dev/null" if by_pipe else f" >{directory}/got")
+        else:
+            line = (
+                (f"{read} | " if by_pipe else "") + f"{ssh} {shlex.quote(write)}" + ("" if by_pipe else f" <{content}")
+            )
+        return lambda: one.run("sh", "-c", line)
+
+    calls = {
+        f"{one.name}, {'down' if down else 'up'}, {'pipes' if by_pipe else 'files'}": copied(
+            one, down=down, by_pipe=by_pipe
+        )
+        for down in (True, False)
+        for by_pipe in (True, False)
+        for one in subjects
+    }
+    taken = interleaved(calls, calls=1, rounds=5)
+    rows = []
+    for name, seconds in taken.items():
+        base = median(taken[name.replace(OURS, MASTER)])
+        rows.append(
+            (name, f"{median(seconds):.2f}", f"{LARGE / 1e6 / median(seconds):.0f}", f"{base / median(seconds):.2f}")
+        )
+    print_table(
+        f"{LARGE // 1_000_000} MB of random bytes{'' if not prefix else ', ' + title}",
+        ("", "median s", "MB/s", f"speed x {MASTER}"),
+        rows,
+        repeat=REPEAT,
+    )
+
+
+def _sudo(daemon: Daemon, connection: str, subjects: list[Subject], ssh: list[str], directory: Path) -> None:
+    if subprocess.run([*SUDO, "true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+        return
+    data = {"type": "shellEnvironment", "host": connection, "elevated": True}
+    root = str(daemon.client.post("/connection/add", name="root", data=data, validate=False)["connection"])
+    daemon.client.shell.start(root)
+    both = [subjects[0], Subject(OURS, [*ssh, _socket(daemon, root)], "root", subjects[1].environment)]
+    _commands(both, *SUDO, title="ssh … sudo -n true, and true on a connection with sudo")
+    _bytes(both, directory, *SUDO, title="through sudo")
+
+
+def _sessions(daemon: Daemon, ours: Subject) -> None:
+    """Print what sessions leave behind whose clients are killed, a hundred at a time."""
+    process = psutil.Process(daemon.pid)
+    rows = [_footprint("before", process)]
+    argv = [*ours.words, ours.host, "echo ready; exec cat"]
+    pipe = subprocess.PIPE
+    for _ in range(SESSIONS // 100):
+        running = []
+        for _ in range(100):
+            one = subprocess.Popen(argv, env=ours.environment, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            running.append(one)
+        for one in running:
+            assert one.stdout is not None
+            one.stdout.readline()
+        for one in running:
+            one.kill()
+            one.communicate(timeout=60)
+        if len(rows) == 1:
+            _settled(process, rows[0])
+            rows.append(_footprint("100 sessions opened and left", process))
+    _settled(process, rows[0])
+    rows.append(_footprint(f"{SESSIONS} sessions opened and left", process))
+    print_table("What is left", ("", "threads", "descriptors", "RSS MB"), rows, repeat=REPEAT)
+
+
+def _settled(process: psutil.Process, before: tuple[str, ...]) -> None:
+    """Wait until the daemon has as many descriptors as ``before``, or nearly so."""
+    deadline = time.monotonic() + 30
+    while process.num_fds() > int(before[2]) + 10 and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _sockets(daemon: Daemon) -> None:
+    """Print what many control sockets cost."""
+    process = psutil.Process(daemon.pid)
+    data = {"type": "local"}
+    for number in range(SOCKETS):
+        daemon.client.post(
+            "/connection/add", name=f"host{number}", data={**data, "shell": f"sh{number}"}, validate=False
+        )
+    daemon.client.post("/multiplex/query")
+    rows = [_footprint(f"{SOCKETS} connections", process)]
+    began = time.perf_counter()
+    daemon.client.post("/multiplex/open")
+    seconds = time.perf_counter() - began
+    rows.append(_footprint(f"{SOCKETS} control sockets, opened in {seconds:.1f} s", process))
+    print_table("Control sockets", ("", "threads", "descriptors", "RSS MB"), rows, repeat=REPEAT)
+
+
+def _footprint(what: str, process: psutil.Process) -> tuple[str, ...]:
+    return what, str(process.num_threads()), str(process.num_fds()), f"{process.memory_info().rss / 1e6:.0f}"
+
+
+if __name__ == "__main__":
+    main()

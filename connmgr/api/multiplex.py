@@ -1,0 +1,378 @@
+"""``/multiplex``: control sockets for OpenSSH's ``ssh``, and the way of their clients into the pipeline."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import flask
+
+from connmgr import errors
+from connmgr.api.body import LISTED_VALUES
+from connmgr.api.connection_data import require_ids
+from connmgr.api.context import CALLER, CANCELLATION, caller, detail
+from connmgr.api.endpoint import Group
+from connmgr.api.running import EXAMPLE, OPENING
+from connmgr.api.services import services
+from connmgr.api.stream_endpoint import PASSENGER
+from connmgr.contract.multiplex import (
+    ControlSocketInfo,
+    ForwardFields,
+    MultiplexCancelRequest,
+    MultiplexCloseRequest,
+    MultiplexCloseResponse,
+    MultiplexConfigRequest,
+    MultiplexConfigResponse,
+    MultiplexForgetResponse,
+    MultiplexForwardRequest,
+    MultiplexForwardResponse,
+    MultiplexKeepResponse,
+    MultiplexOpenRequest,
+    MultiplexOpenResponse,
+    MultiplexQueryResponse,
+    MultiplexRenewRequest,
+    SshHostInfo,
+)
+from connmgr.errors import ConnmgrError, InternalError, ScopeDenied
+from connmgr.multiplex.config import UNSAID_USER, Rendered, Wanted, hosts_of
+from connmgr.multiplex.passengers import Passenger, Sender
+from connmgr.multiplex.sockets import ControlSocket, ForwardedPort
+from connmgr.rights.actions import Action, forwards, renews_link
+from connmgr.rights.authorisation import Work
+from connmgr.vault.search import Listed
+
+_EXAMPLE = {
+    "connection": EXAMPLE,
+    "name": ["web1"],
+    "hosts": ["web1"],
+    "path": "/run/user/1000/connmgr/ssh/5d0c1cf4d64a01e1c0f7",
+}
+
+group = Group(
+    "multiplex",
+    "Control sockets: OpenSSH's `ssh` finds a connection at such a path by its option `ControlPath`, with all that "
+    "runs over ssh: scp, sftp, rsync, git, editors.",
+)
+
+
+@group.endpoint(
+    "/open",
+    MultiplexOpenRequest,
+    MultiplexOpenResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="multiplex.open",
+    about=("connections",),
+    raises=[errors.UnknownConnection, errors.NoControlSocket],
+    example={"connections": [EXAMPLE]},
+    answer={"sockets": [_EXAMPLE]},
+)
+def open(request: MultiplexOpenRequest) -> MultiplexOpenResponse:
+    """Open control sockets, one for each connection; those that are open stay so.
+
+    What comes by a socket has the rights of the caller that has opened it last: a token, with which the socket ends, or
+    the owner. Sockets of the owner are open until they are closed or the daemon stops.
+    """
+    listed = _with_shells()
+    if request.connections is not None:
+        services().vault.connections.infos(list(dict.fromkeys(request.connections)))
+        wanted = set(request.connections)
+    else:
+        wanted = set(listed)
+    hosts = hosts_of(listed.values())
+    paths = services().sockets.open({id: "/".join(one.path) for id, one in listed.items() if id in wanted}, caller())
+    detail(sockets=len(paths))
+    return MultiplexOpenResponse(
+        sockets=[
+            ControlSocketInfo(
+                connection=id, name=list(listed[id].path), hosts=hosts[id], path=str(path), token=caller().token
+            )
+            for id, path in paths.items()
+        ]
+    )
+
+
+_PROGRAM = {"program": ["/home/me/.local/bin/connmgr"]}
+_HOSTS: dict[str, Any] = {
+    "hosts": [{"connection": EXAMPLE, "names": ["web1"], "user": "deploy", "port": 22}],
+    "unnamed": [],
+}
+
+
+@group.endpoint(
+    "/config",
+    MultiplexConfigRequest,
+    MultiplexConfigResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="multiplex.config",
+    about=("connections",),
+    raises=[errors.UnknownConnection, errors.NoControlSocket],
+    example=_PROGRAM,
+    answer={
+        **_HOSTS,
+        "text": 'Host web1\n    ControlPath "/run/user/1000/connmgr/ssh/5d0c1cf4d64a01e1c0f7.%p.%r"\n',
+    },
+)
+def config(request: MultiplexConfigRequest) -> MultiplexConfigResponse:
+    """Open control sockets as `/multiplex/open` does, and return the configuration by which `ssh` finds them.
+
+    `ssh` finds the socket of a host only with the user and the port that the connection has; otherwise it runs
+    `program`, which says why.
+    """
+    found, is_owner = services(), caller().token is None
+    found.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
+    chosen, listed, left_out = found.ssh_configs.choose(_wanted(request), for_owner=is_owner)
+    visible = {id: listed[id] for id in found.authorisation.visible(caller(), listed)}
+    paths = found.sockets.open({id: "/".join(visible[id].path) for id in chosen if id in visible}, caller())
+    detail(sockets=len(paths))
+    rendered = found.ssh_configs.render(visible, paths, request.program)
+    return MultiplexConfigResponse(text=rendered.text, hosts=_shown(rendered), unnamed=left_out + rendered.unnamed)
+
+
+@group.endpoint(
+    "/keep",
+    MultiplexConfigRequest,
+    MultiplexKeepResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="multiplex.keep",
+    about=("connections",),
+    raises=[errors.UnknownConnection, errors.NoControlSocket],
+    example=_PROGRAM,
+    answer={**_HOSTS, "file": "/home/me/.config/connmgr/ssh_config"},
+)
+def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
+    """Write the configuration of `/multiplex/config` into a file beside the daemon's settings, and keep it current.
+
+    It follows what is added, renamed and removed, until `/multiplex/forget`. After a restart the daemon opens its
+    sockets again. Only the owner may, whose rights they have.
+    """
+    _require_owner()
+    found = services()
+    found.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
+    try:
+        file, rendered = found.kept_config.keep(_wanted(request), caller())
+    except OSError as error:
+        raise InternalError(f"The file for ssh cannot be written: {error}") from error
+    detail(sockets=len(rendered.hosts))
+    return MultiplexKeepResponse(file=str(file), hosts=_shown(rendered), unnamed=rendered.unnamed)
+
+
+@group.endpoint(
+    "/forget",
+    None,
+    MultiplexForgetResponse,
+    action="multiplex.forget",
+    answer={"file": "/home/me/.config/connmgr/ssh_config"},
+)
+def forget() -> MultiplexForgetResponse:
+    """Remove the file of `/multiplex/keep`, and close its sockets. What runs through them runs on."""
+    _require_owner()
+    file = services().kept_config.forget()
+    return MultiplexForgetResponse(file=None if file is None else str(file))
+
+
+def _shown(rendered: Rendered) -> list[SshHostInfo]:
+    return [
+        SshHostInfo(
+            connection=id, names=list(one.names), user=None if one.user == UNSAID_USER else one.user, port=one.port
+        )
+        for id, one in rendered.hosts.items()
+    ]
+
+
+def _wanted(request: MultiplexConfigRequest) -> Wanted:
+    filters = None
+    if request.filters is not None:
+        filters = [(one.connection_filter, one.name_filter) for one in request.filters]
+    return Wanted(filters, request.connections or [], request.program)
+
+
+def _require_owner() -> None:
+    if caller().token is not None:
+        raise ScopeDenied(
+            "The sockets of this file have the owner's rights: a token gets its own by /multiplex/config."
+        )
+
+
+@group.endpoint(
+    "/close",
+    MultiplexCloseRequest,
+    MultiplexCloseResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="multiplex.close",
+    about=("connections",),
+    raises=[errors.UnknownConnection],
+    example={"connections": [EXAMPLE]},
+    answer={"closed": 1},
+)
+def close(request: MultiplexCloseRequest) -> MultiplexCloseResponse:
+    """Close control sockets of the caller: a token's own ones, or the owner's. What runs through them runs on."""
+    require_ids(request.connections or ())
+    closed = services().sockets.close(caller().token, request.connections)
+    detail(sockets=closed)
+    return MultiplexCloseResponse(closed=closed)
+
+
+@group.endpoint(
+    "/query",
+    None,
+    MultiplexQueryResponse,
+    action="multiplex.query",
+    reads=True,
+    audited=False,
+    answer={"sockets": [_EXAMPLE]},
+)
+def query() -> MultiplexQueryResponse:
+    """List the control sockets that are open."""
+    works = ((one, Work(one.connection, one.token)) for one in services().sockets.all())
+    seen: list[ControlSocket] = list(services().authorisation.visible_work(caller(), works))
+    listed = _with_shells()
+    hosts = hosts_of(listed.values())
+    places = {id: place for place, id in enumerate(listed)}
+    return MultiplexQueryResponse(
+        sockets=[
+            ControlSocketInfo(
+                connection=one.connection,
+                name=list(listed[one.connection].path),
+                hosts=hosts[one.connection],
+                path=str(one.path),
+                token=one.token,
+            )
+            for one in sorted((one for one in seen if one.connection in places), key=lambda one: places[one.connection])
+        ]
+    )
+
+
+_FORWARD = {"connection": EXAMPLE, "kind": "local", "port": 8080, "to": {"host": "localhost", "port": 80}}
+
+
+@group.endpoint(
+    "/forward",
+    MultiplexForwardRequest,
+    MultiplexForwardResponse,
+    action=Action("multiplex.forward", limits=[forwards]),
+    about=("connection", "kind", "host", "port", "to"),
+    raises=[*OPENING, errors.PortInUse, errors.PermissionDenied, errors.StreamLimit],
+    waits=True,
+    example=_FORWARD,
+    answer={"host": "127.0.0.1", "port": 8080},
+)
+def forward(request: MultiplexForwardRequest) -> MultiplexForwardResponse:
+    """Open a forward of the caller's control socket for a connection, as `ssh -O forward` does.
+
+    It ends with the socket, by `/multiplex/cancel`, or when the connection is changed. One that is open already is
+    answered again. Unlike `ssh`, the daemon opens a lost link again, as for a stored tunnel.
+    """
+    asking = caller()
+    opened = services().sockets.forward(request.connection, asking.access, asking, _forwarded(request))
+    return MultiplexForwardResponse(host=opened.address[0], port=opened.address[1])
+
+
+@group.endpoint(
+    "/cancel",
+    MultiplexCancelRequest,
+    action="multiplex.cancel",
+    about=("connection", "kind", "host", "port", "to"),
+    example=_FORWARD,
+)
+def cancel(request: MultiplexCancelRequest) -> None:
+    """Close a forward of the caller's control socket, named as it was opened. Its connections end."""
+    if not services().sockets.cancel(request.connection, caller().token, _forwarded(request)):
+        raise errors.InvalidRequest("port: No such forward is open at the control socket.")
+
+
+@group.endpoint(
+    "/renew",
+    MultiplexRenewRequest,
+    action=Action("multiplex.renew", limits=[renews_link]),
+    about=("connection",),
+    raises=[errors.UnknownConnection],
+    example={"connection": EXAMPLE},
+)
+def renew(request: MultiplexRenewRequest) -> None:
+    """Have the next session on a connection log in anew, as after `ssh -O exit`. What runs stays on its link."""
+    services().vault.connections.get(request.connection)
+    services().links.forget([request.connection])
+
+
+def _forwarded(request: ForwardFields) -> ForwardedPort:
+    to = None if request.to is None else (request.to.host, request.to.port)
+    return ForwardedPort(request.kind, request.host, request.port, to)
+
+
+def _with_shells() -> dict[str, Listed]:
+    """Return the connections that the caller sees and that have shells, by their ids, in the order of their paths."""
+    listed = services().ssh_configs.with_shells()
+    return {id: listed[id] for id in services().authorisation.visible(caller(), listed)}
+
+
+class Entrance:
+    """The way of what comes by a control socket into the pipeline of ``app``: as requests of the socket's sender."""
+
+    def __init__(self, app: flask.Flask) -> None:
+        self._app = app
+
+    def stream(self, sender: Sender, path: str, passenger: Passenger) -> None:
+        """Have the endpoint ``path`` serve ``passenger``, or refuse it."""
+        status, body = self._answer("GET", sender, path, {PASSENGER: passenger, CANCELLATION: passenger.cancellation})
+        if status != 101:
+            passenger.refuse(_refusal(body))
+
+    def post(self, sender: Sender, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of the endpoint ``path`` to a request with ``members``; raise its error."""
+        body = json.dumps(members).encode()
+        sent = {"wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
+        status, answer = self._answer("POST", sender, path, sent)
+        if status != 200:
+            raise _refusal(answer)
+        answered: dict[str, Any] = json.loads(answer) if answer else {}
+        return answered
+
+    def _answer(self, method: str, sender: Sender, path: str, more: dict[str, Any]) -> tuple[int, bytes]:
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": path,
+            "QUERY_STRING": "",
+            "REMOTE_ADDR": "localhost",
+            "SERVER_NAME": "localhost",
+            "SERVER_PORT": "0",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(),
+            "wsgi.errors": io.StringIO(),
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            CALLER: sender,
+            **more,
+        }
+        statuses: list[str] = []
+
+        def start(status: str, _headers: object, _error: object = None) -> Any:
+            statuses.append(status)
+
+        pieces: Iterable[bytes] = self._app(environ, start)
+        try:
+            body = b"".join(pieces)
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+        return int(statuses[-1].split()[0]), body
+
+
+def _refusal(body: bytes) -> ConnmgrError:
+    """Return the error in an answer of HTTP."""
+    told: dict[str, Any] = json.loads(body) if body else {}
+    told = told.get("error", told)
+    refusal = ConnmgrError(str(told.pop("message", "The request failed.")))
+    refusal.code = str(told.pop("code", refusal.code))  # type: ignore[misc]
+    refusal.details = told
+    return refusal

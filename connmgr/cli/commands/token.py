@@ -1,0 +1,444 @@
+"""``connmgr token``: tokens for others; and the options of the commands that create tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from connmgr.cli.connect import connect
+from connmgr.cli.exits import Failure
+from connmgr.cli.output import Duration, check_new, json_option, print_json, print_table, write_private
+from connmgr.client import Client, ClientError
+from connmgr.client.names import did_you_mean, is_text, with_beginning
+from connmgr.printable import visible
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DAY = 86400
+MAX_DAYS = 90
+
+KINDS = {
+    "argv": "shell.argv",
+    "argv-any": "shell.argv",
+    "read": "fs.read",
+    "write": "fs.write",
+    "command": "shell.argv",
+}
+"""The first words of a ``--may`` rule, and the scope that each needs."""
+
+ANY_WORD, MORE_WORDS = "*", "..."
+_NO_OPTION = {"re": "[^-].*"}
+_RULE = "KIND:WHAT"
+_EFFECTS = (("deny", "deny"), ("ask", "ask"), ("allow", "may"))
+
+_OPTIONS = (
+    click.option("--only", metavar="FILTER", multiple=True, help="The connections that it sees.  [default: all]"),
+    click.option("--category", metavar="FILTER", multiple=True, help="The categories whose connections it sees."),
+    click.option(
+        "--scope",
+        "scopes",
+        metavar="SCOPE",
+        multiple=True,
+        help="A kind of action that it may use, such as connection.read.",
+    ),
+    click.option(
+        "--may",
+        metavar=_RULE,
+        multiple=True,
+        help="What it may run or touch: argv:PROGRAM WORD..., read:PATH, write:PATH, command:NAME. A word * stands "
+        "for any word that is not an option, ... for any further words; in a path * stays within a directory, ** "
+        "does not. Words with * or ... need a program that only prints, such as ls; argv-any:PROGRAM WORD... allows "
+        "them for any program, and so what it can do with any word: write files, run other programs.",
+    ),
+    click.option(
+        "--ask", metavar=_RULE, multiple=True, help="What needs somebody's approval each time; also text:REGEX."
+    ),
+    click.option("--deny", metavar=_RULE, multiple=True, help="What it may not do; also text:REGEX."),
+    click.option(
+        "--rules",
+        "rules_file",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file with further rules, as JSON.",
+    ),
+    click.option("--quota", metavar="NUMBER", type=click.IntRange(1), help="Most requests per day."),
+    click.option("--at-once", metavar="NUMBER", type=click.IntRange(1), help="Most requests under way at once."),
+    click.option("--from", "networks", metavar="ADDRESS", multiple=True, help="Addresses from which it may be used."),
+)
+
+
+def token_options(command: Command) -> Command:
+    """Give a command the options for a token's rights; it passes its keyword arguments to :func:`wanted`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group(name="token")
+def token() -> None:
+    """Give others limited access by tokens."""
+
+
+@token.command(name="create")
+@click.option("--for", "name", metavar="NAME", required=True, help="Who or what the token is for.")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    required=True,
+    type=Duration(MAX_DAYS * DAY),
+    help="When it expires, from now: 30m, 12h or 7d; at most 90d.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write the token into the new FILE, which only you can read, instead of standard output. If the token is "
+    "refused, there is no FILE; > would leave an empty one.",
+)
+@click.option("--force", is_flag=True, help="Let --output overwrite FILE if it exists.")
+@click.option(
+    "--lend-secrets",
+    is_flag=True,
+    help="Let the token use secrets without reading them: those of the vault user whom you have unlocked (connmgr "
+    "vault unlock), until that user is locked. See connmgr token lend.",
+)
+@click.option(
+    "--lend-for",
+    metavar="TIME",
+    type=Duration(MAX_DAYS * DAY),
+    help="End --lend-secrets after this time, too: 30m or 12h.",
+)
+@token_options
+@json_option
+def create(
+    name: str,
+    expires: float,
+    output: Path | None,
+    *,
+    force: bool,
+    lend_secrets: bool,
+    lend_for: float | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Create a token, and print it or write it into a file. It is never shown again.
+
+    --may and --ask add the scopes that they need. Only the token goes to stdout. A filter that matches no connection
+    now is reported.
+    """
+    if output is not None and as_json:
+        raise click.UsageError("--json prints the token, --output does not: give only one of them.")
+    if force and output is None:
+        raise click.UsageError("--force needs --output.")
+    if output is not None:
+        check_new(output, force=force)
+    members = {**_lending(lend_for, is_wanted=lend_secrets), **wanted(given)}
+    client = connect()
+    created = client.post("/token/create", name=name, expires=expires, **members)
+    report_unmatched(client, members)
+    if as_json:
+        print_json(created)
+        return
+    place = "it is not shown again"
+    if output is None:
+        click.echo(created["token"])
+    else:
+        try:
+            write_private(output, f"{created['token']}\n", replace=force)
+        except Failure:
+            # Nobody has its text.
+            client.token.revoke(created["id"])
+            raise
+        place = f"it is in {visible(str(output))}"
+    click.echo(f"{created['id']}  {visible(name)}, until {created['expires']}; {place}", err=True)
+    if created["lent"]:
+        click.echo(_loan(created["lent"]), err=True)
+
+
+@token.command(name="info")
+@click.argument("name", metavar="[TOKEN]", required=False)
+@json_option
+def info(name: str | None, *, as_json: bool) -> None:
+    """Show what a token may do, and the tokens that were created with it.
+
+    TOKEN is a name, a uuid or the first 8 digits of one. Without TOKEN it is the token that this command uses.
+    """
+    client = connect()
+    # Tokens without this scope have created none.
+    own = client.post("/token/info") if name is None else None
+    lists = own is None or "token.query" in own["actions"]
+    tokens = client.token.query() if lists else []
+    one = own if own is not None else _of(tokens, str(name), reads=True)
+    below = [each for each in tokens if one["id"] is not None and _comes_from(each, one["id"], tokens)]
+    if as_json:
+        print_json({**one, "descendants": [each["id"] for each in below]})
+        return
+    if one["id"] is None:
+        click.echo("No token: this command authenticates as the owner, who may do everything.")
+        return
+    print_table([(label, value) for label, value in _described(one, below) if value])
+
+
+@token.command(name="ls")
+@json_option
+def ls(*, as_json: bool) -> None:
+    """List the tokens, invalid ones too."""
+    tokens = connect().token.query()
+    if as_json:
+        print_json(tokens)
+        return
+    if tokens:
+        print_table([_row(one) for one in tokens])
+
+
+@token.command(name="revoke")
+@click.argument("name", metavar="TOKEN")
+def revoke(name: str) -> None:
+    """Revoke a token, and end what it runs.
+
+    Tokens that were created with it are revoked too. TOKEN is its name or its uuid.
+    """
+    client = connect()
+    client.post("/token/revoke", id=_find(client, name))
+
+
+@token.command(name="renew")
+@click.argument("name", metavar="TOKEN")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    required=True,
+    type=Duration(MAX_DAYS * DAY),
+    help="When it expires, from now.",
+)
+def renew(name: str, expires: float) -> None:
+    """Change the time when a token expires."""
+    client = connect()
+    renewed = client.post("/token/renew", id=_find(client, name), expires=expires)
+    click.echo(f"{renewed['id']}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
+
+
+@token.command(name="lend")
+@click.argument("name", metavar="TOKEN")
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    type=Duration(MAX_DAYS * DAY),
+    help="How long: 30m or 12h.  [default: until the token expires]",
+)
+@click.option("--end", is_flag=True, help="End the loan, and what the token runs by it.")
+def lend(name: str, seconds: float | None, *, end: bool) -> None:
+    """Let a token use the secrets that you have unlocked, without reading them.
+
+    The vault user that connmgr vault unlock has unlocked lends. The token can then use all connections that it sees and
+    this user can open. The loan ends by connmgr vault lock, with the time, the token and the daemon, and by --end.
+    TOKEN is its name or its uuid.
+    """
+    if end and seconds is not None:
+        raise click.UsageError("--for and --end exclude each other.")
+    if not end:
+        _refuse_single_unlock("connmgr token lend")
+    client = connect()
+    lent = client.token.lend(_find(client, name), seconds, end=end)["lent"]
+    click.echo(_loan(lent) if lent else "The token has no loan.", err=True)
+
+
+def wanted(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of ``/token/create`` for the options ``given`` to a command.
+
+    :raises click.BadParameter: a rule is malformed.
+    :raises Failure: the file with rules cannot be read.
+    """
+    rules = [_rule(effect, one) for effect, key in _EFFECTS for one in given[key]]
+    kinds = {one.partition(":")[0] for key in ("may", "ask") for one in given[key]} - {"text"}
+    # These tokens must be able to look up names of connections.
+    of_rules = {KINDS[kind] for kind in kinds} | ({"connection.read"} if kinds else set())
+    members: dict[str, Any] = {
+        "scopes": sorted({*given["scopes"], *of_rules}),
+        "rules": [*rules, *(_read(given["rules_file"]) if given["rules_file"] else [])],
+        "connections": list(given["only"]) or ["*"],
+        "categories": list(given["category"]) or ["*"],
+    }
+    optional = {"quotaPerDay": given["quota"], "maxConcurrent": given["at_once"], "from": list(given["networks"])}
+    return members | {key: value for key, value in optional.items() if value}
+
+
+def report_unmatched(client: Client, members: dict[str, Any]) -> None:
+    """Tell on stderr which filters of a new token match nothing now; later connections may match."""
+    categories = members["categories"]
+    try:
+        unmatched = [
+            *(
+                ("--only", one)
+                for one in members["connections"]
+                if not any(client.connection.query(one, category=each) for each in categories)
+            ),
+            *(("--category", one) for one in categories if not client.connection.query(category=one)),
+        ]
+    except ClientError as error:
+        # A token may create one that sees more than its own scopes let it look up.
+        if error.code != "scope_denied":
+            raise
+        return
+    for option, one in unmatched:
+        click.echo(f"connmgr: {option} {shlex.quote(visible(one))} matches no connection now.", err=True)
+
+
+def _rule(effect: str, text: str) -> dict[str, Any]:
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in {*KINDS, "text"} or not rest.strip() or (kind == "text" and effect == "allow"):
+        kinds = ", ".join(KINDS) + ("" if effect == "allow" else ", text")
+        raise click.BadParameter(f"{text!r} does not begin with one of {kinds} and a colon.")
+    if kind in ("argv", "argv-any"):
+        return {"effect": effect, "argv": _elements(rest), **({"mayRunOthers": True} if kind == "argv-any" else {})}
+    if kind in ("read", "write"):
+        return {"effect": effect, "path": rest, "action": f"fs.{kind}"}
+    return {"effect": effect, kind: rest}
+
+
+def _elements(words: str) -> list[Any]:
+    try:
+        split = shlex.split(words)
+    except ValueError as error:
+        raise click.BadParameter(f"{words!r}: {error}.") from None
+    elements: list[Any] = [_element(word) for word in split]
+    if split and split[-1] == MORE_WORDS:
+        elements[-1] = {"rest": {"re": ".*"}}
+    return elements
+
+
+def _element(word: str) -> Any:
+    if word == ANY_WORD:
+        return _NO_OPTION
+    if ANY_WORD not in word:
+        return word
+    return {"re": "[^/]*".join(map(re.escape, word.split(ANY_WORD)))}
+
+
+def _read(path: str) -> list[Any]:
+    try:
+        rules = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise Failure(f"Cannot read the rules in {path}: {error}") from error
+    if not isinstance(rules, list):
+        raise Failure(f"{path} is not a JSON list of rules.")
+    if not rules:
+        raise Failure(f"{path} has no rules, so the scopes alone would decide. Leave out --rules if you want that.")
+    return rules
+
+
+def _lending(seconds: float | None, *, is_wanted: bool) -> dict[str, Any]:
+    """Return the member of ``/token/create`` for ``--lend-secrets`` and ``--lend-for``."""
+    if not is_wanted:
+        if seconds is not None:
+            raise click.UsageError("--lend-for needs --lend-secrets.")
+        return {}
+    _refuse_single_unlock("--lend-secrets")
+    return {"lendSecrets": True if seconds is None else {"seconds": seconds}}
+
+
+def _refuse_single_unlock(what: str) -> None:
+    """Refuse ``--unlock``: its session ends with the command, so nobody could lock the user and end the loan."""
+    user = click.get_current_context().find_root().params.get("unlock")
+    if user is not None:
+        raise click.UsageError(
+            f"{what} cannot be combined with --unlock: the loan would last, and you could not end it by connmgr vault "
+            f"lock. Run connmgr vault unlock {user} first."
+        )
+
+
+def _loan(lent: dict[str, Any]) -> str:
+    return f"It may use the secrets of {visible(lent['user'])} until {lent['until']}, or until connmgr vault lock."
+
+
+def _find(client: Client, name: str) -> str:
+    """Return the uuid of a token; otherwise as :func:`_of`."""
+    return str(_of(client.token.query(), name)["id"])
+
+
+def _of(tokens: Sequence[dict[str, Any]], name: str, *, reads: bool = False) -> dict[str, Any]:
+    """Return a token by its whole name or uuid, or if ``reads`` by the beginning of its uuid.
+
+    Of several tokens with the name it is the valid one.
+
+    :raises Failure: no token is meant, or several are.
+    """
+    named = [one for one in tokens if name == one["name"] or name.lower() == one["id"]]
+    if not named and reads:
+        begins = with_beginning((one["id"] for one in tokens), name)
+        named = [one for one in tokens if one["id"] in begins]
+    found = [one for one in named if one["state"] == "valid"] or named
+    if len(found) == 1:
+        return found[0]
+    if found:
+        lines = [f"  {one['id']}  {one['state']}, until {one['expires']}" for one in found]
+        raise Failure("\n".join([f"{visible(name)!r} means {len(found)} tokens; give the uuid:", *lines]))
+    times = Counter(one["name"] for one in tokens if one["state"] == "valid") if is_text(name) else {}
+    hint = did_you_mean(name, {one: one for one, number in times.items() if number == 1})
+    raise Failure(f"No token has the name or the uuid {visible(name)!r}.{hint} `connmgr token ls` lists them.")
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    used = one["lastUsed"][:16].replace("T", " ") if one["lastUsed"] else "-"
+    return (
+        one["id"],
+        one["name"],
+        one["state"],
+        one["expires"][:16].replace("T", " "),
+        used,
+        _filters(one["connections"]),
+        _filters(one["categories"]),
+        ",".join(one["scopes"]) or "no scopes",
+        _counted_rules(one["rules"]) + (f"; secrets of {one['lent']['user']}" if one["lent"] else ""),
+    )
+
+
+def _filters(filters: Sequence[str]) -> str:
+    return ",".join(filters) or "nothing"
+
+
+def _counted_rules(rules: Sequence[dict[str, Any]]) -> str:
+    """Return the number of rules of each effect, as ``allow 2, deny 1``."""
+    counts = Counter(str(rule.get("effect")) for rule in rules)
+    return ", ".join(f"{effect} {number}" for effect, number in sorted(counts.items())) or "no rules"
+
+
+def _comes_from(one: dict[str, Any], ancestor: str, tokens: Sequence[dict[str, Any]]) -> bool:
+    parents = {each["id"]: each["parent"] for each in tokens}
+    above = one["parent"]
+    while above is not None and above != ancestor:
+        above = parents.get(above)
+    return above is not None
+
+
+def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    quota = one.get("quotaPerDay")
+    yield "name", str(one["name"])
+    yield "uuid", str(one["id"])
+    yield "state", str(one.get("state", ""))
+    yield "expires", str(one["expires"])
+    yield "created", str(one.get("created") or "")
+    yield "created with", f"the token {one['parent']}, whose limits apply too" if one.get("parent") else ""
+    yield "last used", str(one.get("lastUsed") or "")
+    yield "scopes", ", ".join(one["scopes"]) or "none: it may only ask about itself"
+    yield "connections", ", ".join(one["connections"]) or "none"
+    yield "categories", ", ".join(one["categories"]) or "none"
+    for number, rule in enumerate(one["rules"]):
+        yield f"rule {number}", json.dumps(rule, ensure_ascii=False)
+    if not one["rules"]:
+        yield "rules", "none: the scopes decide"
+    yield "quota", f"{one.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
+    if lent := one.get("lent"):
+        yield "secrets", f"those of {lent['user']}, until {lent['until']} or connmgr vault lock"
+    yield "at once", f"at most {one['maxConcurrent']} requests" if one.get("maxConcurrent") else "no limit"
+    yield "from", ", ".join(one.get("from") or ()) or "any address"
+    for each in below:
+        yield "descendant", f"{each['id']}  {each['name']}  {each['state']}"

@@ -1,0 +1,156 @@
+"""Begins what is typed. The plainest command, ``connmgr exec NAME COMMAND``, it runs itself and at once.
+
+Loading the command line takes longer than such a command. So everything else, and whatever the front meets, is left to
+the command line: an option, a question, a refused login, an error, Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from connmgr.cli import COMPLETION_VARIABLE
+
+if TYPE_CHECKING:
+    import socket
+
+    from connmgr.cli.progress import Waiting
+    from connmgr.client import Client, ClientError
+    from connmgr.client.repeat import Remedy
+
+
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Run what stands on the command line, and end the program with its exit code."""
+    words = plain(arguments)
+    if words is None:
+        _command_line()
+    # Imported here, because everything else has more to import before it begins.
+    from connmgr.cli.plain import daemon_address, session_with
+    from connmgr.client import Unreachable
+    from connmgr.client.credentials import from_environment
+
+    try:
+        client, end = session_with(*daemon_address(), from_environment(os.environ))
+    except Exception:  # noqa: BLE001 - nothing has happened yet, and the command line finds the same
+        _command_line()
+    try:
+        request = _request(client, *words)
+    except Unreachable as error:
+        end()
+        # Where no daemon runs, the command line may start one.
+        _command_line(error if error.sent else None)
+    except BaseException as error:  # noqa: BLE001 - raised again in the command line, which tells each kind
+        end()
+        _command_line(error)
+    try:
+        code = _run(client, words[0], request)
+        end()
+        # Nothing is left to do, and taking the interpreter apart would take as long as the command.
+        os._exit(code)
+    except BaseException as error:  # noqa: BLE001 - as above; now the command may have run, and has read its input
+        end()
+        _command_line(error)
+
+
+def plain(arguments: Sequence[str]) -> tuple[str, str] | None:
+    """Return connection and command of ``exec NAME [--] COMMAND...``; None for all that means something more.
+
+    That is an option, the address of a machine, and a ``--`` further behind, before which several connections may
+    have been meant.
+    """
+    if COMPLETION_VARIABLE in os.environ or len(arguments) < 3 or arguments[0] != "exec":
+        return None
+    name, *words = arguments[1:]
+    if name.startswith("-") or "@" in name or ":" in name:
+        return None
+    if words[0] == "--":
+        words = words[1:]
+    elif words[0].startswith("-") or "--" in words:
+        return None
+    return (name, " ".join(words)) if words else None
+
+
+def _request(client: Client, name: str, command: str) -> dict[str, Any]:
+    """Return the members of the request that runs ``command``, as :class:`connmgr.contract.shell.ExecRequest` has them.
+
+    With standard input it is the member ``stdin``.
+    """
+    from connmgr.cli.plain import Names, StandardInput, has_input, own_or, sent_environment
+    from connmgr.client.names import find
+
+    connection, session = find(Names(client), name), own_or(None)
+    sent = sent_environment(client, connection=connection)
+    request: dict[str, Any] = {"connection": connection, "command": command, "sendEnv": sent, "start": True}
+    if session is not None:
+        request["session"] = session
+    return {**request, "stdin": StandardInput()} if has_input() else request
+
+
+def _run(client: Client, name: str, request: dict[str, Any]) -> int:
+    """Run a command to its end, and return its exit code."""
+    from connmgr.cli.plain import QUIET_SECONDS, fed, run_to_end
+
+    shown: list[Waiting] = []
+
+    def wait(waited: float) -> None:
+        from connmgr.cli.progress import Waiting, ahead_in
+
+        if not shown:
+            shown.append(Waiting(name, ahead_in(client, request["connection"], request.get("session")), waited=waited))
+
+    def patience(answering: socket.socket) -> None:
+        news = select.poll()
+        news.register(answering, select.POLLIN)
+        if not news.poll(QUIET_SECONDS * 1000):
+            wait(QUIET_SECONDS)
+
+    def over() -> None:
+        for one in shown:
+            one.over()
+
+    try:
+        client.remedy(_remedy(client, over))
+        # connmgr/__main__.py switched it off for the imports.
+        gc.enable()
+        with fed(request):
+            stdin = request.get("stdin")
+            if stdin is None or isinstance(stdin, bytes):
+                # Most commands answer sooner than a thread could show that they are waited for.
+                client.patience(patience)
+            else:
+                wait(0.0)
+            members = {member: value for member, value in request.items() if member != "stdin"}
+            return run_to_end(client.run(stdin, **members), name, over)
+    finally:
+        over()
+
+
+def _remedy(client: Client, over: Callable[[], None]) -> Remedy:
+    """Return the remedy of the command line, which is loaded when the first request is refused."""
+    found: list[Remedy] = []
+
+    def remedy(error: ClientError, body: bytes) -> bool:
+        import click
+
+        from connmgr.cli.connect import remedy_of
+        from connmgr.cli.progress import replaceable
+
+        if not found:
+            found.append(remedy_of(client))
+        # Questions replace the line that is shown.
+        with click.Context(click.Command("exec")) as context:
+            replaceable(context, over)
+            return found[0](error, body)
+
+    return remedy
+
+
+def _command_line(met: BaseException | None = None) -> NoReturn:
+    """Run the whole command line; with ``met``, end as its command does that raises this."""
+    from connmgr.cli.root import main
+
+    sys.exit(main(obj=met))

@@ -1,0 +1,205 @@
+"""``/connection`` of the client; it needs little of the contract, so that a command finds its connection at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from connmgr.client.group import Group
+from connmgr.client.names import Name, choose, find
+from connmgr.contract.connection import (
+    ApplyResponse,
+    ConnectionAddRequest,
+    ConnectionAddResponse,
+    ConnectionElevateRequest,
+    ConnectionElevateResponse,
+    ConnectionEnvironmentRequest,
+    ConnectionEnvironmentResponse,
+    ConnectionInfoRequest,
+    ConnectionInfoResponse,
+    ConnectionLoginRequest,
+    ConnectionLoginResponse,
+    ConnectionQueryRequest,
+    ConnectionQueryResponse,
+    ConnectionRefreshRequest,
+    ConnectionRefreshResponse,
+    ConnectionRemoveRequest,
+    ConnectionToggleRequest,
+    ConnectionUpdateRequest,
+    LentPassphrase,
+    TypesResponse,
+)
+from connmgr.contract.connection import ConnectionInfo as Connection
+from connmgr.contract.connection import TypeInfo as ConnectionType
+from connmgr.contract.message import from_json
+
+
+class Refreshed(NamedTuple):
+    """The result of a refresh: ids of connections added, and ids of those whose system is gone.
+
+    ``skipped`` has a sentence for each system that cannot be stored.
+    """
+
+    added: list[str]
+    gone: list[str]
+    skipped: list[str]
+
+
+class Applied(NamedTuple):
+    """The result of a batch: for each entry its connection's id and whether it is new, and the removed connections."""
+
+    added: list[tuple[str, bool]]
+    removed: list[str]
+
+
+class Connections(Group):
+    """``/connection``."""
+
+    def query(
+        self, connection: str = "*", *, category: str = "*", type: str = "*", name: str | None = None
+    ) -> list[str]:
+        """Return the ids of the connections that all filters match; ``name`` matches the path, or category and path."""
+        request = ConnectionQueryRequest(
+            category_filter=category,
+            connection_filter=connection,
+            type_filter=type,
+            name_filter="*" if name is None else name,
+        )
+        return self._ask("/connection/query", request, ConnectionQueryResponse).found
+
+    def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
+        """Return the names of the connections that all filters match, by their paths; ``name`` as in :meth:`query`."""
+        request = ConnectionQueryRequest(
+            category_filter=category, connection_filter=path, type_filter=type, name_filter=name, names=True
+        )
+        answer = self._ask("/connection/query", request, ConnectionQueryResponse)
+        return [Name.of(id, one) for id, one in zip(answer.found, answer.names or (), strict=True)]
+
+    def find(self, *names: str) -> str:
+        """Return the id that the first known of these names means, by the rule in :mod:`connmgr.client.names`."""
+        return find(self, *names)
+
+    def choose(self, *selectors: str, category: str = "*", type: str = "*", usage: str | None = None) -> list[Name]:
+        """Return what names and patterns mean; as :func:`connmgr.client.names.choose`."""
+        return choose(self, selectors, category=category, type=type, usage=usage)
+
+    def info(self, connections: Sequence[str]) -> list[Connection]:
+        """Describe connections; an unknown one fails the whole request."""
+        request = ConnectionInfoRequest(connections=list(connections))
+        return self._ask("/connection/info", request, ConnectionInfoResponse).infos
+
+    def add(
+        self,
+        name: str,
+        data: Mapping[str, Any],
+        *,
+        validate: bool = False,
+        category: str | None = None,
+        temporary: bool | None = None,
+    ) -> str:
+        """Store a connection as :meth:`ensure` does, and return its id."""
+        return self.ensure(name, data, validate=validate, category=category, temporary=temporary)[0]
+
+    def ensure(
+        self,
+        name: str,
+        data: Mapping[str, Any],
+        *,
+        validate: bool = False,
+        category: str | None = None,
+        temporary: bool | None = None,
+    ) -> tuple[str, bool]:
+        """Return the id of a connection with ``data``, which includes its ``type``, and whether it is new.
+
+        An equivalent one that is stored keeps its name. A ``temporary`` one stays in the daemon's memory while it has a
+        shell, and for a minute more.
+        """
+        request = ConnectionAddRequest(
+            name=name, data=dict(data), validates=validate, category=category, temporary=bool(temporary)
+        )
+        answer = self._ask("/connection/add", request, ConnectionAddResponse)
+        return answer.connection, answer.added
+
+    def elevate(self, connection: str, user: str = "root", *, password: str | None = None) -> str:
+        """Return the id of a connection that runs as ``user``, by sudo over ``connection``; no machine is asked.
+        Without a ``password``, sudo gets the stored one. The id is accepted wherever one of a connection is."""
+        request = ConnectionElevateRequest(connection=connection, user=user, password=password)
+        return self._ask("/connection/elevate", request, ConnectionElevateResponse).connection
+
+    def update(
+        self,
+        connection: str,
+        *,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        category: str | None = None,
+        validate: bool = False,
+    ) -> None:
+        """Change the given fields; ``data`` replaces all stored data and includes the ``type``."""
+        stored = None if data is None else dict(data)
+        self._tell(
+            "/connection/update",
+            ConnectionUpdateRequest(
+                connection=connection, name=name, data=stored, category=category, validates=validate
+            ),
+        )
+
+    def remove(self, connections: Sequence[str]) -> None:
+        """Remove connections, and all connections over them."""
+        self._tell("/connection/remove", ConnectionRemoveRequest(connections=list(connections)))
+
+    def environment(self, connection: str) -> tuple[list[str], dict[str, str]]:
+        """Return the names, with * and ?, of the variables that a client sends, and those that are set anyway."""
+        request = ConnectionEnvironmentRequest(connection=connection)
+        answer = self._ask("/connection/environment", request, ConnectionEnvironmentResponse)
+        return answer.send, dict(answer.set)
+
+    def login(self, connection: str, *, agent: str | None = None, passphrases: Mapping[str, str] | None = None) -> bool:
+        """Log in with what this client lends, for this login alone; return whether a link was opened.
+
+        ``agent`` is the path of an ssh-agent's socket. ``passphrases`` are by ``key`` of the error ``auth_failed``.
+        """
+        lent = [LentPassphrase(key=key, passphrase=phrase) for key, phrase in (passphrases or {}).items()]
+        request = ConnectionLoginRequest(connection=connection, agent=agent, passphrases=lent)
+        return self._ask("/connection/login", request, ConnectionLoginResponse).opened
+
+    def refresh(self, connection: str) -> Refreshed:
+        """Open a connection as a test, and store its state."""
+        request = ConnectionRefreshRequest(connection=connection)
+        answer = self._ask("/connection/refresh", request, ConnectionRefreshResponse)
+        return Refreshed(answer.added, answer.gone, answer.skipped)
+
+    def toggle(self, connection: str, state: bool) -> None:
+        """Open or close a tunnel, or start or stop the system that a connection leads to."""
+        self._tell("/connection/toggle", ConnectionToggleRequest(connection=connection, state=state))
+
+    def browse(self, connection: str, directory: str | None = None) -> dict[str, Any]:
+        """Return the ``url`` of a page with a connection's files, or an empty dict if there is none."""
+        return dict(self._post("/connection/browse", connection=connection, **_begun_in(directory)))
+
+    def terminal(self, connection: str, directory: str | None = None) -> dict[str, Any]:
+        """Return the ``url`` of a page with a terminal on a connection, or an empty dict if there is none."""
+        return dict(self._post("/connection/terminal", connection=connection, **_begun_in(directory)))
+
+    def apply(
+        self,
+        *,
+        categories: Sequence[Sequence[str]] = (),
+        add: Sequence[Mapping[str, Any]] = (),
+        change: Sequence[Mapping[str, Any]] = (),
+        remove: Sequence[str] = (),
+    ) -> Applied:
+        """Make all changes in one step, or none; the entries are those of ``/connection/apply``."""
+        # The caller writes the entries as JSON has them, with labels in place of connections.
+        fields = {"categories": categories, "add": add, "change": change, "remove": remove}
+        members = self._post("/connection/apply", **{name: list(value) for name, value in fields.items()})
+        answer = from_json(ApplyResponse, members)
+        return Applied([(one.connection, one.added) for one in answer.added], answer.removed)
+
+    def types(self) -> list[ConnectionType]:
+        """Describe the installed connection types."""
+        return self._ask("/connection/types", None, TypesResponse).types
+
+
+def _begun_in(directory: str | None) -> dict[str, str]:
+    return {} if directory is None else {"directory": directory}

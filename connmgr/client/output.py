@@ -1,0 +1,379 @@
+"""What a command has printed: at once, while it runs, and from many connections."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Generic, NamedTuple, TypeGuard, TypeVar
+
+from connmgr.client.errors import Answer, ClientError, Unreachable, from_answer, from_member, lacking
+from connmgr.client.wire import BodySender, Response, SendError, WireError
+
+if TYPE_CHECKING:
+    from connmgr.client.http import HttpSession
+    from connmgr.contract.shell import BroadcastLine, ExecResponse
+
+LINES = "application/x-ndjson"
+WHOLE_BYTES = 1 << 20
+"""Most input that is sent with the request; more is streamed."""
+
+PIECE_BYTES = 64 << 10
+
+Input = bytes | IO[bytes] | Iterable[bytes]
+"""The input of a command: all of it, a file, or pieces."""
+
+READ_BYTES = 256 * 1024
+FAILED_STATUS = 500
+"""The status of an error in the last line, which comes too late for a status of its own."""
+
+
+class Result(NamedTuple):
+    """Output of a command as text without the final newline; ``truncated`` if some was dropped.
+
+    ``restarted`` says that the shell was lost before, so that directory and variables are new.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    truncated: bool
+    restarted: bool = False
+
+    @classmethod
+    def of(cls, answer: ExecResponse | BroadcastLine) -> Result:
+        """Return the result that an answer has as text."""
+        stdout, stderr = answer.stdout or "", answer.stderr or ""
+        return cls(_exit_code(answer), stdout, stderr, bool(answer.truncated), bool(answer.restarted))
+
+
+class RawResult(NamedTuple):
+    """Output of a command as bytes; ``truncated`` if some was dropped.
+
+    ``restarted`` says that the shell was lost before, so that directory and variables are new.
+    """
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    restarted: bool = False
+
+    @classmethod
+    def of(cls, answer: ExecResponse | BroadcastLine) -> RawResult:
+        """Return the result that an answer has in base64."""
+        stdout, stderr = (base64.b64decode(text or "") for text in (answer.stdout, answer.stderr))
+        return cls(_exit_code(answer), stdout, stderr, bool(answer.truncated), bool(answer.restarted))
+
+    @property
+    def as_text(self) -> Result:
+        """The same as text, undecodable bytes as U+FFFD."""
+        stdout, stderr = (one.decode(errors="replace").removesuffix("\n") for one in (self.stdout, self.stderr))
+        return Result(self.exit_code, stdout, stderr, self.truncated, self.restarted)
+
+
+def _exit_code(answer: ExecResponse | BroadcastLine) -> int:
+    if answer.exit_code is None:
+        raise lacking("exitCode")
+    return answer.exit_code
+
+
+class Piece(NamedTuple):
+    """The output of a command since the last piece."""
+
+    stdout: bytes
+    stderr: bytes
+
+
+class Feeding:
+    """Sends ``pieces`` as a command's input in a thread of its own, from the command's beginning to its end.
+
+    The thread may outlive the command: nothing wakes it from waiting for a piece. ``error`` is what ``pieces`` raised.
+    """
+
+    def __init__(self, sender: BodySender, pieces: Iterable[bytes]) -> None:
+        # Few commands have input that is not sent with them.
+        import threading
+
+        self.error: Exception | None = None
+        self._sender, self._pieces = sender, pieces
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="command input", daemon=True)
+        self._sends = self._over = False
+
+    def begin(self) -> None:
+        """Begin to read and send."""
+        self._sends = True
+        self._thread.start()
+
+    def end(self) -> None:
+        """Send no more. Calling it again does nothing."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+            if self._sends:
+                self._sender.leave()
+            else:
+                self._sender.close()
+
+    def _run(self) -> None:
+        try:
+            for piece in self._pieces:
+                if self._over:
+                    return
+                self._sender.send(piece)
+            self._sender.end()
+        except SendError:
+            # The daemon needs no more; its answer says why.
+            return
+        except Exception as error:  # noqa: BLE001 - of the caller's iterator, and raised by the iteration of the output
+            self.error = error
+            # Without the end of the body the daemon kills the command, which must not take a part for the whole.
+            self._sender.leave()
+        finally:
+            with self._lock:
+                self._sends = False
+                if self._over:
+                    self._sender.close()
+
+
+class Stream:
+    """A running command, iterated for its output; ``exit_code`` is None until the end of the iteration.
+
+    Leaving it earlier, by :meth:`close` or a context manager, kills the command. ``feeding`` sends its input.
+    """
+
+    exit_code: int | None = None
+    restarted = False
+    """Whether the shell had been lost, so that directory and variables are new; the first piece is then empty."""
+
+    def __init__(self, response: Response, feeding: Feeding | None = None) -> None:
+        """Read from ``response``, which must have no other reader.
+
+        :raises ClientError: it does not consist of lines, so it is not from a daemon of this version.
+        """
+        self._response = response
+        self._feeding = feeding
+        if response.headers.content_type != LINES:
+            self.close()
+            raise ClientError("The answer has no lines, so it is not that of a daemon of this version.", "unknown", 200)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield the output as it comes. What the source of the input raises, this raises too.
+
+        :raises ClientError: the command did not run to its end.
+        :raises Unreachable: the connection broke before the end.
+        """
+        for line in self._lines():
+            # The members of ``ExecLine``; loading the contract takes longer than most commands.
+            told: dict[str, Any] = json.loads(line)
+            if told.get("begun") and self._feeding is not None:
+                self._feeding.begin()
+                continue
+            if "exitCode" in told or "error" in told:
+                self._await_end()
+            if told.get("restarted"):
+                self.restarted = True
+            if "error" in told:
+                raise from_answer(FAILED_STATUS, line)
+            if "exitCode" in told:
+                self.exit_code = told["exitCode"]
+                return
+            yield Piece(base64.b64decode(told.get("stdout", "")), base64.b64decode(told.get("stderr", "")))
+
+    def collected(self) -> RawResult:
+        """Iterate to the end, and return the whole output; an error of the command has it among its details."""
+        printed = (bytearray(), bytearray())
+        try:
+            for piece in self:
+                for kept, new in zip(printed, piece, strict=True):
+                    kept += new
+        except ClientError as error:
+            stdout, stderr = (base64.b64encode(one).decode() for one in printed)
+            error.details = {"stdout": stdout, "stderr": stderr, **error.details}
+            raise
+        assert self.exit_code is not None, "the iteration has come to its end"  # noqa: S101
+        return RawResult(self.exit_code, bytes(printed[0]), bytes(printed[1]), False, self.restarted)
+
+    def close(self) -> None:
+        """End the connection, and with it a command that still runs."""
+        if self._feeding is not None:
+            self._feeding.end()
+        self._response.close()
+
+    def _await_end(self) -> None:
+        if self._feeding is not None:
+            self._feeding.end()
+            return
+        # The answer ends when the shell is free again, which the next request may need.
+        with suppress(OSError, WireError):
+            self._response.read()
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            yield from lines_of(self._response)
+        except (OSError, WireError, ValueError, EOFError) as error:
+            if self._feeding is not None and self._feeding.error is not None:
+                raise self._feeding.error from None
+            message = "The answer broke off before the command's end; its exit code is not known."
+            raise Unreachable(message, sent=True) from error
+
+
+def run(http: HttpSession, members: dict[str, Any], stdin: Input | None) -> Stream:
+    """Send ``members`` to ``/shell/exec``, and return the output as it comes, in bytes without a limit.
+
+    ``stdin`` is bytes, a file or an iterator of bytes, of any size. A file or iterator is read in another thread while
+    the output is iterated, from the time that the command has begun until it ends, as fast as the command reads; what
+    it raises, the iteration raises.
+    """
+    # It returns after the first output, or when a command with input has begun. Errors of a command that has begun are
+    # raised by the iteration.
+    asked = {**members, "encoding": "base64"}
+    if not is_whole(stdin):
+        assert stdin is not None, "no input is whole"  # noqa: S101
+        response, sender = http.open_body("/shell/exec", http.encoded(**asked) + b"\n", accept=LINES)
+        return Stream(response, Feeding(sender, _pieces(stdin)))
+    if stdin is not None:
+        asked["stdin"] = base64.b64encode(stdin).decode()
+    return Stream(http.open("/shell/exec", http.encoded(**asked), accept=LINES))
+
+
+def is_whole(stdin: Input | None) -> TypeGuard[bytes | None]:
+    """Whether input can be sent with the request."""
+    return stdin is None or (isinstance(stdin, bytes) and len(stdin) <= WHOLE_BYTES)
+
+
+def _pieces(stdin: Input) -> Iterator[bytes]:
+    if isinstance(stdin, bytes):
+        return (stdin[start : start + PIECE_BYTES] for start in range(0, len(stdin), PIECE_BYTES))
+    # A buffered reader's read1 returns what a pipe has, where read would wait for more.
+    read = getattr(stdin, "read1", None) or getattr(stdin, "read", None)
+    return iter(stdin) if read is None else iter(lambda: read(PIECE_BYTES), b"")
+
+
+def lines_of(response: Response) -> Iterator[bytes]:
+    """Yield the lines of an answer as they come.
+
+    :raises OSError | WireError | ValueError | EOFError: the answer ends, or breaks off.
+    """
+    held = b""
+    while data := response.read1(READ_BYTES):
+        *lines, held = (held + data).split(b"\n")
+        yield from lines
+    raise EOFError
+
+
+class Outcome(NamedTuple):
+    """The outcome of a command on one connection: its result, or an error.
+
+    ``name`` is the connection's path, empty if there is no such connection.
+    """
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: Result | ClientError
+
+    @classmethod
+    def of(cls, line: BroadcastLine) -> Outcome:
+        """Return the outcome that a line has, with output as text."""
+        return cls(*_where(line), Result.of(line) if line.error is None else from_member(line.error))
+
+
+class RawOutcome(NamedTuple):
+    """Like :class:`Outcome`, with output as bytes."""
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: RawResult | ClientError
+
+    @property
+    def failure(self) -> ClientError | None:
+        """The error, if it is one."""
+        return self.result if isinstance(self.result, ClientError) else None
+
+    @classmethod
+    def of(cls, line: BroadcastLine) -> RawOutcome:
+        """Return the outcome that a line has, with output in base64."""
+        return cls(*_where(line), RawResult.of(line) if line.error is None else from_member(line.error))
+
+
+def _where(line: BroadcastLine) -> tuple[str, tuple[str, ...], float]:
+    if line.connection is None or line.ms is None:
+        raise lacking("ms")
+    return line.connection, tuple(line.name or ()), line.ms / 1000
+
+
+AnyOutcome = TypeVar("AnyOutcome", Outcome, RawOutcome)
+
+
+class Broadcast(Generic[AnyOutcome]):
+    """The outcomes on all connections, iterated as they come.
+
+    It occupies the client's connection until the last outcome or :meth:`close`, for example by a context manager.
+    Closing makes the daemon kill commands that still run.
+    """
+
+    def __init__(
+        self, response: Response, read: Callable[[BroadcastLine], AnyOutcome], close: Callable[[], None]
+    ) -> None:
+        self._response = response
+        self._lines = lines_of(response)
+        self._read: Callable[[BroadcastLine], AnyOutcome] = read
+        self._close = close
+        self._whole = False
+
+    def __enter__(self) -> Broadcast[AnyOutcome]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[AnyOutcome]:
+        """Yield the outcomes.
+
+        :raises Unreachable: the answer broke off before the end.
+        """
+        while not self._whole:
+            line = self._line()
+            if line.connection is not None:
+                yield self._read(line)
+            else:
+                self._whole = True
+                # Read to the end, so that the next request can use the connection.
+                self._response.read()
+
+    def close(self) -> None:
+        """Release the connection, and abandon outstanding outcomes."""
+        if not self._whole:
+            self._close()
+        self._response.close()
+
+    def _line(self) -> BroadcastLine:
+        try:
+            members = json.loads(next(self._lines), object_hook=Answer)
+        except (OSError, ValueError, EOFError, WireError, StopIteration) as error:
+            raise self._broken() from error
+        if not isinstance(members, Answer):
+            raise self._broken()
+        from connmgr.contract.shell import BroadcastLine
+
+        return BroadcastLine.read(members)
+
+    def _broken(self) -> Unreachable:
+        self._close()
+        return Unreachable("The connection broke before the last outcome.", sent=True)

@@ -1,0 +1,93 @@
+"""``/vault`` and ``/secret``: the vault's users, and the secrets that it seals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from connmgr.client.group import Group
+from connmgr.contract.message import ABSENT
+from connmgr.contract.secret import DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse, SudoRequest
+from connmgr.contract.vault import (
+    AddRequest,
+    PassphraseRequest,
+    RemoveRequest,
+    RemoveResponse,
+    StatusResponse,
+    UnlockRequest,
+)
+
+
+class Secrets(Group):
+    """``/secret``."""
+
+    def encrypt(self, value: str, principals: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the encrypted form of ``value``."""
+        named = None if principals is None else list(principals)
+        return dict(
+            self._ask("/secret/encrypt", EncryptRequest(value=value, principals=named), EncryptResponse).encrypted
+        )
+
+    def decrypt(self, encrypted: Mapping[str, Any]) -> str:
+        """Return the value that :meth:`encrypt` encrypted."""
+        return self._ask("/secret/decrypt", DecryptRequest(encrypted=dict(encrypted)), DecryptResponse).decrypted
+
+    def sudo(self, password: str | None, *, connection: str | None = None, category: str | None = None) -> None:
+        """Store the password that sudo asks for on a connection or on those of a category; None removes it."""
+        self._tell("/secret/sudo", SudoRequest(password=password, connection=connection, category=category))
+
+    def sudo_source(self, *, connection: str | None = None, category: str | None = None) -> dict[str, str]:
+        """Return for what the password in use is stored: ``connection`` or ``category`` with its id, or nothing."""
+        return dict(self._tell("/secret/sudo", SudoRequest(password=ABSENT, connection=connection, category=category)))
+
+
+class VaultStatus(NamedTuple):
+    """Whether the vault has users, the user that this session unlocked, and whose secrets it can decrypt."""
+
+    has_users: bool
+    user: str | None
+    principals: tuple[str, ...]
+    users: tuple[str, ...]
+
+
+class RemovedUser(NamedTuple):
+    """The effect of a vault user's removal, on connections by their ids."""
+
+    connections: list[str]
+    """Connections whose secrets the user could read: change these on their machines."""
+    resealed: list[str]
+    """Connections whose secrets only the user could read, and that were sealed to ``heir``."""
+    heir: str | None
+    lost: list[str]
+    """Connections with secrets that nobody can read any more."""
+
+
+class Vault(Group):
+    """``/vault``; unlocking affects only this client's session."""
+
+    def status(self) -> VaultStatus:
+        """Return whether the vault has users, and what this session may decrypt."""
+        answer = self._ask("/vault/status", None, StatusResponse)
+        return VaultStatus(answer.has_users, answer.user, answer.principals, answer.users)
+
+    def unlock(self, user: str, passphrase: str) -> None:
+        """Unlock a user for this session."""
+        self._tell("/vault/unlock", UnlockRequest(user=user, passphrase=passphrase))
+
+    def lock(self) -> None:
+        """Forget the user that this session has unlocked."""
+        self._tell("/vault/lock")
+
+    def add_user(self, user: str, passphrase: str) -> None:
+        """Add a user."""
+        self._tell("/vault/user/add", AddRequest(user=user, passphrase=passphrase))
+
+    def change_passphrase(self, user: str, passphrase: str, new: str) -> None:
+        """Change a user's passphrase."""
+        self._tell("/vault/user/passphrase", PassphraseRequest(user=user, passphrase=passphrase, new_passphrase=new))
+
+    def remove_user(self, user: str, *, passphrase: str | None = None, force: bool = False) -> RemovedUser:
+        """Remove a user; the user's ``passphrase`` permits it, and lets secrets be sealed anew."""
+        request = RemoveRequest(user=user, passphrase=passphrase, force=force)
+        answer = self._ask("/vault/user/remove", request, RemoveResponse)
+        return RemovedUser(answer.connections, answer.resealed, answer.heir, answer.lost)

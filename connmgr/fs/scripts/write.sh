@@ -1,0 +1,113 @@
+# Another user with access to the directory may at any moment replace our file, the target or the directory by a file, a
+# link or a directory. So the directory is entered before anything in it is examined. The new file is received beside
+# its target, and reached only by its open descriptor until it is complete and on disk. Then it is renamed, and compared
+# with the file of that name. A target that must be written in place is written by the descriptor of the file that was
+# examined. Files of a killed writer are removed by the next one (litter.sh).
+mode=$2 block=$4 stamp=$5 replaces=$6
+{ read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
+checksum() {
+  case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
+  sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
+} 2>/dev/null
+unchanged() {
+  case $replaces in
+    "") ;;
+    nothing) if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi;;
+    *) [ -f "$p" ] || no file_changed
+      case $(checksum "$p") in
+        *"$replaces"*) ;;
+        "") no file_operation_failed "No program that computes a SHA-256 is there.";;
+        *) no file_changed
+      esac;;
+  esac
+}
+dated() { [ ! "$stamp" ] || why=$(TZ=UTC0 touch -m -t "$stamp" "$1" 2>&1) || because "$why"; }
+# GNU's sync(1) flushes one file since coreutils 8.24; busybox has fsync(1) for that. Otherwise everything is flushed.
+flush() { why=$(sync -- "$1" 2>&1) || unflushed "$1"; }
+unflushed() {
+  case ${why##*: } in *"o space left"*|*"uota exceeded"*|*"nput/output error"*) because "$why";; esac
+  fsync "$1" 2>/dev/null || sync
+}
+verify_and_flush() {
+  found=$(echo "/sum/$(checksum "$f")." & why=$(sync -- "$f" 2>&1) && why=done; wait; echo "/sync/$why")
+  case $found in
+    *"$sum"*) ;;
+    /sum/.*) [ "$(wc -c <"$f")" -eq "$size" ] || no transfer_failed;;
+    *) no transfer_failed
+  esac
+  why=${found##*/sync/}
+  [ "$why" = done ] || unflushed "$f"
+}
+overwrite() {
+  if [ "$gated" ]; then in_place 4<"$p"; else in_place 4>>"$p"; fi 2>/dev/null
+  no permission_denied
+}
+in_place() {
+  [ "$(identity <&4)" = "$found_at" ] || swapped
+  to=/proc/self/fd/4; [ -e "$to" ] || { [ ! "$gated" ] || unsafe /proc; to=$p; }
+  why=$( { cat <"$f" >"$to"; } 2>&1) || because "$why"
+  dated "$to"
+  flush "$to"; tidy; say ok; exit 0
+}
+attributes() { cp --attributes-only --preserve="mode,xattr$labels" -- "$1" "$f"; }
+same_attributes() { [ "$(identity <&4)" != "$found_at" ] || attributes /proc/self/fd/4; }
+arrived() {
+  if [ "$f" = "$t" ]; then [ "$(stat -f %d:%i <&3)" = "$(stat -f %d:%i -- "$p")" ] && return
+  else [ "$f" -ef "$p" ] && return; fi
+  # It may have arrived, and been replaced by the next writer.
+  o=$(readlink "$f"); o=${o%" (deleted)"}
+  [ "${o##*/}" = "$b" ]
+} 2>/dev/null
+receive() {
+  set +C
+  f=/proc/self/fd/3 nofollow=
+  [ -e "$f" ] || { [ ! "$gated" ] || unsafe /proc; f=$t nofollow=-h; }
+  receiving=1
+  say ok "$exact"
+  why=$( { chunks >&3; } 2>&1) || because "$why"
+  read -r n size sum && [ "$n" = end ] || no transfer_failed
+  verify_and_flush
+  unchanged
+  case $kept in
+    "") umask "$mask"; why=$(chmod "${mode:-=rw}" "$f" 2>&1) || because "$why";;
+    unknown) overwrite;;
+    *) labels=; [ ! -e /sys/fs/selinux/enforce ] || labels=,context
+      if [ "$gated" ]; then same_attributes 4<"$p"; else attributes "$p"; fi 2>/dev/null
+      chown $nofollow "${kept#* }" "$f" 2>/dev/null || overwrite
+      why=$(chmod "${kept%% *}" "$f" 2>&1) || because "$why";;
+  esac
+  dated "$f"
+  [ ! -d "$p" ] || no wrong_file_type
+  replace "$t" "$p" || case ${why##*: } in *busy*) overwrite;; *) because "$why";; esac
+  arrived || swapped
+  flush .; say ok; exit 0
+}
+exec 5>&1
+reach "$1" file write
+if [ ! "$gated" ] && [ -L "$p" ]; then
+  [ "$replaces" != nothing ] || no file_exists
+  p=$(readlink -f -- "$p" && echo x) || no no_such_directory; p=${p%??}
+fi
+parent
+case $b in ""|.|..) no wrong_file_type;; esac
+enter "$d" || no permission_denied
+p=./$b
+[ ! -L "$p" ] || swapped
+kept= found_at=
+if [ -e "$p" ]; then
+  [ -f "$p" ] || no wrong_file_type
+  [ -w "$p" ] || no permission_denied
+  kept=$( { stat -c '%a %u:%g %d:%i' -- "$p" || stat -f '%Mp%Lp %u:%g %d:%i' -- "$p"; } 2>/dev/null) || kept=unknown
+  [ ! "$gated" ] || [ "$kept" != unknown ] || unsafe stat
+  case $kept in *:*:*) found_at=${kept##* } kept=${kept% *};; esac
+fi
+unchanged
+[ "$gated" ] || clear_litter
+{ read -r self n </proc/self/stat || self=$(exec sh -c 'echo $PPID'); } 2>/dev/null
+t=./.connmgr-$self-$host-$3
+tidy() { rm -f -- "$t"; }
+trap '[ ! -e "$t" ] || tidy' EXIT
+trap 'exit 1' HUP INT TERM PIPE
+mask=$(umask); umask 077; set -C
+receive 3>"$t" 2>/dev/null
+why=$( { : 3>"$t"; } 2>&1); because "$why"

@@ -1,0 +1,424 @@
+"""What OpenSSH's ``ssh`` reads of control sockets: names of hosts, their configuration, and the file that is kept.
+
+A host's control socket has a second name, which ends with the port and the user that its connection has. ``ssh`` makes
+that name from the port and the user it was told (``%p`` and ``%r`` in ``ControlPath``). So it finds no socket where it
+was told others, and runs the ``ProxyCommand``, which says why in one line. It never logs in past the connection.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from connmgr.errors import ConnmgrError, OperationError, RequestError
+from connmgr.fields import map_secrets
+from connmgr.multiplex.passengers import Sender
+from connmgr.multiplex.sockets import MAX_PATH_BYTES, ControlSockets
+from connmgr.plugin import ConnectionType
+from connmgr.plugin.types import EXPLAINER, KEPT_CONFIG
+from connmgr.registry import Registry
+from connmgr.vault import Connection, Vault
+from connmgr.vault.connection_rows import SET_BY_TOKEN
+from connmgr.vault.names import LOCAL
+from connmgr.vault.search import Listed
+
+SHELL = "shell"
+"""The usage category of types that have shells."""
+
+UNSAID_USER = "as-stored"
+"""The user in the configuration of a connection that does not say whom it runs commands as."""
+
+SSH_PORT = 22
+LOOK_SECONDS = 30.0
+"""Interval of looks for what other daemons of the same vault have changed."""
+
+LOGIN_SECONDS = 60.0
+"""Time for which the user and the port are taken for those that ssh_config says."""
+
+MAX_FILE_BYTES = 64 << 20
+CHANGING = frozenset(
+    {
+        *("connection.add", "connection.apply", "connection.refresh", "connection.remove", "connection.update"),
+        "category.remove",
+    }
+)
+"""Actions after which hosts, or their names, may be others."""
+
+_HOST = re.compile(r"[\w.][\w.+-]*")
+"""Names of hosts that ssh and scp take as they are: no pattern, no user, no path, no option."""
+
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+=-]{0,63}")
+"""Users whose names ssh takes as they are, and that a file's name may contain."""
+
+logger = logging.getLogger("connmgr.multiplex")
+
+
+def hosts_of(connections: Collection[Listed]) -> dict[str, list[str]]:
+    """Return the names by which ssh may call each of ``connections``, the shortest first; none is that of two."""
+    candidates = _candidates(connections)
+    counts = Counter(name for names in candidates.values() for name in names)
+    return {id: [name for name in names if counts[name] == 1] for id, names in candidates.items()}
+
+
+def _candidates(connections: Collection[Listed]) -> dict[str, list[str]]:
+    """Return the names that each of ``connections`` could have as a host, if no other had them."""
+    names = {
+        one.id: ["local"] if one.id == LOCAL else list(dict.fromkeys((one.path[-1], "+".join(one.path))))
+        for one in connections
+    }
+    return {id: [name for name in some if _HOST.fullmatch(name)] for id, some in names.items()}
+
+
+class SshHost(NamedTuple):
+    """A host of the configuration: ``names`` for ssh, the path of its socket, and what ssh is to take it for."""
+
+    names: Sequence[str]
+    control_path: Path
+    user: str
+    port: int
+    forwards_agent: bool
+
+    @property
+    def expected(self) -> Path:
+        """The path that ``ssh`` makes of ``ControlPath``, as long as it is told no other port or user."""
+        return self.control_path.with_name(f"{self.control_path.name}.{self.port}.{self.user}")
+
+
+class Rendered(NamedTuple):
+    """A configuration, its hosts by their connections, and the paths of the connections that it leaves out."""
+
+    text: str
+    hosts: Mapping[str, SshHost]
+    unnamed: list[list[str]]
+
+
+class SshConfigs:
+    """Renders configurations for the sockets of ``vault``'s connections."""
+
+    def __init__(self, vault: Vault, registry: Registry) -> None:
+        self._vault, self._registry = vault, registry
+        self._logins: dict[str, tuple[float, Mapping[str, Any], tuple[str, int]]] = {}
+        """By connection: when its login was asked for, for what data, and the user and the port that were found."""
+
+    def with_shells(self) -> dict[str, Listed]:
+        """Return the connections that have shells, by their ids, in the order of their paths."""
+        usage = {entry.type.name: entry.type.usage_category for entry in self._registry}
+        return {one.id: one for one in self._vault.connections.listed() if usage.get(one.type) == SHELL}
+
+    def render(self, listed: Mapping[str, Listed], paths: Mapping[str, Path], program: Sequence[str]) -> Rendered:
+        """Return the configuration for the sockets at ``paths``, by connection, and give them their second names.
+
+        ``listed`` are all connections whose names count. ``program`` are the words that call ``connmgr``.
+        :raises OSError: a second name cannot be given.
+        """
+        names = hosts_of(listed.values())
+        stored = {
+            id: one for id, one in self._vault.connections.each(list(paths)).items() if isinstance(one, Connection)
+        }
+        hosts: dict[str, SshHost] = {}
+        unnamed: list[list[str]] = []
+        for id, path in paths.items():
+            host = self._host(stored[id], names[id], path) if names[id] and id in stored else None
+            if host is None:
+                unnamed.append(list(listed[id].path))
+                continue
+            hosts[id] = host
+        _give_second_names(hosts.values())
+        candidates = _candidates(listed.values())
+        shared = sorted({name for id in paths for name in candidates[id] if name not in names[id]})
+        blocks = [_block(host, program) for host in hosts.values()] + [_refusal(name, program) for name in shared]
+        return Rendered("\n".join(blocks), hosts, unnamed)
+
+    def choose(self, wanted: Wanted, *, for_owner: bool) -> Chosen:
+        """Return what is ``wanted`` of the connections that have shells.
+
+        For the owner, a connection that a token has made or changed is left out, unless it is wanted by its id, and
+        takes no name away from another.
+        """
+        # Otherwise a token could put itself in the place of any host that the owner's programs call.
+        listed = self.with_shells()
+        foreign = self._set_by_tokens(listed) - set(wanted.connections) if for_owner else frozenset[str]()
+        chosen = wanted.choose(self._vault, listed)
+        return Chosen(
+            [id for id in chosen if id not in foreign],
+            {id: one for id, one in listed.items() if id not in foreign},
+            [list(listed[id].path) for id in chosen if id in foreign],
+        )
+
+    def _set_by_tokens(self, ids: Collection[str]) -> frozenset[str]:
+        stored = self._vault.connections.each(ids).values()
+        return frozenset(one.id for one in stored if isinstance(one, Connection) and SET_BY_TOKEN in one.cache)
+
+    def _host(self, stored: Connection, names: Sequence[str], path: Path) -> SshHost | None:
+        """Return the host of a connection, None if its user or its path do not fit into a path of a socket."""
+        user, port = self._known_login(stored)
+        host = SshHost(names, path, user, port, bool(stored.data.get("forwardAgent")))
+        fits = _USER.fullmatch(user) and len(os.fsencode(host.expected)) <= MAX_PATH_BYTES
+        return host if fits else None
+
+    def _known_login(self, stored: Connection) -> tuple[str, int]:
+        """Return what :meth:`_login` has found lately; for each of thousands, ssh_config would be read each time."""
+        at = time.monotonic()
+        asked, data, login = self._logins.get(stored.id, (-LOGIN_SECONDS, {}, ("", 0)))
+        if at - asked >= LOGIN_SECONDS or data != stored.data:
+            login = self._login(stored)
+            self._logins[stored.id] = at, stored.data, login
+        return login
+
+    def _login(self, stored: Connection) -> tuple[str, int]:
+        """Return the user and the port of a connection, as its type knows them."""
+        if stored.id == LOCAL:
+            import pwd
+
+            return pwd.getpwuid(os.geteuid()).pw_name, SSH_PORT
+        user, port = stored.data.get("user"), stored.data.get("port")
+        if not (isinstance(user, str) and user and isinstance(port, int) and port != SSH_PORT):
+            kind = self._registry.get(stored.type)
+            if isinstance(kind, ConnectionType):
+                try:
+                    dialled = kind.dialled(map_secrets(kind.schema(), stored.data, lambda _: ""))
+                except OperationError:
+                    # What ssh_config says cannot be read; a login would fail for the same reason, and say so.
+                    dialled = ()
+                if dialled:
+                    return dialled[-1].user, dialled[-1].port
+            if not user and stored.data.get("elevated"):
+                user = "root"
+        return (user if isinstance(user, str) and user else UNSAID_USER), (port if isinstance(port, int) else SSH_PORT)
+
+
+def _give_second_names(hosts: Collection[SshHost]) -> None:
+    """Give each socket its second name, and take away earlier ones, and those of sockets that are gone.
+
+    :raises OSError: the directory cannot be changed.
+    """
+    own = {host.control_path.name: host.expected.name for host in hosts}
+    there: set[str] = set()
+    for directory in {host.control_path.parent for host in hosts}:
+        there |= _take_second_names(directory, own)
+    for host in hosts:
+        if host.expected.name not in there:
+            # Another request may have just given it.
+            with suppress(FileExistsError):
+                host.expected.symlink_to(host.control_path.name)
+
+
+def _take_second_names(directory: Path, own: Mapping[str, str]) -> set[str]:
+    """Remove the second names of sockets that are gone, and those that are not in ``own``, by names of sockets.
+
+    Return those of ``own`` that are there.
+    """
+    there: set[str] = set()
+    for entry in directory.iterdir():
+        name, dot, _ = entry.name.partition(".")
+        if not (name and dot and entry.is_symlink()):
+            continue
+        if own.get(name) == entry.name:
+            there.add(entry.name)
+        elif name in own or not entry.exists():
+            entry.unlink(missing_ok=True)
+    return there
+
+
+def _block(host: SshHost, program: Sequence[str]) -> str:
+    # ssh expands % and passes the line to a shell, where %n and %p are words without special characters: names of this
+    # file, and a number. %r could be anything that was typed, and is not passed.
+    command = shlex.join(program).replace("%", "%%")
+    path = str(host.control_path).replace("%", "%%")
+    lines = [
+        f"Host {' '.join(host.names)}",
+        f'    ControlPath "{path}.%p.%r"',
+        "    ControlMaster no",
+        f"    User {host.user}",
+        f"    Port {host.port}",
+        f"    ProxyCommand {command} {' '.join(EXPLAINER)}",
+        "    SendEnv LANG LC_* SSH_AUTH_SOCK",
+        "    ForwardX11 no",
+        *(["    ForwardAgent yes"] if host.forwards_agent else []),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _refusal(name: str, program: Sequence[str]) -> str:
+    # Without it, ssh would look for a machine of that name by itself.
+    command = shlex.join(program).replace("%", "%%")
+    return f"Host {name}\n    ControlPath none\n    ProxyCommand {command} {' '.join(EXPLAINER)}\n"
+
+
+class Chosen(NamedTuple):
+    """The ids of wanted connections, all whose names count, and the paths of those that are left out."""
+
+    ids: list[str]
+    listed: Mapping[str, Listed]
+    left_out: list[list[str]]
+
+
+class Wanted(NamedTuple):
+    """What a kept file is to contain: connections by pairs of filters, for paths and for names, or by ids.
+
+    ``filters`` None means all. ``program`` are the words that call ``connmgr``.
+    """
+
+    filters: Sequence[tuple[str, str]] | None
+    connections: Sequence[str]
+    program: Sequence[str]
+
+    def choose(self, vault: Vault, listed: Mapping[str, Listed]) -> list[str]:
+        """Return the ids of those of ``listed`` that are wanted, in their order."""
+        if self.filters is None:
+            return list(listed)
+        chosen = set(self.connections)
+        for path, name in self.filters:
+            chosen |= {one.id for one in vault.connections.listed(connection_filter=path, name_filter=name)}
+        return [id for id in listed if id in chosen]
+
+
+class KeptConfig:
+    """Keeps ``file`` as the connections are, from :meth:`keep` to :meth:`forget`, across restarts of the daemon.
+
+    Its second line says what it is to contain and whose it is: that of the daemon with the vault in ``place``. A person
+    who deletes the file ends that, too. ``sender`` has the rights of sockets that the daemon opens by itself; those
+    that somebody has opened keep theirs. ``write`` replaces a file's content. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        configs: SshConfigs,
+        sockets: ControlSockets,
+        file: Path,
+        place: Path,
+        sender: Sender,
+        write: Callable[[Path, str], None],
+    ) -> None:
+        self._vault, self._configs, self._sockets = vault, configs, sockets
+        self._file, self._place, self._sender, self._write = file, str(place), sender, write
+        self._lock = threading.Lock()
+        self._due, self._closing = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    def keep(self, wanted: Wanted, sender: Sender) -> tuple[Path, Rendered]:
+        """Write the file, and keep it from now on; its sockets get the rights of ``sender``.
+
+        :raises RequestError: there is a file that is not this daemon's.
+        :raises ConnmgrError: no sockets can be opened, or the file cannot be written.
+        """
+        with self._lock:
+            found = self._read()
+            if found is not None and found[0] is None:
+                raise RequestError(
+                    f"{self._file} is not a file of the daemon with the vault in {self._place}: move it away, and "
+                    "repeat this."
+                )
+            rendered = self._update(wanted, sender, found[1] if found else None)
+        self._watch()
+        return self._file, rendered
+
+    def forget(self) -> Path | None:
+        """Remove the file, close its sockets, and keep it no longer; return its path, None if none was kept."""
+        with self._lock:
+            found = self._read()
+            if found is None or found[0] is None:
+                return None
+            chosen = set(found[0].choose(self._vault, self._configs.with_shells()))
+            places = {one.path.parent for one in self._sockets.all() if one.connection in chosen}
+            self._sockets.close(None, chosen)
+            for directory in places:
+                _take_second_names(directory, {})
+            self._file.unlink(missing_ok=True)
+        self._due.set()
+        return self._file
+
+    def resume(self) -> None:
+        """Keep the file, and open its sockets, if there is one."""
+        with self._lock:
+            found = self._read()
+        if found is not None and found[0] is not None:
+            self._watch()
+            self._due.set()
+
+    def look(self) -> None:
+        """Write the file again soon: connections have changed."""
+        self._due.set()
+
+    def close(self) -> None:
+        """End the thread, and leave the file as it is."""
+        self._closing = True
+        self._due.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _watch(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="ssh-config", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._due.wait(LOOK_SECONDS)
+            self._due.clear()
+            with self._lock:
+                found = None if self._closing else self._read()
+                if found is None or found[0] is None:
+                    # Another file in its place is not ours.
+                    self._thread = None
+                    return
+                try:
+                    self._update(found[0], None, found[1])
+                except (ConnmgrError, OSError) as error:
+                    logger.warning("The file %s for ssh is not current: %s", self._file, error)
+
+    def _update(self, wanted: Wanted, sender: Sender | None, before: str | None) -> Rendered:
+        """Open the sockets, with the rights of ``sender``, or those that are missing; write what has changed."""
+        chosen, listed, left_out = self._configs.choose(wanted, for_owner=True)
+        paths = {} if sender else {one.connection: one.path for one in self._sockets.all() if one.token is None}
+        missing = {id: "/".join(listed[id].path) for id in chosen if id not in paths}
+        if missing:
+            paths |= self._sockets.open(missing, sender or self._sender)
+        rendered = self._configs.render(listed, {id: paths[id] for id in chosen}, wanted.program)
+        text = f"{KEPT_CONFIG}# {json.dumps({'vault': self._place, **wanted._asdict()})}\n\n{rendered.text}"
+        if text != before:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._write(self._file, text)
+        return rendered._replace(unnamed=left_out + rendered.unnamed)
+
+    def _read(self) -> tuple[Wanted | None, str] | None:
+        """Return what the file is to contain, None for one that is not ours, and its text; None if there is none."""
+        try:
+            with self._file.open("rb") as file:
+                text = file.read(MAX_FILE_BYTES).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            logger.warning("The file %s for ssh cannot be read: %s", self._file, error.strerror)
+            return None, ""
+        first, second = (*text.split("\n", 2), "", "")[:2]
+        return (_wanted(second, self._place) if f"{first}\n" == KEPT_CONFIG else None), text
+
+
+def _wanted(line: str, place: str) -> Wanted | None:
+    """Parse the second line of a kept file; None if it is another daemon's, or has been edited."""
+    try:
+        told: dict[str, Any] = json.loads(line.removeprefix("# "))
+        filters = told["filters"]
+        pairs = None if filters is None else [(str(path), str(name)) for path, name in filters]
+        wanted = Wanted(pairs, _texts(told["connections"]), _texts(told["program"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    return wanted if told.get("vault") == place and wanted.program else None
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [str(value) for value in values]

@@ -1,0 +1,469 @@
+"""The tokens of the vault: creating, finding, renewing and revoking them; counting what they are used for; and ending
+what runs by them when they end.
+
+A token is a document. Authorisation reads it as a :class:`Grant`, whose lineage has the tokens above it. Tokens in use
+stay in memory: the requests of each are counted there, and a thread looks whether another daemon has changed one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from weakref import WeakValueDictionary
+
+from connmgr.contract.message import members
+from connmgr.contract.token import MAX_DAYS, SCOPES, TokenCreateRequest
+from connmgr.errors import (
+    ConnmgrError,
+    IntegrityError,
+    InvalidRequest,
+    InvalidToken,
+    QuotaExceeded,
+    ScopeDenied,
+    TokenLimit,
+    TokenRevoked,
+    UnknownToken,
+)
+from connmgr.rights.grant import REVOKED, Grant, why_invalid
+from connmgr.vault.documents import Document, Documents, counted
+from connmgr.vault.schema import now
+
+logger = logging.getLogger("connmgr.rights")
+
+PREFIX = "cmgr_"
+"""The beginning of every token, by which people and scanners of code recognise one."""
+
+MAX_TOKENS = 1000
+MAX_BELOW = 100
+"""Most tokens created with one token that are stored."""
+
+GRACE = timedelta(minutes=1)
+"""Tolerance for a request for the longest time, which arrives a moment later."""
+
+KEEP_INVALID = timedelta(days=30)
+"""Time for which a token is listed after its end."""
+
+LOOK_SECONDS = 0.4
+"""Interval of checks whether another daemon of the vault has changed a token in use here."""
+
+STALE_SECONDS = 0.9
+"""A token not checked for this long is read again before it is used."""
+
+COUNT_SECONDS = 30.0
+"""Interval at which the uses of a token without a quota are stored."""
+
+Ended = Callable[[Mapping[str, ConnmgrError], bool], None]
+"""Ends what runs by the tokens with these ids, each for its reason; the second argument says whether jobs end too."""
+
+
+class Grants:
+    """All tokens, and those that are ``in_use``. Safe to use from several threads.
+
+    ``key`` has 32 bytes and keys the digests that the vault stores. ``ended`` is called, from any thread, when tokens
+    in use were revoked or have expired.
+    """
+
+    def __init__(self, stored: Documents, key: bytes, ended: Ended) -> None:
+        self._stored, self._key, self._ended = stored, key, ended
+        self.in_use = TokensInUse(stored, ended)
+
+    def create(self, wanted: TokenCreateRequest, creator: Grant | None) -> tuple[str, Document, Grant]:
+        """Create a token.
+
+        :returns: its text, which is not stored, the stored document, and the grant.
+        :raises InvalidRequest: a member is malformed; the message names its place.
+        :raises ScopeDenied: it would exceed the rights of its ``creator``.
+        :raises TokenLimit: there are too many.
+        """
+        _check_scopes(wanted.scopes, creator)
+        secret = PREFIX + secrets.token_urlsafe(32)
+        end = _end_of(wanted.expires, creator)
+        body = {
+            # Tuples are the defaults of lists; a document has lists, as it will when it is read again.
+            **{name: list(one) if isinstance(one, tuple) else one for name, one in members(wanted).items()},
+            "parent": creator.id if creator else None,
+            "lasts": (end - now()).total_seconds(),
+        }
+        kept = {name: value for name, value in body.items() if name not in ("expires", "lendSecrets")}
+        document = Document(key=self._digest(secret), body=kept, expires=end)
+        grant = Grant.load(document, creator, is_new=True)
+        self._make_room(creator)
+        if not self._stored.add(document, most=MAX_TOKENS):
+            raise TokenLimit(f"There are {MAX_TOKENS} valid tokens already: revoke some first.")
+        return secret, document, grant
+
+    def find(self, secret: str) -> Live:
+        """Return the token with the text ``secret``, valid or not.
+
+        :raises InvalidToken: no token has this text.
+        """
+        document = self._stored.by_key(self._digest(secret))
+        if document is None:
+            raise InvalidToken("Unknown token: check its text, or ask for a new one.")
+        return self.in_use.keep(document)
+
+    def document(self, grant: Grant) -> Document:
+        """Return the stored document of a token.
+
+        :raises InvalidToken: it was removed meanwhile.
+        """
+        found = self._stored.get(grant.id)
+        if found is None:
+            raise InvalidToken("Unknown token: it was removed meanwhile.")
+        return found
+
+    def all(self, creator: Grant | None) -> list[StoredToken]:
+        """Return all tokens for the owner, or those created with ``creator``."""
+        found = stored_tokens(self._stored.all())
+        return found if creator is None else [one for one in found if one.comes_from(creator.id)]
+
+    def get(self, id: str, creator: Grant | None) -> Grant:
+        """Return a token, valid or not, that is ``creator`` or descends from it; else raise :class:`UnknownToken`."""
+        return creator if creator is not None and creator.id == id else self._require(id, creator)
+
+    def revoke(self, id: str, creator: Grant | None) -> None:
+        """Make a token and all its descendants invalid from now on; end what they run here.
+
+        :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
+        """
+        self._require(id, creator)
+        self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
+        self.in_use.end_those_of(id)
+        # Descendants that nobody uses here, too: another daemon, or this one before its restart, may have started jobs.
+        below = [one.document.id for one in self.all(None) if one.comes_from(id)]
+        self._ended(dict.fromkeys([id, *below], TokenRevoked(REVOKED)), True)
+
+    def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
+        """Change the expiry of a token; None means its original lifetime, from now.
+
+        :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
+        :raises TokenRevoked: it was revoked.
+        :raises InvalidRequest, ScopeDenied: as :meth:`create`.
+        """
+        if self._require(id, creator).revoked:
+            raise TokenRevoked("A revoked token cannot be renewed: create a new one.")
+
+        def renewed(one: Document) -> Document:
+            wanted = now() + timedelta(seconds=one.body["lasts"]) if expires is None else expires
+            return replace(one, expires=_end_of(wanted, creator))
+
+        changed = self._stored.change(id, renewed)
+        if changed is None:
+            raise UnknownToken(id)
+        return changed, grant_of(self._stored, changed)
+
+    def _digest(self, secret: str) -> str:
+        return blake2b(secret.encode(errors="surrogatepass"), key=self._key, digest_size=32).hexdigest()
+
+    def _require(self, id: str, creator: Grant | None) -> Grant:
+        document = self._stored.get(id)
+        grant = None if document is None else grant_of(self._stored, document)
+        if grant is None or (creator is not None and all(one.id != creator.id for one in grant.lineage[1:])):
+            raise UnknownToken(id)
+        return grant
+
+    def _make_room(self, creator: Grant | None) -> None:
+        """Remove tokens that ended long ago, or if there are too many, all ended ones, with their descendants.
+
+        :raises TokenLimit: ``creator`` has created too many.
+        """
+        kept = self.all(None)
+        if creator is not None and sum(one.comes_from(creator.id) for one in kept) >= MAX_BELOW:
+            raise TokenLimit(f"{MAX_BELOW} tokens were created with this one already: revoke some first.")
+        self._stored.remove(dispensable(kept, now(), is_full=len(kept) >= MAX_TOKENS))
+
+
+def _check_scopes(scopes: Sequence[str], creator: Grant | None) -> None:
+    """Refuse unknown scopes, and scopes that the ``creator`` lacks.
+
+    :raises InvalidRequest, ScopeDenied: the message says which.
+    """
+    for place, scope in enumerate(scopes):
+        if scope not in SCOPES:
+            raise InvalidRequest(f"scopes[{place}]: Unknown scope {scope!r}. The scopes are: {', '.join(SCOPES)}.")
+    if creator is not None and (more := sorted(set(scopes) - creator.scopes)):
+        raise ScopeDenied(f"A token cannot give a right that it lacks: it does not have the scope {more[0]}.")
+
+
+def _end_of(expires: datetime, creator: Grant | None) -> datetime:
+    """Return when a token of a ``creator`` expires, if ``expires`` was requested.
+
+    A request for the creator's own full lifetime ends with the creator.
+    :raises InvalidRequest: the time is past, or more than 90 days away.
+    :raises ScopeDenied: it is after the creator's own end.
+    """
+    at = now()
+    if not at < expires <= at + timedelta(days=MAX_DAYS) + GRACE:
+        raise InvalidRequest(f"expires: Must be in the future, and at most {MAX_DAYS} days from now.")
+    latest = min((one.expires for one in creator.lineage), default=expires) if creator else expires
+    if expires > latest + GRACE:
+        raise ScopeDenied("A token cannot give a right that it lacks: it expires before that time.")
+    return min(expires, latest)
+
+
+@dataclass(eq=False)
+class Live:
+    """A token in use: its grant as last read, and its counts. The fields belong to :class:`TokensInUse`."""
+
+    grant: Grant
+    codes: Mapping[str, bytes]
+    """The codes of the documents from which its grant was made."""
+
+    looked_at: float
+    running: int = 0
+    day: str = ""
+    used: int = 0
+    """Requests of ``day``, in UTC, that the vault has recorded."""
+
+    uncounted: int = 0
+    counted_at: float = field(default_factory=time.monotonic)
+    ended: bool = False
+    """True when it has become invalid; whatever it runs then stops."""
+
+
+class TokensInUse:
+    """The tokens that were used here. Safe to use from several threads.
+
+    ``ended`` is called, from any thread, when some were revoked or have expired.
+    """
+
+    def __init__(self, stored: Documents, ended: Ended) -> None:
+        self._stored, self._ended = stored, ended
+        self._lock = threading.Lock()
+        self._live: dict[str, Live] = {}
+        # Ended tokens too, while callers refer to them: a token that is renewed must not exist twice, with two counts.
+        self._known: WeakValueDictionary[str, Live] = WeakValueDictionary()
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def keep(self, document: Document) -> Live:
+        """Return the token stored as ``document``, which is in use from now on, valid or not.
+
+        :raises InvalidToken: an ancestor was removed.
+        """
+        grant, at = grant_of(self._stored, document), time.monotonic()
+        # The document may have changed since it was read. No code is empty, so the first check finds them all different
+        # and reads the token again.
+        codes = {one.id: b"" for one in grant.lineage}
+        with self._lock:
+            live = self._known.setdefault(document.id, Live(grant, codes, at))
+            if not live.ended:
+                self._live[document.id] = live
+            _take_counts(live, document)
+            if self._watcher is None and not self._closing.is_set():
+                self._watcher = threading.Thread(target=self._watch, name="tokens", daemon=True)
+                self._watcher.start()
+        if live.ended:
+            self._read(live)
+        self._keep_above(grant)
+        return live
+
+    def begin(self, live: Live, address: str | None, *, counts: bool = True) -> None:
+        """Note a use of a token from ``address``; :meth:`end` follows even if this raises.
+
+        It ``counts`` as a request of the day, unless it is a further turn of one.
+        :raises InvalidToken: an ancestor was removed.
+        :raises TokenRevoked, TokenExpired: it is no longer valid.
+        :raises ScopeDenied: it may not be used from there.
+        :raises QuotaExceeded: the limit of simultaneous or daily requests is reached.
+        """
+        with self._lock:
+            live.running += 1
+        at = now()
+        if live.grant.invalid(at) or time.monotonic() - live.looked_at > STALE_SECONDS:
+            # It may have been renewed; or revoked by another daemon, which the watcher could not read in time.
+            self._read(live)
+        grant = live.grant
+        grant.require_valid(at)
+        grant.require_address(address)
+        with self._lock:
+            self._count(live, at, counts=counts)
+
+    def end(self, live: Live) -> None:
+        """Note that a use is over."""
+        with self._lock:
+            live.running -= 1
+
+    def end_those_of(self, id: str) -> None:
+        """End a revoked token and its descendants, as far as they are in use."""
+        with self._lock:
+            affected = [live for live in self._live.values() if any(one.id == id for one in live.grant.lineage)]
+        for live in affected:
+            self._read(live)
+        self._end(affected)
+
+    def close(self) -> None:
+        """Store the counts, and end the thread."""
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._write_counts(at_once=True)
+
+    def _keep_above(self, grant: Grant) -> None:
+        """Keep the ancestors of a token in use in memory too, and count for them."""
+        if grant.parent is not None and grant.parent.id not in self._live:
+            above = self._stored.get(grant.parent.id)
+            if above is not None and not grant.parent.invalid(now()):
+                self.keep(above)
+
+    def _read(self, live: Live) -> None:
+        """Read a token and its ancestors again."""
+        at, codes = time.monotonic(), self._stored.codes(one.id for one in live.grant.lineage)
+        try:
+            document = self._stored.get(live.grant.id)
+            grant = replace(live.grant, revoked=True) if document is None else grant_of(self._stored, document)
+        except (IntegrityError, InvalidToken):
+            # Somebody changed the token or an ancestor outside of connmgr, or removed it: no right is left.
+            document, grant = None, replace(live.grant, revoked=True)
+        with self._lock:
+            live.grant, live.codes, live.looked_at = grant, codes, at
+            if live.ended and not grant.invalid(now()):
+                # The token was renewed.
+                live.ended = False
+                self._live[grant.id] = live
+        self._keep_above(grant)
+
+    def _count(self, live: Live, at: datetime, *, counts: bool) -> None:
+        day = at.date().isoformat()
+        lives = [one for grant in live.grant.lineage if (one := self._live.get(grant.id))]
+        for one in lives:
+            if one.day != day:
+                one.day, one.used, one.uncounted = day, 0, 0
+            most, quota = one.grant.max_concurrent, one.grant.quota_per_day
+            if most is not None and self._under_way(one.grant.id) > most:
+                raise QuotaExceeded(
+                    f"Limit of {most} simultaneous requests reached for this token; wait until one has ended."
+                )
+            if counts and quota is not None and one.used + one.uncounted >= quota:
+                raise QuotaExceeded(f"Daily quota of {quota} requests used up; it resets at 00:00 UTC.")
+        for one in lives:
+            one.uncounted += counts
+
+    def _under_way(self, id: str) -> int:
+        """Return the number of requests under way of a token and its descendants."""
+        return sum(live.running for live in self._live.values() if any(one.id == id for one in live.grant.lineage))
+
+    def _watch(self) -> None:
+        while not self._closing.wait(LOOK_SECONDS):
+            try:
+                self._look()
+                self._write_counts()
+            except ConnmgrError as error:
+                # The vault is out of reach. Meanwhile every request is refused after STALE_SECONDS, because its token
+                # cannot be read again.
+                logger.warning("Tokens cannot be read: %s", error.message)
+
+    def _look(self) -> None:
+        with self._lock:
+            lives = list(self._live.values())
+        at = time.monotonic()
+        codes = self._stored.codes({one.id for live in lives for one in live.grant.lineage})
+        for live in lives:
+            if any(codes.get(id) != code for id, code in live.codes.items()):
+                self._read(live)
+            live.looked_at = at
+        self._end([live for live in lives if live.grant.invalid(now())])
+
+    def _end(self, lives: Collection[Live]) -> None:
+        with self._lock:
+            ending = [live for live in lives if not live.ended]
+            for live in ending:
+                live.ended = True
+                self._live.pop(live.grant.id, None)
+        if ending:
+            at = now()
+            self._ended({live.grant.id: live.grant.invalid(at) or TokenRevoked(REVOKED) for live in ending}, False)
+
+    def _write_counts(self, *, at_once: bool = False) -> None:
+        at = time.monotonic()
+        with self._lock:
+            due = [
+                (live, live.day, live.uncounted)
+                for live in self._live.values()
+                if live.uncounted and (at_once or live.grant.quota_per_day or at - live.counted_at > COUNT_SECONDS)
+            ]
+        for live, day, more in due:
+            # Default values, because the loop changes the variables.
+            def count(one: Document, day: str = day, more: int = more) -> Document:
+                before = one.counts.get("used", 0) if one.counts.get("day") == day else 0
+                return counted(one, day=day, used=before + more, lastUsed=now().isoformat())
+
+            document = self._stored.change(live.grant.id, count)
+            with self._lock:
+                live.counted_at = at
+                # Requests that were counted while the vault was written stay uncounted. After midnight all begin anew.
+                live.uncounted -= more if live.day == day else 0
+                if document is not None:
+                    _take_counts(live, document)
+
+
+def grant_of(stored: Documents, document: Document) -> Grant:
+    """Return the grant of a stored token, with its ancestors.
+
+    :raises InvalidToken: an ancestor was removed.
+    """
+    above = document.body["parent"]
+    if above is None:
+        return Grant.load(document, None)
+    parent = stored.get(above)
+    if parent is None:
+        raise InvalidToken("Unknown token: the token that it was created with was removed.")
+    return Grant.load(document, grant_of(stored, parent))
+
+
+def _take_counts(live: Live, document: Document) -> None:
+    # Several daemons add to the counts of a day; what one has not stored yet stays in ``uncounted``.
+    if document.counts.get("day", "") >= live.day and isinstance(document.counts.get("used"), int):
+        live.day, live.used = document.counts["day"], document.counts["used"]
+
+
+@dataclass(frozen=True)
+class StoredToken:
+    """A token as it is stored, for lists: its rules are not parsed.
+
+    ``line`` has the token itself, the token with which it was created, and so on.
+    """
+
+    document: Document
+    line: tuple[Document, ...]
+
+    def invalid(self, at: datetime) -> ConnmgrError | None:
+        """Return the error of a token that is invalid at a time, or None."""
+        return why_invalid(((one.body.get("revoked") is not None, _end(one)) for one in self.line), at)
+
+    def comes_from(self, id: str) -> bool:
+        """Whether it descends from the token ``id``."""
+        return any(one.id == id for one in self.line[1:])
+
+    @property
+    def end(self) -> datetime:
+        """The earliest expiry in its line."""
+        return min(map(_end, self.line))
+
+
+def stored_tokens(documents: Iterable[Document]) -> list[StoredToken]:
+    """Return the tokens of ``documents``, without tokens whose line is incomplete."""
+    known = {one.id: one for one in documents}
+    found = []
+    for one in known.values():
+        line = [one]
+        while (above := line[-1].body["parent"]) in known:
+            line.append(known[above])
+        if above is None:
+            found.append(StoredToken(one, tuple(line)))
+    return found
+
+
+def dispensable(tokens: Iterable[StoredToken], at: datetime, *, is_full: bool) -> list[str]:
+    """Return the ids of tokens that ended long ago, or if the store ``is_full``, of all ended ones."""
+    return [one.document.id for one in tokens if one.invalid(at) and (is_full or one.end < at - KEEP_INVALID)]
+
+
+def _end(document: Document) -> datetime:
+    return document.expires or document.created

@@ -1,0 +1,1 @@
+"""OpenSSH's own ssh, and what runs over it, at the daemon's control sockets."""

@@ -1,0 +1,257 @@
+"""Whatever a client does at a control socket: one line for it, nothing leaks, and others are unmoved."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from connmgr.client import LOCAL_MACHINE, ClientError
+from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
+from tests.multiplex.wire import (
+    ALIVE_CHECK,
+    EXIT_MESSAGE,
+    FAILURE,
+    GREETING,
+    HELLO,
+    NEW_SESSION,
+    SESSION_OPENED,
+    Wire,
+    nothing,
+    packet,
+    session,
+)
+
+pytestmark = pytest.mark.needs("bash")
+
+
+@pytest.fixture
+def path(clean_daemon: Daemon) -> Iterator[str]:
+    """The control socket of the daemon's machine."""
+    yield clean_daemon.client.post("/multiplex/open", connections=[LOCAL_MACHINE])["sockets"][0]["path"]
+    clean_daemon.client.post("/multiplex/close")
+
+
+@contextmanager
+def nothing_leaks(daemon: Daemon) -> Iterator[None]:
+    """The daemon has as many threads and descriptors after the block as before it."""
+    process = psutil.Process(daemon.pid)
+    daemon.client.post("/multiplex/query")
+    before = process.num_fds()
+    yield
+    until(lambda: process.num_fds() <= before + 2, "descriptors leak")
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not look():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def works(path: str) -> None:
+    """A client that keeps to the protocol is served."""
+    reading, writing = os.pipe()
+    null = nothing()
+    with Wire(path) as wire:
+        wire.greet()
+        wire.send(session(b"echo works; exit 3"))
+        wire.pass_on(null, writing, null)
+        os.close(writing)
+        opened = wire.receive()
+        assert opened is not None
+        assert opened[:2] == (SESSION_OPENED, 1)
+        assert wire.rest() == [(EXIT_MESSAGE, opened[2], 3)]
+    assert os.read(reading, 100) == b"works\n"
+    os.close(reading)
+    os.close(null)
+
+
+BROKEN = {
+    "noise": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "four gigabytes": b"\xff\xff\xff\xff" + b"x" * 100,
+    "no hello first": packet(ALIVE_CHECK, 1),
+    "a hello of another version": packet(HELLO, 5),
+    "an empty packet": packet(),
+    "a hello that ends early": packet(HELLO),
+    "extensions that end early": packet(HELLO, 4, 77),
+    "a session that ends early": GREETING + packet(NEW_SESSION, 1, b"", 0, 0),
+    "a string beyond its packet": GREETING + packet(NEW_SESSION, 1, 9999),
+    "a NUL in a command": GREETING + session(b"a\0b"),
+    "too many variables": GREETING + session(b"true", environment=[b"A%d=1" % number for number in range(5000)]),
+    "bytes in place of descriptors": GREETING + session(b"true") + b"abc",
+    "empty bytes in place of descriptors": GREETING + session(b"true") + b"\0\0\0",
+    "a port beyond all": GREETING + packet(0x10000006, 1, 1, b"", 70000, b"h", 1),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_client_is_told_and_closed(clean_daemon: Daemon, path: str, what: str) -> None:
+    with nothing_leaks(clean_daemon):
+        with Wire(path) as wire:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                wire.send(BROKEN[what])
+            answers = wire.rest()
+            assert answers[0] == (HELLO, 4)
+            assert answers[-1][:2] == (FAILURE, 0), answers
+            assert wire.text.isprintable()
+            assert wire.text
+        works(path)
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(clean_daemon: Daemon, path: str) -> None:
+    null = nothing()
+    with nothing_leaks(clean_daemon):
+        for before in (b"", GREETING, GREETING + packet(ALIVE_CHECK, 1)[:3]):
+            with Wire(path) as wire:
+                wire.send(before)
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    wire.pass_on(*[null] * 20)
+                wire.rest()
+        works(path)
+    os.close(null)
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_a_client_that_dies_between_packet_and_descriptors(clean_daemon: Daemon, path: str, passed: int) -> None:
+    null = nothing()
+    with nothing_leaks(clean_daemon):
+        for _ in range(50):
+            with Wire(path) as wire:
+                wire.greet()
+                wire.send(session(b"true"))
+                wire.pass_on(*[null] * passed)
+        works(path)
+    os.close(null)
+
+
+def test_a_directory_is_no_stream(path: str, tmp_path: Path) -> None:
+    null = nothing()
+    directory = os.open(tmp_path, os.O_RDONLY)
+    reading, writing = os.pipe()
+    with Wire(path) as wire:
+        wire.greet()
+        wire.send(session(b"true"))
+        wire.pass_on(directory, null, writing)
+        os.close(writing)
+        assert [one[0] for one in wire.rest()] == [SESSION_OPENED, EXIT_MESSAGE]
+    assert os.read(reading, 1000) == b"connmgr: The standard input is a directory.\n"
+    for descriptor in (null, directory, reading):
+        os.close(descriptor)
+
+
+def test_a_terminal_that_is_none_has_the_usual_size(path: str) -> None:
+    null = nothing()
+    reading, writing = os.pipe()
+    with Wire(path) as wire:
+        wire.greet()
+        wire.send(packet(NEW_SESSION, 1, b"", 1, 0, 0, 0, 0x7E, b"xterm", b"stty size"))
+        wire.pass_on(null, writing, null)
+        os.close(writing)
+        assert [one[0] for one in wire.rest()] == [SESSION_OPENED, EXIT_MESSAGE]
+    assert os.read(reading, 1000) == b"24 80\r\n"
+    os.close(reading)
+    os.close(null)
+
+
+def test_a_second_session_of_a_client_is_refused(path: str) -> None:
+    null = nothing()
+    with Wire(path) as wire:
+        wire.greet()
+        wire.send(session(b"sleep 0.3; exit 5"))
+        wire.pass_on(null, null, null)
+        wire.send(session(b"true", number=2))
+        wire.pass_on(null, null, null)
+        answers = wire.rest()
+    assert (FAILURE, 2) in [one[:2] for one in answers]
+    assert answers[-1][0::2] == (EXIT_MESSAGE, 5)
+    os.close(null)
+
+
+def test_ten_thousand_silent_clients_hold_nothing(clean_daemon: Daemon, path: str) -> None:
+    process = psutil.Process(clean_daemon.pid)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 12000), hard))
+    threads = process.num_threads()
+    try:
+        with nothing_leaks(clean_daemon), ExitStack() as silent:
+            for number in range(10_000):
+                one = silent.enter_context(socket.socket(socket.AF_UNIX))
+                one.connect(path)
+                if number % 2000 == 1000:
+                    assert process.num_fds() < 1500
+                    works(path)
+            assert process.num_threads() <= threads + 8
+            works(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
+    with Wire(path) as wire:
+        began = time.monotonic()
+        assert wire.rest() == [(HELLO, 4)]
+        assert 5 < time.monotonic() - began < 30
+
+
+@pytest.mark.needs("machine")
+def test_another_user_does_not_get_in(clean_daemon: Daemon, path: str) -> None:
+    """Not even where the directory lets others in: the daemon looks at who has connected."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, who can be another user")
+    directory = Path(path).parent
+    for parent in [directory, *directory.parents]:
+        if parent != Path("/") and parent.stat().st_uid == 0:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    Path(path).chmod(0o666)
+    script = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\n"
+        "try:\n s.connect(sys.argv[1])\n print(s.recv(100))\nexcept OSError as error:\n print(type(error).__name__)\n"
+    )
+    argv = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c", script, path]
+    heard = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True, cwd="/").stdout
+    assert heard.strip() in ("b''", "ConnectionResetError")
+    works(path)
+
+
+def test_a_directory_that_others_enter_is_refused(own_daemon: Daemon) -> None:
+    directory = own_daemon.auth_file.parent / "ssh"
+    directory.mkdir(mode=0o755)
+    directory.chmod(0o755)
+    with pytest.raises(ClientError, match="chmod 700"):
+        own_daemon.client.post("/multiplex/open")
+    directory.rmdir()
+    with tempfile.TemporaryDirectory() as elsewhere:
+        directory.symlink_to(elsewhere)
+        with pytest.raises(ClientError, match="is not a directory of the daemon's user"):
+            own_daemon.client.post("/multiplex/open")
+    directory.unlink()
+
+
+def test_sockets_of_a_dead_daemon_are_replaced_and_those_of_a_live_one_are_not(own_daemon: Daemon) -> None:
+    found = own_daemon.client.post("/multiplex/open")["sockets"]
+    path = Path(found[0]["path"])
+    own_daemon.client.post("/multiplex/close")
+    assert not path.exists()
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    own_daemon.client.post("/multiplex/open")
+    works(str(path))
+    own_daemon.client.post("/multiplex/close")
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(path))
+        living.listen()
+        with pytest.raises(ClientError, match="another program listens there"):
+            own_daemon.client.post("/multiplex/open")
+    path.unlink()

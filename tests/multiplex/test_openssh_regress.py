@@ -1,0 +1,130 @@
+"""OpenSSH's own regression test of multiplexing, ``regress/multiplex.sh``, against the daemon in place of a master.
+
+The script comes from Debian's source package and is run as it is. What surrounds it in OpenSSH's tree is replaced: the
+functions and variables that it uses, a netcat, and an ssh that takes the daemon's control socket where the script
+starts a master. docs/API.md lists what the daemon leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.components import openssh_source
+from tests.multiplex.behind import Hosts
+from tests.plugins.sshd import Sshd
+
+pytestmark = pytest.mark.needs("sshd", "ssh", "bash", "openssh-source")
+
+LEFT_OUT = {
+    "forward over UNIX and check result": "Unix sockets are not forwarded",
+    "test connection multiplexing: cmd forward local (UNIX)": "Unix sockets are not forwarded",
+    "test connection multiplexing: cmd forward remote (UNIX)": "Unix sockets are not forwarded",
+    **{
+        f"test connection multiplexing: status {status} (-Oproxy)": "the daemon does not speak SSH at a control socket"
+        for status in (0, 1, 4, 5, 44)
+    },
+}
+"""The parts of the script that fail, and why."""
+
+HARNESS = r"""
+make_tmpdir() { SSH_REGRESS_TMP=$OBJ; }
+config_defined() { return 1; }
+maybe_add_scp_path_to_sshd() { :; }
+start_sshd() { :; }
+trace() { part=$*; }
+verbose() { part=$*; echo "begin $*" >>"$OBJ/parts"; }
+fail() { echo "$part" >>"$OBJ/failed"; echo "$part: $*" >&2; }
+fatal() { fail "$@"; exit 1; }
+# The script waits for its servers by time, which a busy machine needs more of.
+sleep() { command sleep "$(($1 + 2))"; }
+"""
+
+SSH = r"""#!/bin/sh
+# Where a master is to be started, the daemon is one already.
+for word; do
+    case $word in -MS*) exec ln -sf "$SOCKET" "${word#-MS}" ;; esac
+done
+exec ssh "$@"
+"""
+
+NETCAT = r"""
+import os, socket, sys, threading
+words = sys.argv[1:]
+is_unix, listens = any("U" in w for w in words if w[0] == "-"), any("l" in w for w in words if w[0] == "-")
+places = [w for w in words if w[0] != "-"]
+at = places[0] if is_unix else (places[0], int(places[1]))
+s = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
+s.settimeout(20)
+if listens:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(at)
+    s.listen()
+    s, _ = s.accept()
+else:
+    s.connect(at)
+def send():
+    while data := os.read(0, 65536):
+        s.sendall(data)
+    if listens:
+        s.shutdown(socket.SHUT_WR)
+threading.Thread(target=send, daemon=True).start()
+while data := s.recv(65536):
+    os.write(1, data)
+"""
+
+
+def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
+    source = openssh_source()
+    assert source is not None, "the component is there"
+    for name, text in {"ssh": SSH, "netcat": NETCAT}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "data").write_bytes(os.urandom(1_000_000))
+    (tmp_path / "known_hosts").write_text(server.known_hosts("localhost-with-alias"))
+    lines = {
+        "HostName": "127.0.0.1",
+        "HostKeyAlias": "localhost-with-alias",
+        "Port": server.port,
+        "User": server.user,
+        "IdentityFile": server.client_key,
+        "UserKnownHostsFile": tmp_path / "known_hosts",
+        "BatchMode": "yes",
+    }
+    config = tmp_path / "ssh_config"
+    config.write_text("Host *\n" + "".join(f"    {name} {value}\n" for name, value in lines.items()))
+    variables = {
+        "OBJ": tmp_path,
+        "DATA": tmp_path / "data",
+        "COPY": tmp_path / "copy",
+        "SSH": tmp_path / "ssh",
+        "SFTP": shutil.which("sftp"),
+        "SCP": shutil.which("scp"),
+        "NC": f"{sys.executable} -I -S {tmp_path}/netcat",
+        "PORT": server.port,
+        "TEST_REGRESS_LOGFILE": tmp_path / "log",
+        "TEST_SSH_LOGFILE": tmp_path / "log",
+        "proxycmd": "",
+    }
+    setting = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in variables.items())
+    (tmp_path / "run").write_text(f"{setting}{HARNESS}. {source}/multiplex.sh\necho finished >>{tmp_path}/parts\n")
+    for name in ("failed", "parts"):
+        (tmp_path / name).touch()
+    environment = hosts.environment | {"SOCKET": hosts.paths["web"]}
+    done = hosts.run("sh", str(tmp_path / "run"), env=environment, cwd=tmp_path, code=None, timeout=240)
+    begun = (tmp_path / "parts").read_text().splitlines()
+    failed = set((tmp_path / "failed").read_text().splitlines())
+    assert begun[-1:] == ["finished"], done.stderr.decode()
+    assert len(begun) > 15
+    exits = {
+        f"exit status {status} {early}over multiplexed connection (-Oproxy)"
+        for status in (0, 1, 4, 5, 44)
+        for early in ("", "with early close ")
+    }
+    assert failed - exits - set(LEFT_OUT) == set(), done.stderr.decode()
+    assert "forward over UNIX and check result" in failed, "what is left out is not: take it from the list"

@@ -1,0 +1,94 @@
+"""The longest piece in which the interpreter stays with one thread, and so all others wait for it.
+
+Only processor time counts: a wait is no longer than what another thread has computed meanwhile. A thread that waits for
+a processor, behind other processes, sees long pieces too; so the shortest of several tries is the one to look at.
+
+``python -m tests.pieces FILE serve …`` runs a daemon that writes the longest piece to FILE, and begins anew where that
+is gone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PAUSE_SECONDS = 0.001
+SWITCH_SECONDS = 0.0005
+"""As in the daemon's process."""
+
+TRIES = 3
+WRITE_SECONDS = 0.05
+
+
+class Pieces:
+    """Watches the other threads of this process, from the thread that calls :meth:`look` again and again."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        """The longest piece so far, in seconds."""
+
+        self._own = threading.get_ident()
+
+    def look(self) -> None:
+        """Pause for a millisecond, and note how much longer it took to get the interpreter back."""
+        before, began = self._clocks(), time.monotonic()
+        time.sleep(PAUSE_SECONDS)
+        waited = time.monotonic() - began - PAUSE_SECONDS
+        if waited > self.longest:
+            computed = max((now - before.get(one, now) for one, now in self._clocks().items()), default=0.0)
+            self.longest = max(self.longest, min(waited, computed))
+
+    def _clocks(self) -> dict[int, float]:
+        """Return the processor time of each other thread."""
+        others = [one for one in sys._current_frames() if one != self._own]
+        return {one: time.clock_gettime(time.pthread_getcpuclockid(one)) for one in others}
+
+
+def longest_piece(work: Callable[[], object]) -> float:
+    """Return the longest piece, in seconds, in which ``work`` has the interpreter in a thread of its own."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        return min(_longest(work) for _ in range(TRIES))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _longest(work: Callable[[], object]) -> float:
+    watched, over = threading.Event(), threading.Event()
+
+    def run() -> None:
+        try:
+            watched.wait()
+            work()
+        finally:
+            over.set()
+
+    thread, pieces = threading.Thread(target=run), Pieces()
+    thread.start()
+    while not over.is_set():
+        pieces.look()
+        # The thread is known from the first look on.
+        watched.set()
+    thread.join()
+    return pieces.longest
+
+
+def _report(file: Path) -> None:
+    pieces, until = Pieces(), 0.0
+    while True:
+        pieces.look()
+        if time.monotonic() > until:
+            until = time.monotonic() + WRITE_SECONDS
+            pieces.longest = pieces.longest if file.exists() else 0.0
+            file.write_text(str(pieces.longest))
+
+
+if __name__ == "__main__":
+    from connmgr.__main__ import main
+
+    threading.Thread(target=_report, args=(Path(sys.argv.pop(1)),), daemon=True).start()
+    main()
