@@ -86,6 +86,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "multiplex.open": (ARGV | {"tunnel"},),
     "multiplex.query": (ARGV | {"tunnel"},),
     "multiplex.renew": (TEXT,),
+    "page.read": (),
     "secret.decrypt": _one("secret.decrypt"),
     "secret.encrypt": _one("connection.write"),
     "secret.sudo": _one("connection.write"),
@@ -118,6 +119,9 @@ _NEEDED: Mapping[str, _Needed] = {
     "vault.user.add": _one("vault.admin"),
     "vault.user.passphrase": (),
     "vault.user.remove": _one("vault.admin"),
+    "web.login": (),
+    "web.logout": (),
+    "web.ticket": (),
 }
 
 ACTIONS = frozenset(_NEEDED)
