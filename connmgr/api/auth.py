@@ -344,6 +344,14 @@ class _Ticket(NamedTuple):
     subject: str
     caller: Caller
     expires: float
+    request: Any = None
+
+
+class Redeemed(NamedTuple):
+    """What a ticket stood for: whoever asked for it, and the request that it was issued for."""
+
+    caller: Caller
+    request: Any
 
 
 class Tickets:
@@ -354,8 +362,11 @@ class Tickets:
         self._lock = threading.Lock()
         self._tickets: dict[bytes, _Ticket] = {}
 
-    def issue(self, subject: str, caller: Caller) -> str:
-        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``."""
+    def issue(self, subject: str, caller: Caller, request: Any = None) -> str:
+        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``.
+
+        With a ``request`` it is good for that request alone.
+        """
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = self._clock()
@@ -364,7 +375,7 @@ class Tickets:
                 holders = Counter(one.caller.holder for one in self._tickets.values())
                 most = max(holders.values())
                 del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
-            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS)
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS, request)
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
@@ -372,14 +383,18 @@ class Tickets:
 
         :raises InvalidToken: it was used, is older than 30 s, or is for something else.
         """
+        return self.redeem_request(ticket, subject).caller
+
+    def redeem_request(self, ticket: str, subject: str) -> Redeemed:
+        """As :meth:`redeem`, with the request for which the ticket was issued."""
         with self._lock:
             found = self._tickets.pop(_digest(ticket), None)
         if found is None or found.subject != subject or found.expires <= self._clock():
             raise InvalidToken(
-                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal. Get a new "
-                "one."
+                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal or "
+                "download. Get a new one."
             )
-        return found.caller
+        return Redeemed(found.caller, found.request)
 
 
 def _digest(token: str) -> bytes:

@@ -54,6 +54,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "daemon.stop": _one("vault.admin"),
     "daemon.version": (),
     "docs.read": (),
+    "fs.attributes": _one("fs.write"),
     "fs.blob": _one("fs.write"),
     "fs.list": _one("fs.read"),
     "fs.mkdir": _one("fs.write"),
