@@ -379,14 +379,14 @@ class Tickets:
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
-        """Return the caller whom ``ticket`` authenticates. The ticket is then used up.
-
-        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
-        """
+        """As :meth:`redeem_request`, for a ticket whose request is the one that it comes with."""
         return self.redeem_request(ticket, subject).caller
 
     def redeem_request(self, ticket: str, subject: str) -> Redeemed:
-        """As :meth:`redeem`, with the request for which the ticket was issued."""
+        """Return the caller whom ``ticket`` authenticates, and its request. The ticket is then used up.
+
+        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
+        """
         with self._lock:
             found = self._tickets.pop(_digest(ticket), None)
         if found is None or found.subject != subject or found.expires <= self._clock():
