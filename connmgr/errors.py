@@ -331,6 +331,10 @@ class HostKeyChanged(OperationError):
     """The host's key differs from the known one, or is revoked."""
 
 
+class PageMissing(OperationError):
+    """This installation of the daemon has no page: what it is made of was not there when it was installed."""
+
+
 class AuthFailed(OperationError):
     """The remote host refused every credential offered."""
 

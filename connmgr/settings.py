@@ -82,6 +82,11 @@ class Settings:
     session_ttl: float = _option(
         86400.0, "Time of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
     )
+    web_ttl: float = _option(
+        3600.0,
+        "Time of idleness after which a page in a browser is logged out; 0: as late as any client.",
+        at_least=0,
+    )
     unlock_ttl: float = _option(
         3600.0, "Time of idleness after which a session's vault user is locked again; 0: never.", at_least=0
     )

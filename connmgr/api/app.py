@@ -35,6 +35,7 @@ from connmgr.api import (
     job,
     metrics,
     multiplex,
+    page,
     pipe,
     record,
     recording,
@@ -44,6 +45,7 @@ from connmgr.api import (
     token,
     tunnel,
     vault,
+    web,
 )
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.api.context import CALLER, open_context
@@ -79,6 +81,7 @@ GROUPS = (
     audit.group,
     daemon.group,
     metrics.group,
+    web.group,
 )
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -122,7 +125,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
 
 def endpoints() -> Iterator[Endpoint]:
     """Yield all endpoints, those of the second vocabulary and of the pages included."""
-    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS)):
+    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS), page.group):
         yield from group.endpoints
 
 
@@ -163,7 +166,8 @@ def _renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
 
 def _finish(response: flask.Response) -> flask.Response:
     """Set the headers that every response has, and account for the request."""
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return record.finish(response)
 

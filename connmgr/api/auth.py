@@ -53,6 +53,9 @@ class Caller:
     live: Live | None = None
     """The token that it uses; None for the owner."""
 
+    ttl: float | None = None
+    """Seconds of idleness after which it expires, where they are not those of all."""
+
     is_shared: bool = False
     """Whether it stands for all clients that use the token directly, without a handshake."""
 
@@ -188,11 +191,21 @@ class Tokens:
         if self._ttl or self._unlock_ttl:
             self._sweeper.start()
 
-    def issue(self, name: str, live: Live | None = None) -> str:
-        """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``."""
+    def issue(self, name: str, live: Live | None = None, *, ttl: float | None = None) -> str:
+        """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``.
+
+        It expires after ``ttl`` seconds of idleness, if they are given and shorter than those of all.
+        """
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live))
+        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live, ttl=ttl))
         return token
+
+    def leave(self, caller: Caller) -> None:
+        """End the session of ``caller``: its token becomes invalid, and it is locked out of all secrets."""
+        with self._lock:
+            for digest in [digest for digest, one in self._callers.items() if one is caller]:
+                del self._callers[digest]
+        caller.access.lock()
 
     def _keep(self, token: str, caller: Caller) -> Caller:
         leaving = []
@@ -321,7 +334,7 @@ class Tokens:
             one.access.lock()
 
     def _expired(self, caller: Caller, now: float) -> bool:
-        return self._idle(caller, self._ttl, now)
+        return self._idle(caller, self._ttl, now) or self._idle(caller, caller.ttl or 0.0, now)
 
     def _idle(self, caller: Caller, ttl: float, now: float) -> bool:
         return bool(ttl) and not caller.running and now - caller.last_used > ttl
@@ -362,8 +375,8 @@ class Tickets:
         self._lock = threading.Lock()
         self._tickets: dict[bytes, _Ticket] = {}
 
-    def issue(self, subject: str, caller: Caller, request: Any = None) -> str:
-        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``.
+    def issue(self, subject: str, caller: Caller, seconds: float = TICKET_SECONDS, request: Any = None) -> str:
+        """Return a ticket that authenticates ``caller`` once, within ``seconds``, and only for ``subject``.
 
         With a ``request`` it is good for that request alone.
         """
@@ -375,7 +388,7 @@ class Tickets:
                 holders = Counter(one.caller.holder for one in self._tickets.values())
                 most = max(holders.values())
                 del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
-            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS, request)
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds, request)
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
@@ -385,14 +398,13 @@ class Tickets:
     def redeem_request(self, ticket: str, subject: str) -> Redeemed:
         """Return the caller whom ``ticket`` authenticates, and its request. The ticket is then used up.
 
-        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
+        :raises InvalidToken: it was used, is too old, or is for something else.
         """
         with self._lock:
             found = self._tickets.pop(_digest(ticket), None)
         if found is None or found.subject != subject or found.expires <= self._clock():
             raise InvalidToken(
-                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal or "
-                "download. Get a new one."
+                "The ticket is not valid: it was used, has expired, or is for something else. Get a new one."
             )
         return Redeemed(found.caller, found.request)
 

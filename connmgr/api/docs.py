@@ -76,7 +76,7 @@ _URL = "http://ADDRESS-OF-THE-DAEMON"
 
 
 def group_of(groups: Sequence[Group]) -> Group:
-    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/`` and ``/docs``."""
+    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/docs``."""
     pages = Group("docs", "The description of the API.", prefix="")
 
     @cache
@@ -102,7 +102,6 @@ def group_of(groups: Sequence[Group]) -> Group:
     def openapi() -> flask.Response:
         return flask.Response(described(), mimetype="application/json")
 
-    @pages.endpoint("/", **public)
     @pages.endpoint("/docs", **public)
     def page() -> flask.Response:
         html, policy = rendered()

@@ -7,6 +7,7 @@ import click
 EXAMPLES = {
     "help": ["connmgr help exec", "connmgr help vault user add", "connmgr help exit-codes"],
     "serve": ["connmgr serve", "connmgr serve --port 0 --idle-timeout 3600"],
+    "web": ["connmgr web", "connmgr web --print", "connmgr web --token-file ~/colleague.token"],
     "status": ["connmgr status", "connmgr status --json"],
     "stop": ["connmgr stop"],
     "ls": ["connmgr ls", "connmgr ls 'fleet/**' --type ssh -l", "connmgr ls --format names --failed outcomes"],

@@ -62,6 +62,7 @@ SECTIONS = {
     },
     "The daemon": {
         "serve": "commands.serve",
+        "web": "commands.web",
         "status": "commands.daemon",
         "stop": "commands.daemon",
         "service": "commands.service",

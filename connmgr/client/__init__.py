@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         DaemonItself,
         DaemonStatus,
         HostKeys,
+        Page,
         Tunnels,
     )
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
@@ -305,6 +306,13 @@ class Client:
         from connmgr.client.multiplex import Multiplex
 
         return Multiplex(self.post)
+
+    @cached_property
+    def web(self) -> Page:
+        """``/web``."""
+        from connmgr.client.endpoints import Page
+
+        return Page(self.post)
 
     def __enter__(self) -> Client:
         return self

@@ -87,6 +87,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "multiplex.open": (ARGV | {"tunnel"},),
     "multiplex.query": (ARGV | {"tunnel"},),
     "multiplex.renew": (TEXT,),
+    "page.read": (),
     "recording.query": _one("terminal"),
     "recording.read": _one("terminal"),
     "recording.search": _one("terminal"),
@@ -122,6 +123,9 @@ _NEEDED: Mapping[str, _Needed] = {
     "vault.user.add": _one("vault.admin"),
     "vault.user.passphrase": (),
     "vault.user.remove": _one("vault.admin"),
+    "web.login": (),
+    "web.logout": (),
+    "web.ticket": (),
 }
 
 ACTIONS = frozenset(_NEEDED)
