@@ -127,6 +127,10 @@ class UnknownTerminal(_Unknown, what="terminal"):
     """No terminal has this uuid; it may have ended some time ago."""
 
 
+class UnknownRecording(_Unknown, what="recording"):
+    """No recording has this uuid; it may have been removed for newer ones."""
+
+
 class TerminalEnded(RequestError):
     """The program of the terminal has ended, or the terminal was closed."""
 
