@@ -359,6 +359,10 @@ class ShellStartFailed(OperationError):
     """The shell could not be started, for a reason without a class of its own."""
 
 
+class FactsFailed(OperationError):
+    """A program that gathers facts took too long, printed too much, or failed."""
+
+
 class RuntimeUnreachable(OperationError):
     """The program that enters containers is missing on its host, or cannot reach its server."""
 

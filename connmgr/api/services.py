@@ -20,6 +20,7 @@ from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.errors import Busy
+from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
@@ -160,6 +161,7 @@ class Services:
     sockets: ControlSockets
     ssh_configs: SshConfigs
     kept_config: KeptConfig
+    facts: Gatherer
     jobs: Jobs
     orphans: OrphanJobs
     authorisation: Authorisation

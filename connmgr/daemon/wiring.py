@@ -19,6 +19,7 @@ from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
 from connmgr.errors import ConnmgrError, StartupError, UnknownJob
+from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
@@ -98,6 +99,7 @@ def open_services(
         sockets=sockets,
         ssh_configs=ssh_configs,
         kept_config=kept_config,
+        facts=Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs),
         jobs=jobs,
         orphans=OrphanJobs(vault, reach, jobs),
         authorisation=_authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells)),

@@ -26,7 +26,7 @@ Row = Mapping[Any, Any]
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"
@@ -132,9 +132,23 @@ connection = sa.Table(
     sa.Column("mac", sa.LargeBinary, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("cache", sa.Text, nullable=False),
+    # JSON; see connmgr.vault.where for how it is searched.
+    sa.Column("labels", sa.Text, nullable=False, server_default="{}"),
     sa.Column("created", Timestamp, nullable=False),
     sa.Column("last_used", Timestamp, nullable=False),
     sa.Column("last_modified", Timestamp, nullable=False),
+)
+
+# Facts about the machines of connections, a row for what is gathered together: the system, its packages, what one
+# plugin tells. The body is JSON, by the whole names of the facts.
+fact = sa.Table(
+    "fact",
+    metadata,
+    sa.Column("connection", sa.Text, sa.ForeignKey("connection.id"), primary_key=True),
+    sa.Column("part", sa.Text, primary_key=True),
+    sa.Column("gathered", Timestamp, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("mac", sa.LargeBinary, nullable=False),
 )
 
 # A commit leaves its mark on the server for a while; a client that lost the answer to the commit looks for it.

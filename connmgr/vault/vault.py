@@ -12,6 +12,7 @@ from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
 from connmgr.vault.database import Database
 from connmgr.vault.documents import Documents
+from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
@@ -34,6 +35,7 @@ class Vault:
         self.audit_mac = key.audit_mac
         """Returns a code in place of a text that may contain secrets; equal texts have equal codes."""
         self.connections = Connections(database, key)
+        self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
