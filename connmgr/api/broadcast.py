@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
 
@@ -31,6 +31,8 @@ BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
 group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
 
+Asked = TypeVar("Asked", bound=BroadcastRequest)
+
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
@@ -44,14 +46,22 @@ class Selection:
 
 def select(request: BroadcastRequest) -> BroadcastRequest:
     """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection."""
+    return selected(request, MAX_CONNECTIONS, "a broadcast")
+
+
+def selected(request: Asked, most: int, what: str) -> Asked:
+    """Resolve as :func:`select`, for ``what`` takes ``most`` connections.
+
+    :raises InvalidRequest: there are more.
+    """
     vault, named = services().vault.connections, None
     if request.connections is not None:
         ids = list(dict.fromkeys(request.connections))
     else:
         filters = (request.category_filter, request.connection_filter, request.type_filter)
         ids = services().authorisation.visible(caller(), vault.query(*(filter or "*" for filter in filters)))
-    if len(ids) > MAX_CONNECTIONS:
-        raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
+    if len(ids) > most:
+        raise errors.InvalidRequest(f"{len(ids):,} connections; {what} takes {most:,} at most.")
     bases = ids
     if request_context().elevation is not None:
         named = each_elevated(ids, request_context().elevation)

@@ -32,6 +32,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
@@ -161,6 +162,7 @@ class Services:
     ssh_configs: SshConfigs
     kept_config: KeptConfig
     jobs: Jobs
+    runs: Runs
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals
