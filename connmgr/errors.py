@@ -123,6 +123,18 @@ class JobFinished(RequestError):
     """The operation needs a running job, and this one has ended."""
 
 
+class UnknownRun(_Unknown, what="run"):
+    """No run has this uuid; it may have been removed."""
+
+
+class RunUnderWay(RequestError):
+    """The operation needs a run that has ended, and this one is under way."""
+
+
+class RunEnded(RequestError):
+    """The operation needs a run that is under way, and this one has ended."""
+
+
 class UnknownTerminal(_Unknown, what="terminal"):
     """No terminal has this uuid; it may have ended some time ago."""
 
@@ -462,6 +474,10 @@ class TokenLimit(Unavailable):
 
 class JobLimit(Unavailable):
     """The most jobs allowed are under way."""
+
+
+class RunLimit(Unavailable):
+    """The most runs allowed are under way."""
 
 
 class TerminalLimit(Unavailable):

@@ -33,6 +33,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
@@ -163,6 +164,7 @@ class Services:
     kept_config: KeptConfig
     facts: Gatherer
     jobs: Jobs
+    runs: Runs
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals
