@@ -28,6 +28,7 @@ from connmgr.api import (
     daemon,
     docs,
     errors,
+    event,
     fs,
     handshake,
     hostkey,
@@ -73,6 +74,7 @@ GROUPS = (
     approval.group,
     vault.group,
     audit.group,
+    event.group,
     daemon.group,
     metrics.group,
 )
@@ -112,7 +114,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
         if isinstance(endpoint, StreamEndpoint):
             # Flask matches requests for a WebSocket with such rules only.
-            app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
+            app.add_url_rule(endpoint.path, endpoint.path, methods=("GET",), websocket=True)
     return app
 
 

@@ -54,6 +54,9 @@ _NEEDED: Mapping[str, _Needed] = {
     "daemon.stop": _one("vault.admin"),
     "daemon.version": (),
     "docs.read": (),
+    # Each kind of events needs the scopes of its query.
+    "event.stream": (),
+    "event.ticket": (),
     "fs.blob": _one("fs.write"),
     "fs.list": _one("fs.read"),
     "fs.mkdir": _one("fs.write"),
