@@ -63,6 +63,7 @@ SECTIONS = {
     "The daemon": {
         "serve": "commands.serve",
         "status": "commands.daemon",
+        "events": "commands.events",
         "stop": "commands.daemon",
         "service": "commands.service",
         "doctor": "commands.doctor",
