@@ -73,6 +73,7 @@ def nothing(answers: list[Any]) -> bool:
 TEXTS = {
     "52-shell-pipe.sh": "HELLO FROM A PIPE\nexit status 3\n",
     "58-terminal-attach.sh": "HTTP/1.1 101\n",
+    "44-fs-download.sh": "Hello from connmgr\nContent-Disposition: attachment; filename*=UTF-8''hello\n",
     "43-fs-read.sh": "Hello from connmgr\n",
     "46-fs-archive.sh": "./\n./greeting\n",
 }
@@ -138,6 +139,11 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "41-fs-blob.sh": keys("blob"),
     "42-fs-upload.sh": lambda answers: answers[0]["bytes"] == 19 and len(answers[0]["sha256"]) == 64,
     "42-fs-write.sh": nothing,
+    "43-fs-ticket.sh": lambda answers: (answers[0]["name"], answers[0]["size"]) == ("hello", 19),
+    "45-fs-attributes.sh": nothing,
+    "59-recording-query.sh": lambda answers: [one["columns"] for one in answers[0]["recordings"]] == [60],
+    "59-recording-read.sh": lambda answers: (answers[0]["version"], answers[0]["term"]["cols"]) == (3, 60),
+    "59-recording-search.sh": lambda answers: [one["text"] for one in answers[0]["matches"]] == ["Hello, Ada"],
     "44-fs-stat.sh": lambda answers: (answers[0]["size"], answers[0]["mode"]) == (19, "0640"),
     "45-fs-move.sh": nothing,
     "46-fs-checksum.sh": lambda answers: [one["name"] for one in answers[0]["entries"]] == ["greeting"],

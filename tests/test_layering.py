@@ -39,6 +39,7 @@ ORDER = [
     "links",
     "shell",
     "fs",
+    "facts",
     "jobs",
     "pipes",
     "terminals",

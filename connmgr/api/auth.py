@@ -389,6 +389,14 @@ class _Ticket(NamedTuple):
     subject: str
     caller: Caller
     expires: float
+    request: Any = None
+
+
+class Redeemed(NamedTuple):
+    """What a ticket stood for: whoever asked for it, and the request that it was issued for."""
+
+    caller: Caller
+    request: Any
 
 
 class Tickets:
@@ -399,8 +407,11 @@ class Tickets:
         self._lock = threading.Lock()
         self._tickets: dict[bytes, _Ticket] = {}
 
-    def issue(self, subject: str, caller: Caller, seconds: float = TICKET_SECONDS) -> str:
-        """Return a ticket that authenticates ``caller`` once, within ``seconds``, and only for ``subject``."""
+    def issue(self, subject: str, caller: Caller, seconds: float = TICKET_SECONDS, request: Any = None) -> str:
+        """Return a ticket that authenticates ``caller`` once, within ``seconds``, and only for ``subject``.
+
+        With a ``request`` it is good for that request alone.
+        """
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = self._clock()
@@ -409,11 +420,15 @@ class Tickets:
                 holders = Counter(one.caller.holder for one in self._tickets.values())
                 most = max(holders.values())
                 del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
-            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds)
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds, request)
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
-        """Return the caller whom ``ticket`` authenticates. The ticket is then used up.
+        """As :meth:`redeem_request`, for a ticket whose request is the one that it comes with."""
+        return self.redeem_request(ticket, subject).caller
+
+    def redeem_request(self, ticket: str, subject: str) -> Redeemed:
+        """Return the caller whom ``ticket`` authenticates, and its request. The ticket is then used up.
 
         :raises InvalidToken: it was used, is too old, or is for something else.
         """
@@ -423,7 +438,7 @@ class Tickets:
             raise InvalidToken(
                 "The ticket is not valid: it was used, has expired, or is for something else. Get a new one."
             )
-        return found.caller
+        return Redeemed(found.caller, found.request)
 
 
 def _digest(token: str) -> bytes:

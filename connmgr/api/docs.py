@@ -173,6 +173,8 @@ def _operation_of(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
         }
     elif isinstance(endpoint, StreamEndpoint) and endpoint.request:
         described["parameters"] = _parameters(endpoint.path, endpoint.request)
+    elif method == "GET" and endpoint.request:
+        described["parameters"] = [{"in": "query", "schema": endpoint.request}]
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.shells import Shells
-    from connmgr.client.terminals import Terminals
+    from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
@@ -292,6 +292,13 @@ class Client:
         from connmgr.client.terminals import Terminals
 
         return Terminals(self.post, self._session)
+
+    @cached_property
+    def recording(self) -> Recordings:
+        """``/recording``."""
+        from connmgr.client.terminals import Recordings
+
+        return Recordings(self.post)
 
     @cached_property
     def multiplex(self) -> Multiplex:

@@ -11,6 +11,7 @@ from marshmallow.fields import List
 
 from connmgr.api import docs, page
 from connmgr.api.app import GROUPS
+from connmgr.api.download import TicketedEndpoint
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.schema import FilePath, Id, MessageSchema
 from connmgr.api.stream_endpoint import StreamEndpoint
@@ -50,7 +51,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def endpoints() -> Iterator[Endpoint]:
     for group in GROUPS:
-        yield from (endpoint for endpoint in group.endpoints if not endpoint.public)
+        yield from (one for one in group.endpoints if not one.public and not isinstance(one, TicketedEndpoint))
 
 
 def tried(holder: Holder, endpoint: Endpoint) -> str:
@@ -136,6 +137,8 @@ NO_SUBJECTS = {
     "id": "a token's: the view looks whether the caller has made it",
     "members": "below `path`",
     "pattern": "what it matches is looked at where it is found",
+    "recording": "the view looks whether its connection is in sight",
+    "recordings": "as `recording`",
     "remove": "a batch is asked about entry by entry",
 }
 """Fields that hold ids or paths, and why authorisation does not look at them."""
