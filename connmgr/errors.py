@@ -123,6 +123,18 @@ class JobFinished(RequestError):
     """The operation needs a running job, and this one has ended."""
 
 
+class UnknownRun(_Unknown, what="run"):
+    """No run has this uuid; it may have been removed."""
+
+
+class RunUnderWay(RequestError):
+    """The operation needs a run that has ended, and this one is under way."""
+
+
+class RunEnded(RequestError):
+    """The operation needs a run that is under way, and this one has ended."""
+
+
 class UnknownTerminal(_Unknown, what="terminal"):
     """No terminal has this uuid; it may have ended some time ago."""
 
@@ -359,6 +371,10 @@ class ShellStartFailed(OperationError):
     """The shell could not be started, for a reason without a class of its own."""
 
 
+class FactsFailed(OperationError):
+    """A program that gathers facts took too long, printed too much, or failed."""
+
+
 class RuntimeUnreachable(OperationError):
     """The program that enters containers is missing on its host, or cannot reach its server."""
 
@@ -458,6 +474,10 @@ class TokenLimit(Unavailable):
 
 class JobLimit(Unavailable):
     """The most jobs allowed are under way."""
+
+
+class RunLimit(Unavailable):
+    """The most runs allowed are under way."""
 
 
 class TerminalLimit(Unavailable):

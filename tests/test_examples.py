@@ -189,6 +189,9 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "69-command-query.sh": lambda answers: [one["name"] for one in answers[0]["commands"]] == ["greet"],
     "69-command-remove.sh": nothing,
     "66-token-create.sh": lambda answers: [answers[0]["exitCode"], answers[1]["code"]] == [0, "policy_denied"],
+    "97-web-ticket.sh": lambda answers: answers[0]["valid"] == 60,
+    "98-web-login.sh": lambda answers: answers[0]["idle"] == 3600,
+    "98-web-logout.sh": nothing,
     "67-token-check.sh": lambda answers: answers == [{"effect": "allow", "rule": 1, "argv": ["uptime"]}],
     "67-token-info.sh": lambda answers: answers[0]["commands"] == "argv" and "shell.exec" in answers[0]["actions"],
     "68-token-lend.sh": lambda answers: answers[0]["lent"] is None,
@@ -197,6 +200,8 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "70-shell-stop.sh": nothing,
     "71-connection-remove.sh": nothing,
     "72-category-remove.sh": nothing,
+    "73-event-ticket.sh": keys("ticket"),
+    "74-event-stream.sh": lambda answers: [one["change"] for one in answers] == ["begun", "added", "removed"],
     "99-daemon-stop.sh": nothing,
 }
 

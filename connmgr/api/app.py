@@ -29,6 +29,8 @@ from connmgr.api import (
     docs,
     download,
     errors,
+    event,
+    fact,
     fs,
     handshake,
     hostkey,
@@ -39,6 +41,7 @@ from connmgr.api import (
     pipe,
     record,
     recording,
+    run,
     secret,
     shell,
     terminal,
@@ -62,6 +65,7 @@ GROUPS = (
     apply.group,
     shell.group,
     broadcast.group,
+    fact.group,
     pipe.group,
     terminal.group,
     recording.group,
@@ -69,6 +73,7 @@ GROUPS = (
     multiplex.group,
     job.group,
     job.orphans_group,
+    run.group,
     command.group,
     fs.group,
     archive.group,
@@ -79,6 +84,7 @@ GROUPS = (
     approval.group,
     vault.group,
     audit.group,
+    event.group,
     daemon.group,
     metrics.group,
     web.group,
@@ -119,7 +125,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
         if isinstance(endpoint, StreamEndpoint):
             # Flask matches requests for a WebSocket with such rules only.
-            app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
+            app.add_url_rule(endpoint.path, endpoint.path, methods=("GET",), websocket=True)
     return app
 
 

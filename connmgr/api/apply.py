@@ -9,6 +9,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
+from connmgr.api.changes import facts_of, publish_categories, publish_changes, publish_removed
 from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
 from connmgr.api.context import caller, detail, part
@@ -80,11 +81,17 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     stored = {one.id: one for one in found.vault.connections.infos(_distinct(request.change))}
     batch = _batch(request, stored)
     permits = partial(found.vault.principals.permit, access=caller().access)
+    before = facts_of([*stored, *request.remove])
     # The answer must not tell that there is an equivalent connection out of sight.
     applied = found.vault.batches.apply(
         batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])), caller().token
     )
     _record(batch, applied, stored)
+    publish_categories(applied.made)
+    fresh = [id for id, is_new in applied.added if is_new]
+    gone = set(applied.removed.connections)
+    publish_changes({id: one for id, one in before.items() if id not in gone}, [*fresh, *stored])
+    publish_removed(applied.removed, {id: one for id, one in before.items() if id in gone})
     end_what_runs(applied.stale)
     see_off(applied.removed)
     return ApplyResponse(
@@ -107,7 +114,7 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
     for number, entry in enumerate(request.add):
         data = load(entry.data, at=f"add.{number}.data", labels=labels)
         category = None if entry.category is None else tuple(entry.category)
-        addition = Addition(entry.name, data.kind.name, data, category)
+        addition = Addition(entry.name, data.kind.name, data, category, entry.labels)
         additions.append(addition)
         if entry.label is not None:
             labels[entry.label] = addition.id
@@ -116,7 +123,7 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
         kind, new = stored[change.connection].type, change.data
         content = None if new is None else load(new, kind=kind, at=f"change.{number}.data", labels=labels)
         category = None if change.category is None else tuple(change.category)
-        changes.append(Change(change.connection, change.name, content, category))
+        changes.append(Change(change.connection, change.name, content, category, change.labels))
     return Batch([tuple(path) for path in request.categories], additions, changes, list(request.remove))
 
 
@@ -128,6 +135,7 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
         part({"connection": id}, added=new, name=one.name)
     for change in batch.changes:
         given: dict[str, Any] = {} if change.name is None else {"name": change.name}
+        given |= {} if change.labels is None else {"labels": change.labels}
         given |= {} if change.category is None else {"category": applied.categories[change.category]}
         given |= {} if change.content is None else held(change.content)
         moved = applied.moved[change.id]
@@ -157,7 +165,7 @@ def _authorise(request: ApplyRequest) -> None:
     planned: dict[str, PlannedConnection] = {}
     for entry in request.add:
         category = None if entry.category is None else ids[tuple(entry.category)]
-        addition = ConnectionAddRequest(name=entry.name, data=entry.data, category=category)
+        addition = ConnectionAddRequest(name=entry.name, data=entry.data, category=category, labels=entry.labels)
         authorisation.check(sender, ADD, addition, planned)
         if entry.label is not None:
             visibility = authorisation.visibility.with_planned(planned)
@@ -168,7 +176,11 @@ def _authorise(request: ApplyRequest) -> None:
     for change in request.change:
         category = None if change.category is None else ids[tuple(change.category)]
         update = ConnectionUpdateRequest(
-            connection=change.connection, name=change.name, data=change.data, category=category
+            connection=change.connection,
+            name=change.name,
+            data=change.data,
+            category=category,
+            labels=change.labels,
         )
         authorisation.check(sender, UPDATE, update, planned)
     if request.remove:

@@ -10,6 +10,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
+from connmgr.api.changes import facts_of, publish_changes, publish_removed
 from connmgr.api.connection_data import (
     ADD,
     UPDATE,
@@ -40,6 +41,8 @@ from connmgr.contract.connection import (
     ConnectionEnvironmentResponse,
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    ConnectionLabelRequest,
+    ConnectionLabelResponse,
     ConnectionLoginRequest,
     ConnectionLoginResponse,
     ConnectionQueryRequest,
@@ -89,13 +92,14 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
 def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
-    """Find connections by category, path, type and name: all filters must match.
+    """Find connections by category, path, type, name, labels and facts: all filters and the condition must match.
 
     Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
     `{a,b}`. `*` alone means everything, and `x/**` matches `x` too. A filter has at most 1,000 characters.
     """
     connections, authorisation = services().vault.connections, services().authorisation
-    filters = (request.category_filter, request.connection_filter, request.type_filter, request.name_filter)
+    names = request.name_filter
+    filters = (request.category_filter, request.connection_filter, request.type_filter, names, request.where)
     if not request.names:
         return ConnectionQueryResponse(found=authorisation.visible(caller(), connections.query(*filters)))
     listed, categories = in_categories(lambda: connections.listed(*filters))
@@ -103,7 +107,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         visible = set(authorisation.visible(caller(), [connection.id for connection in listed]))
         listed = [connection for connection in listed if connection.id in visible]
     usage = usage_categories()
-    names = [
+    found = [
         FoundName(
             category=categories[connection.category],
             name=list(connection.path),
@@ -112,7 +116,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         )
         for connection in listed
     ]
-    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=names)
+    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=found)
 
 
 @group.endpoint(
@@ -140,6 +144,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
                 "lastModified": "2025-01-30T17:02:11.493021Z",
                 "state": {},
                 "cache": {},
+                "labels": {"env": "prod"},
             }
         ]
     },
@@ -192,6 +197,8 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
     if request.temporary:
         id, is_new = _kept(request.name, data)
         detail(connection=id, temporary=True)
+        if is_new:
+            publish_changes({}, [id])
         return ConnectionAddResponse(connection=id, added=is_new)
     id, is_new = services().vault.connections.add(
         request.name,
@@ -206,8 +213,11 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
         parent=data.parent,
         folder=data.folder,
         token=caller().token,
+        labels=request.labels,
     )
     detail(connection=id, **({} if is_new else {"added": False}))
+    if is_new:
+        publish_changes({}, [id])
     return ConnectionAddResponse(connection=id, added=is_new)
 
 
@@ -249,7 +259,7 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
 def update(request: ConnectionUpdateRequest) -> None:
-    """Change a connection's name, data or category. Fields that are left out stay.
+    """Change a connection's name, data, category or labels. Fields that are left out stay.
 
     Connections in it that share its category move with it. New data stops the shell of the connection, and the shells
     of connections over it.
@@ -264,14 +274,39 @@ def update(request: ConnectionUpdateRequest) -> None:
     if data is not None and request.validates:
         _check_category(request.category)
         _validate(data, stored.dependency_digest if request.data is None else None)
-    given = {"name": request.name, "category": request.category}
+    given = {"name": request.name, "category": request.category, "labels": request.labels}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
+    before = facts_of([id])
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
+    publish_changes(before, [id])
     if request.data is not None:
         end_what_runs(connections.with_dependents([id]))
+
+
+@group.endpoint(
+    "/label",
+    ConnectionLabelRequest,
+    ConnectionLabelResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="connection.label",
+    about=("connections", "remove"),
+    raises=[errors.UnknownConnection, errors.IntegrityError],
+    example={"connections": [EXAMPLE], "labels": {"env": "prod"}, "remove": ["canary"]},
+    answer={"changed": [EXAMPLE]},
+)
+def label(request: ConnectionLabelRequest) -> ConnectionLabelResponse:
+    """Set labels of connections, and take labels away: on all of them, or on none.
+
+    Labels say what a connection is for, and conditions (`where`) choose by them. They change neither where a connection
+    leads nor an approval.
+    """
+    changed = services().vault.connections.relabel(request.connections, request.labels, request.remove)
+    detail(labels=dict(request.labels), changed=len(changed))
+    return ConnectionLabelResponse(changed=changed)
 
 
 @group.endpoint(
@@ -291,7 +326,10 @@ def remove(request: ConnectionRemoveRequest) -> None:
     Their jobs are forgotten too. Running jobs go on. The files of other jobs are removed from the remote host if a link
     is open.
     """
-    see_off(services().vault.connections.remove(request.connections), request.connections)
+    before = facts_of(request.connections)
+    removed = services().vault.connections.remove(request.connections)
+    publish_removed(removed, before)
+    see_off(removed, request.connections)
 
 
 @group.endpoint(
@@ -317,9 +355,13 @@ def refresh(request: ConnectionRefreshRequest) -> ConnectionRefreshResponse:
     if isinstance(kind := services().registry.get(stored.type), Tunnel):
         services().tunnels.probe(stored.data[kind.via or ""], caller().access)
         connections.set_state(id, {})
+        publish_changes(facts_of([id]), [id])
         return NOTHING_INSIDE
+    before = facts_of([id])
     services().shells.refresh(id, caller().access)
     inside = look_inside(id)
+    # The states of those inside have been looked at, too.
+    publish_changes(before, {*before, *inside.added})
     detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
     return inside
 
@@ -485,6 +527,7 @@ def toggle(request: ConnectionToggleRequest) -> None:
         toggle_remote(found.vault, found.registry, found.links, record, state, caller().access, timeout)
         found.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
         found.vault.connections.set_states({id: {**record.state, "running": state}})
+        publish_changes(facts_of([id]), [id])
     elif state:
         asking = caller()
         found.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)

@@ -20,6 +20,8 @@ from tests.api.wire import send
 from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
+PUBLIC = {"/handshake", "/web/login"}
+PUBLIC = {"/handshake", "/web/login"}
 
 
 @pytest.fixture(scope="module")
