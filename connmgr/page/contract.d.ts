@@ -476,6 +476,35 @@ export interface Error {
   code: string;
 }
 
+export interface Event {
+  number: number;
+  time: string;
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  change: string;
+  connection?: string;
+  connections?: string[];
+  id?: string;
+  session?: string;
+  state?: string;
+  exitCode?: number;
+  name?: string;
+  address?: string;
+  code?: string;
+  message?: string;
+  clients?: number;
+  token?: string;
+  expires?: string;
+}
+
+export interface EventStreamRequest {
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token")[];
+  after?: number;
+}
+
+export interface EventTicketResponse {
+  ticket: string;
+}
+
 export interface ExecLine {
   restarted?: boolean;
   begun?: boolean;
@@ -1624,6 +1653,8 @@ export interface Endpoints {
   "/daemon/status": { request: Nothing; answer: DaemonStatusResponse };
   "/daemon/stop": { request: Nothing; answer: unknown };
   "/daemon/version": { request: Nothing; answer: VersionResponse };
+  "/event/stream": { request: EventStreamRequest; answer: unknown };
+  "/event/ticket": { request: Nothing; answer: EventTicketResponse };
   "/fact/gather": { request: FactGatherRequest; answer: FactGatherResponse };
   "/fact/query": { request: FactQueryRequest; answer: FactQueryResponse };
   "/fs/archive": { request: MembersRequest; answer: unknown };
