@@ -23,7 +23,7 @@ from connmgr.contract.fact import (
     GatheredFacts,
     MachineFacts,
 )
-from connmgr.contract.message import replace
+from connmgr.contract.message import replace, time_to_json
 from connmgr.vault import Connection
 from connmgr.vault.facts import Facts
 
@@ -130,7 +130,7 @@ def _machine(one: Connection, facts: Facts, names: list[str] | None) -> MachineF
         name=list(one.path),
         labels=one.labels,
         facts={name: value for name, value in sorted(facts.values.items()) if _is_wanted(name, names)},
-        gathered=facts.gathered,
+        gathered={part: time_to_json(at) for part, at in facts.gathered.items()},
     )
 
 
