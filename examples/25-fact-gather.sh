@@ -4,5 +4,5 @@ set -eu
 . "$(dirname "$0")/request.sh"
 
 post /fact/gather <<END
-{"connectionFilter": "example*", "parts": ["system"], "parallel": 8, "timeout": 20}
+{"where": "env=prod", "parts": ["system"], "parallel": 8, "timeout": 20}
 END

@@ -14,7 +14,6 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
 from connmgr.client import Client, ClientError, Name
 from connmgr.client.kept_session import connect
 from connmgr.client.names import qualified, telling
-from connmgr.contract.fact import MachineFacts
 from connmgr_ansible.connection import PROGRAM, Connection
 
 ANSWER_SECONDS = 60.0
@@ -66,12 +65,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         connections = {id: connection for id, connection in connections.items() if id in named}
         return sorted(connections.values(), key=lambda connection: (connection.category, connection.name))
 
-    def _known(self, client: Client, connections: list[Name]) -> dict[str, MachineFacts]:
+    def _known(self, client: Client, connections: list[Name]) -> dict[str, Any]:
         """Return labels and facts by the connections' ids, all facts but packages."""
         ids = [connection.id for connection in connections]
         return {one.connection: one for one in (client.fact.query(ids) if ids else [])}
 
-    def _add(self, connection: Name, host: str, known: MachineFacts | None) -> None:
+    def _add(self, connection: Name, host: str, known: Any) -> None:
         self.inventory.add_host(host)
         labels = {} if known is None else self._plain(known.labels)
         facts = {} if known is None else self._plain(known.facts)

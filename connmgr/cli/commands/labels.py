@@ -32,7 +32,7 @@ from connmgr.printable import visible
 @click.option("--remove", metavar="LABEL", multiple=True, help="Take a label away; repeatable.")
 @json_option
 def label(words: tuple[str, ...], choice: Choice, remove: tuple[str, ...], *, as_json: bool) -> None:
-    """Set labels of connections, take labels away, or show them.
+    """Set, remove or show labels of connections.
 
     A word with = is a label to set, any other word a CONNECTION or GLOB. Other labels stay. Without a label to set or
     to remove, the labels are shown. --where chooses connections by their labels: --where 'env=prod and not canary'.
@@ -90,9 +90,9 @@ def facts(
     gather: bool,
     as_json: bool,
 ) -> None:
-    """Show what is known about machines: system, memory, disks, packages, and what plugins add.
+    """Show what is known about machines, or ask them.
 
-    Facts are as old as their last --gather, and each part says when that was. --where chooses connections by them
+    Facts are about system, memory, disks, packages, and what plugins add. They are as old as their last --gather, and each part says when that was. --where chooses connections by them
     everywhere: connmgr exec --all '*' --where 'os.id=debian and package.openssl<3.0.17' -- CMD. The parts are
     `system`, `package`, and those of plugins.
 
