@@ -101,8 +101,13 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "21-connection-add.sh": keys("connection", "added"),
     "22-connection-query.sh": lambda answers: len(answers[0]["found"]) == 1,
     "23-connection-info.sh": lambda answers: answers[0]["infos"][0]["name"] == ["example shell"],
+    "24-connection-label.sh": lambda answers: answers[0]["changed"] == answers[1]["found"],
     "24-connection-update.sh": nothing,
     "25-connection-refresh.sh": lambda answers: answers == [{"added": [], "gone": [], "skipped": []}],
+    "25-fact-gather.sh": lambda answers: [one["facts"] > 5 for one in answers[0]["gathered"]] == [True],
+    "25-fact-query.sh": lambda answers: (
+        answers[0]["total"] == 1 and {"os.id", "arch"} < answers[0]["machines"][0]["facts"].keys()
+    ),
     "28-connection-toggle.sh": nothing,
     "29-connection-browse.sh": lambda answers: answers == [{}],
     "29-connection-terminal.sh": lambda answers: answers == [{}],

@@ -29,6 +29,15 @@ EXAMPLES = {
         "connmgr mv web1 --category fleet/eu",
         "connmgr mv --all 'web*' --category fleet/eu --yes",
     ],
+    "label": [
+        "connmgr label web1 env=prod tier=front",
+        "connmgr label 'fleet/**' --where 'env=test' --remove canary",
+        "connmgr label 'web*'",
+    ],
+    "facts": [
+        "connmgr facts 'fleet/**' --gather",
+        "connmgr facts '*' --where 'os.id=debian' --name 'package.openssl*'",
+    ],
     "category add": ["connmgr category add fleet/eu"],
     "category ls": ["connmgr category ls", "connmgr category ls 'fleet/**' --json"],
     "category rm": ["connmgr category rm fleet/eu", "connmgr category rm fleet --children --contents"],

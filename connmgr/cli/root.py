@@ -42,6 +42,8 @@ SECTIONS = {
         "edit": "commands.editing",
         "mv": "commands.editing",
         "rm": "commands.editing",
+        "label": "commands.labels",
+        "facts": "commands.labels",
         "category": "commands.connections",
         "trust": "commands.trust",
         "import-ssh-config": "declarative.imports",

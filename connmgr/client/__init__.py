@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Page,
         Tunnels,
     )
+    from connmgr.client.facts import Facts
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
     from connmgr.client.jobs import Jobs
     from connmgr.client.multiplex import Multiplex
@@ -239,6 +240,13 @@ class Client:
         from connmgr.client.files import Files
 
         return Files(self.post, self._session)
+
+    @cached_property
+    def fact(self) -> Facts:
+        """``/fact``."""
+        from connmgr.client.facts import Facts
+
+        return Facts(self.post)
 
     @cached_property
     def vault(self) -> Vault:
