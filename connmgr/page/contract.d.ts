@@ -1596,6 +1596,16 @@ export interface WebLoginResponse {
   idle: number;
 }
 
+export interface WebStepUpRequest {
+  wait?: number;
+  user?: string;
+  passphrase?: string;
+}
+
+export interface WebStepUpResponse {
+  valid: number;
+}
+
 export interface WebTicketResponse {
   ticket: string;
   valid: number;
@@ -1740,5 +1750,6 @@ export interface Endpoints {
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
+  "/web/confirm": { request: WebStepUpRequest; answer: WebStepUpResponse };
   "/web/ticket": { request: Nothing; answer: WebTicketResponse };
 }
