@@ -40,6 +40,7 @@ ORDER = [
     "shell",
     "fs",
     "jobs",
+    "runs",
     "pipes",
     "terminals",
     "tunnels",
