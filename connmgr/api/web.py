@@ -52,10 +52,13 @@ def login(request: WebLoginRequest) -> WebLoginResponse:
         request_context().authority |= {"token": opener.live.grant.id, "tokenName": opener.live.grant.name}
     opener.require_valid()
     idle = services().settings.web_ttl
-    return WebLoginResponse(session_token=services().tokens.issue("page", opener.live, ttl=idle), idle=idle)
+    return WebLoginResponse(session_token=services().tokens.issue("page", opener.live, is_page=True), idle=idle)
 
 
 @group.endpoint("/logout", action="web.logout")
 def logout() -> None:
-    """End the session whose token the request carries, and everything that waits or streams for it."""
+    """End the session whose token the request carries, and everything that waits or streams for it.
+
+    A token of `/token/create` that is sent itself has no session of its own, and stays valid until it is revoked.
+    """
     services().tokens.leave(caller())

@@ -122,7 +122,7 @@ def open_services(
         grants=grants,
         loans=loans,
         credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-        tokens=_open_tokens(settings, anonymous, grants, loans, cleanup),
+        tokens=_open_tokens(settings, anonymous, grants, loans, streams, cleanup),
         tickets=Tickets(),
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
@@ -246,9 +246,17 @@ def _open_grants(vault: Vault, ending: Ending, cleanup: contextlib.ExitStack) ->
 
 
 def _open_tokens(
-    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, cleanup: contextlib.ExitStack
+    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, streams: Streams, cleanup: contextlib.ExitStack
 ) -> Tokens:
-    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants, loans)
+    tokens = Tokens(
+        settings.session_ttl,
+        settings.unlock_ttl,
+        anonymous,
+        grants,
+        loans,
+        page_ttl=settings.web_ttl,
+        left=lambda page, why: streams.end_session(page.id, why),
+    )
     cleanup.callback(tokens.close)
     tokens.watch()
     return tokens

@@ -20,6 +20,7 @@ from tests.api.wire import send
 from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
+PUBLIC = {"/handshake", "/web/login"}
 
 
 @pytest.fixture(scope="module")
