@@ -200,6 +200,8 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "70-shell-stop.sh": nothing,
     "71-connection-remove.sh": nothing,
     "72-category-remove.sh": nothing,
+    "73-event-ticket.sh": keys("ticket"),
+    "74-event-stream.sh": lambda answers: [one["change"] for one in answers] == ["begun", "added", "removed"],
     "99-daemon-stop.sh": nothing,
 }
 

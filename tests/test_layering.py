@@ -20,6 +20,7 @@ ORDER = [
     "cancellation",
     "shares",
     "suspension",
+    "events",
     "printable",
     "durations",
     "processes",

@@ -29,6 +29,7 @@ from connmgr.api import (
     docs,
     download,
     errors,
+    event,
     fact,
     fs,
     handshake,
@@ -83,6 +84,7 @@ GROUPS = (
     approval.group,
     vault.group,
     audit.group,
+    event.group,
     daemon.group,
     metrics.group,
     web.group,
@@ -123,7 +125,7 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
         if isinstance(endpoint, StreamEndpoint):
             # Flask matches requests for a WebSocket with such rules only.
-            app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
+            app.add_url_rule(endpoint.path, endpoint.path, methods=("GET",), websocket=True)
     return app
 
 

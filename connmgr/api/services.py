@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 import flask
 
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
+from connmgr.api.listeners import Listeners
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.errors import Busy
+from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
@@ -174,6 +176,8 @@ class Services:
     loans: Loans
     tokens: Tokens
     tickets: Tickets
+    listeners: Listeners
+    events: Events
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots

@@ -7,6 +7,7 @@ import click
 EXAMPLES = {
     "help": ["connmgr help exec", "connmgr help vault user add", "connmgr help exit-codes"],
     "serve": ["connmgr serve", "connmgr serve --port 0 --idle-timeout 3600"],
+    "events": ["connmgr events", "connmgr events --kind job --kind terminal --json"],
     "web": ["connmgr web", "connmgr web --print", "connmgr web --token-file ~/colleague.token"],
     "status": ["connmgr status", "connmgr status --json"],
     "stop": ["connmgr stop"],
@@ -111,6 +112,7 @@ EXAMPLES = {
     "import-ansible-inventory": ["connmgr import-ansible-inventory hosts.ini --apply"],
     "approve": [
         "connmgr approve",
+        "connmgr approve --watch --notify",
         "connmgr approve c8a3a5d4",
         "connmgr approve c8a3a5d4-5f1e-4a8e-9a51-0c4b7de1a2f3 --grant 1h",
     ],

@@ -64,6 +64,7 @@ SECTIONS = {
         "serve": "commands.serve",
         "web": "commands.web",
         "status": "commands.daemon",
+        "events": "commands.events",
         "stop": "commands.daemon",
         "service": "commands.service",
         "doctor": "commands.doctor",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.api.context import continuation, holder
+from connmgr.api.listeners import Listeners, Lookout
 from connmgr.api.record import ENDED
 from connmgr.api.services import Counts, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
@@ -20,6 +21,7 @@ from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
 from connmgr.errors import ConnmgrError, StartupError, UnknownJob
+from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
@@ -64,16 +66,17 @@ def open_services(
 
     :raises StartupError: the files of one of them cannot be used.
     """
-    links, slots = LinkTable(vault, registry, settings.send_env), RequestSlots(settings.threads)
+    events, slots = Events(), RequestSlots(settings.threads)
+    links = LinkTable(vault, registry, settings.send_env, events.publish)
     # First, and so closed last: it records the ends of processes that the others end.
     names = SubjectNames(vault)
     audit = _open_audit(settings, vault, registry, names, cleanup)
-    shells = _open_shells(settings, vault, registry, links, cleanup)
+    shells = _open_shells(settings, vault, registry, links, events, cleanup)
     computing, pace = Computing(), Pace()
     streams = Streams(computing, pace)
     cleanup.callback(streams.close, CLOSE_SECONDS)
-    terminals = _open_terminals(settings, vault, links, streams, cleanup)
-    tunnels = Tunnels(vault, registry, links, settings.start_timeout)
+    terminals = _open_terminals(settings, vault, links, streams, events, cleanup)
+    tunnels = Tunnels(vault, registry, links, settings.start_timeout, events.publish)
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
     sockets = ControlSockets(streams.loop, tunnels, settings.auth_file.with_name("ssh"), str(settings.auth_file))
     cleanup.callback(sockets.stop)
@@ -83,22 +86,24 @@ def open_services(
     cleanup.callback(kept.let_go, 0.0)
     reach = RemoteHosts(links, kept)
     limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
-    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, cleanup)
+    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, events, cleanup)
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
     loans = Loans()
     ending = Ending(vault, streams, terminals, tunnels, sockets, jobs, loans, audit)
     loans.ended, loans.ended_since, loans.used = ending.loan_over, ending.end_borrowed, ending.loan_used
     cleanup.callback(loans.close)
-    grants = _open_grants(vault, ending, cleanup)
-    approvals = _open_approvals(vault, registry, cleanup)
+    grants = _open_grants(vault, ending, events, cleanup)
+    approvals = _open_approvals(vault, registry, events, cleanup)
+    grounds = Grounds(vault, registry, shells)
     commands = SavedCommands(vault.commands)
-    authorisation = _authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells))
+    authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
     authors = Authors(grants, authorisation, commands)
     runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit))
     ending.runs = runs
     cleanup.callback(runs.close, CLOSE_SECONDS)
     anonymous = Caller("anonymous", Access(), time.monotonic())
+    lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
     return Services(
         settings=settings,
         vault=vault,
@@ -124,6 +129,8 @@ def open_services(
         credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
         tokens=_open_tokens(settings, anonymous, grants, loans, streams, cleanup),
         tickets=Tickets(),
+        listeners=Listeners(events, streams, authorisation, lookout.look),
+        events=events,
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
         slots=slots,
@@ -140,7 +147,12 @@ def open_services(
 
 
 def _open_shells(
-    settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
+    settings: Settings,
+    vault: Vault,
+    registry: Registry,
+    links: LinkTable,
+    events: Events,
+    cleanup: contextlib.ExitStack,
 ) -> ShellTable:
     shells = ShellTable(
         vault,
@@ -150,6 +162,7 @@ def _open_shells(
         idle_timeout=settings.idle_timeout,
         start_timeout=settings.start_timeout,
         orphans=settings.data_dir / "shells.json",
+        publish=events.publish,
     )
     cleanup.callback(shells.close, CLOSE_SECONDS)
     return shells
@@ -166,7 +179,12 @@ def _open_kept_config(
 
 
 def _open_terminals(
-    settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
+    settings: Settings,
+    vault: Vault,
+    links: LinkTable,
+    streams: Streams,
+    events: Events,
+    cleanup: contextlib.ExitStack,
 ) -> Terminals:
     recordings = Recordings(
         settings.data_dir / "recordings",
@@ -175,7 +193,7 @@ def _open_terminals(
         days=settings.recording_days,
     )
     limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
-    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
+    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout, events.publish)
     cleanup.callback(terminals.close, CLOSE_SECONDS)
     return terminals
 
@@ -187,9 +205,10 @@ def _open_jobs(
     kept: IdleLinks,
     slots: RequestSlots,
     audit: AuditLog,
+    events: Events,
     cleanup: contextlib.ExitStack,
 ) -> Jobs:
-    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()))
+    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()), events.publish)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
     reaper = Reaper(vault, jobs, reach, kept, partial(_record_end, vault, audit))
     cleanup.callback(reaper.close, CLOSE_SECONDS)
@@ -239,8 +258,8 @@ def _open_audit(
     return audit
 
 
-def _open_grants(vault: Vault, ending: Ending, cleanup: contextlib.ExitStack) -> Grants:
-    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending)
+def _open_grants(vault: Vault, ending: Ending, events: Events, cleanup: contextlib.ExitStack) -> Grants:
+    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending, events.publish)
     cleanup.callback(grants.in_use.close)
     return grants
 
@@ -262,9 +281,9 @@ def _open_tokens(
     return tokens
 
 
-def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
+def _open_approvals(vault: Vault, registry: Registry, events: Events, cleanup: contextlib.ExitStack) -> Approvals:
     key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
-    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown))
+    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown), events.publish)
     cleanup.callback(approvals.waiters.close)
     return approvals
 

@@ -246,7 +246,8 @@ class WebSocket:
     """The WebSocket that was opened as ``opening``. All methods belong to the thread of ``loop``.
 
     ``received`` is called with each frame, and may raise :class:`ProtocolError`; ``refused`` with a client's violation
-    of the protocol; ``left`` once, when nothing more can be received or sent.
+    of the protocol; ``left`` once, when nothing more can be received or sent; ``drained`` when all is sent that had to
+    wait.
     """
 
     def __init__(
@@ -257,12 +258,13 @@ class WebSocket:
         received: Callable[[bytes], None],
         refused: Callable[[ProtocolError], None],
         left: Callable[[], None],
+        drained: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._socket = opening.stream
         self._codec = opening.codec
         self._codec.max_bytes = MAX_FRAME_BYTES
-        self._received, self._refused, self._left = received, refused, left
+        self._received, self._refused, self._left, self._drained = received, refused, left, drained
         self._outbox = Outbox(self._socket.send)
         self._awaits_room = False
         self._holder, self._rests = opening.holder, opening.rests
@@ -283,10 +285,24 @@ class WebSocket:
         if not (self._closing or self._client_closed):
             self._put(self._codec.frame(BINARY, *parts))
 
+    def say(self, text: str) -> None:
+        """Send a text message; otherwise as :meth:`send`."""
+        if not (self._closing or self._client_closed):
+            self._put(self._codec.frame(TEXT, text.encode()))
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._outbox.size
+
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Send the close frame after all data, and end. Calling it again does nothing."""
         if not self._closing:
             self._say_goodbye(code, reason)
+
+    def abandon(self) -> None:
+        """End at once. Calling it again does nothing."""
+        self._end()
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         """Send the last frame, and end within :data:`GOODBYE_SECONDS`, whatever the client does."""
@@ -405,6 +421,8 @@ class WebSocket:
         if bool(self._outbox.size) != self._awaits_room:
             self._awaits_room = not self._awaits_room
             self._watch()
+            if not self._awaits_room:
+                self._drained()
         if self._closing and self._client_closed and not self._outbox.size:
             self._end()
 

@@ -58,6 +58,9 @@ _NEEDED: Mapping[str, _Needed] = {
     "fact.gather": _one("connection.write"),
     "fact.query": _one("connection.read"),
     "fs.attributes": _one("fs.write"),
+    # Each kind of events needs the scopes of its query.
+    "event.stream": (),
+    "event.ticket": (),
     "fs.blob": _one("fs.write"),
     "fs.list": _one("fs.read"),
     "fs.mkdir": _one("fs.write"),

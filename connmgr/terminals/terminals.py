@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.contract.event import TERMINAL
 from connmgr.engine.dialects import become
 from connmgr.engine.script import Source, exports, new_nonce, script_argv
 from connmgr.engine.state import ShellSnapshot
@@ -25,6 +26,7 @@ from connmgr.errors import (
     UnknownTerminal,
     UnsupportedShell,
 )
+from connmgr.events import Publish, unheard
 from connmgr.jobs.launch import Launch
 from connmgr.links.channels import open_on_link
 from connmgr.links.link import Link, Outdated
@@ -104,8 +106,10 @@ class Terminals:
         recordings: Recordings,
         limits: TerminalLimits,
         timeout: float,
+        publish: Publish = unheard,
     ) -> None:
         self._vault = vault
+        self._publish = publish
         self._links = links
         self._streams = streams
         self.recordings = recordings
@@ -163,6 +167,7 @@ class Terminals:
                 b"".join(printed),
                 recording,
                 ended,
+                self._tell,
             )
             self._keep(terminal)
         self._vault.connections.touch(connection)
@@ -279,8 +284,24 @@ class Terminals:
     def _forget(self, terminals: Iterable[Terminal]) -> None:
         for terminal in terminals:
             with self._lock:
-                self._terminals.pop(terminal.origin.id, None)
+                found = self._terminals.pop(terminal.origin.id, None)
             terminal.close()
+            if found is not None:
+                # After its end, which the loop tells.
+                self._streams.loop.call(partial(self._tell, found, "removed"))
+
+    def _tell(self, terminal: Terminal, change: str) -> None:
+        origin = terminal.origin
+        self._publish(
+            TERMINAL,
+            change,
+            origin.connection,
+            origin.id,
+            token=origin.token,
+            state=terminal.state,
+            exit_code=terminal.exit_code,
+            clients=terminal.clients,
+        )
 
     def _close(self, terminals: Iterable[Terminal], timeout: float = CLOSE_SECONDS) -> None:
         closing = list(terminals)
@@ -306,6 +327,7 @@ class Terminals:
             old = [each for each in ended if each.ended and (now - each.ended).total_seconds() > KEPT_SECONDS]
             for terminal in {*old, *ended[: max(0, len(ended) - MAX_ENDED)]}:
                 del self._terminals[terminal.origin.id]
+                self._tell(terminal, "removed")
                 terminal.drop()
             running = [terminal for terminal in self._terminals.values() if terminal.state == RUNNING]
         for terminal in running:

@@ -21,6 +21,7 @@ from tests.daemon import Daemon
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLIC = {"/handshake", "/web/login"}
+PUBLIC = {"/handshake", "/web/login"}
 
 
 @pytest.fixture(scope="module")

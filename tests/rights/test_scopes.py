@@ -31,6 +31,8 @@ from tests.streams.wire import Stream
 # Requests to run commands need a command, which decides the scope; its connection does not exist. Other requests are
 # empty, because the scope is checked before the request.
 BODIES: Mapping[str, Mapping[str, Any]] = {
+    # It would not end.
+    "/event/stream": {"kinds": []},
     "/job/start": {"connection": NOBODY, "argv": ["true"]},
     "/shell/broadcast": {"connections": [NOBODY], "command": "true | true"},
     "/shell/exec": {"connection": NOBODY, "command": "true | true"},
@@ -56,7 +58,7 @@ def endpoints() -> Iterator[Endpoint]:
 
 def tried(holder: Holder, endpoint: Endpoint) -> str:
     """Send a request to an endpoint, and return the code of the error, or ``ok``."""
-    if isinstance(endpoint, StreamEndpoint):
+    if isinstance(endpoint, StreamEndpoint) and "POST" not in endpoint.methods:
         return streamed(holder, endpoint)
     method = "POST" if "POST" in endpoint.methods else endpoint.methods[0]
     body = BODIES.get(endpoint.path, {}) if method == "POST" else None
@@ -113,6 +115,8 @@ def test_a_token_without_scopes_may_use_few_endpoints(quiet: Daemon) -> None:
         "/command/query",
         "/connection/types",
         "/daemon/version",
+        "/event/stream",
+        "/event/ticket",
         "/token/check",
         "/token/info",
         "/vault/lock",
