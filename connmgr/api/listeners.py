@@ -515,8 +515,9 @@ class Lookout:
         states = {(one.connection, one.session): _state_of(one) for one in self._shells.status()} if active else {}
         before, self._states = self._states, states
         for (connection, session), state in states.items():
-            # A new one was published as started.
-            if state != before.get((connection, session), "idle"):
+            was = before.get((connection, session), "idle")
+            # A new one, perhaps in place of a lost one, was published as started.
+            if state != was and (was, state) != ("lost", "idle"):
                 named = {} if session is None else {"session": session}
                 self._publish(SHELL, state, connection, **named)
 
