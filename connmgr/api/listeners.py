@@ -294,9 +294,9 @@ class Listeners:
         if after is not None and self._events.after(after) is None:
             start = position
             lines.append(about_stream(MISSED, start))
-        listener.tell(lines, start)
         self._open[listener] = None
         self._events.listens = True
+        listener.tell(lines, start)
         self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
         self.wake()
         if not self._ticks:
