@@ -114,7 +114,7 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
     for number, entry in enumerate(request.add):
         data = load(entry.data, at=f"add.{number}.data", labels=labels)
         category = None if entry.category is None else tuple(entry.category)
-        addition = Addition(entry.name, data.kind.name, data, category)
+        addition = Addition(entry.name, data.kind.name, data, category, entry.labels)
         additions.append(addition)
         if entry.label is not None:
             labels[entry.label] = addition.id
@@ -123,7 +123,7 @@ def _batch(request: ApplyRequest, stored: Mapping[str, Connection]) -> Batch:
         kind, new = stored[change.connection].type, change.data
         content = None if new is None else load(new, kind=kind, at=f"change.{number}.data", labels=labels)
         category = None if change.category is None else tuple(change.category)
-        changes.append(Change(change.connection, change.name, content, category))
+        changes.append(Change(change.connection, change.name, content, category, change.labels))
     return Batch([tuple(path) for path in request.categories], additions, changes, list(request.remove))
 
 
@@ -135,6 +135,7 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
         part({"connection": id}, added=new, name=one.name)
     for change in batch.changes:
         given: dict[str, Any] = {} if change.name is None else {"name": change.name}
+        given |= {} if change.labels is None else {"labels": change.labels}
         given |= {} if change.category is None else {"category": applied.categories[change.category]}
         given |= {} if change.content is None else held(change.content)
         moved = applied.moved[change.id]
@@ -164,7 +165,7 @@ def _authorise(request: ApplyRequest) -> None:
     planned: dict[str, PlannedConnection] = {}
     for entry in request.add:
         category = None if entry.category is None else ids[tuple(entry.category)]
-        addition = ConnectionAddRequest(name=entry.name, data=entry.data, category=category)
+        addition = ConnectionAddRequest(name=entry.name, data=entry.data, category=category, labels=entry.labels)
         authorisation.check(sender, ADD, addition, planned)
         if entry.label is not None:
             visibility = authorisation.visibility.with_planned(planned)
@@ -175,7 +176,11 @@ def _authorise(request: ApplyRequest) -> None:
     for change in request.change:
         category = None if change.category is None else ids[tuple(change.category)]
         update = ConnectionUpdateRequest(
-            connection=change.connection, name=change.name, data=change.data, category=category
+            connection=change.connection,
+            name=change.name,
+            data=change.data,
+            category=category,
+            labels=change.labels,
         )
         authorisation.check(sender, UPDATE, update, planned)
     if request.remove:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
 
@@ -17,6 +17,7 @@ from connmgr.api.elevate import each_elevated
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error, body_of
 from connmgr.api.running import command_of, printed_until, with_words
+from connmgr.api.selection import selected, with_shells
 from connmgr.api.services import EXTENSION, services
 from connmgr.contract.message import replace
 from connmgr.contract.shell import MAX_CONNECTIONS, BroadcastLine, BroadcastRequest
@@ -31,6 +32,8 @@ BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
 group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
 
+Asked = TypeVar("Asked", bound=BroadcastRequest)
+
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
@@ -44,14 +47,16 @@ class Selection:
 
 def select(request: BroadcastRequest) -> BroadcastRequest:
     """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection."""
+    return resolved(request, MAX_CONNECTIONS, "a broadcast")
+
+
+def resolved(request: Asked, most: int, what: str) -> Asked:
+    """Resolve as :func:`select`, for ``what`` takes ``most`` connections.
+
+    :raises InvalidRequest: there are more.
+    """
     vault, named = services().vault.connections, None
-    if request.connections is not None:
-        ids = list(dict.fromkeys(request.connections))
-    else:
-        filters = (request.category_filter, request.connection_filter, request.type_filter)
-        ids = services().authorisation.visible(caller(), vault.query(*(filter or "*" for filter in filters)))
-    if len(ids) > MAX_CONNECTIONS:
-        raise errors.InvalidRequest(f"{len(ids):,} connections; a broadcast takes {MAX_CONNECTIONS:,} at most.")
+    ids = selected(request, most=most, what=what)
     bases = ids
     if request_context().elevation is not None:
         named = each_elevated(ids, request_context().elevation)
@@ -59,9 +64,8 @@ def select(request: BroadcastRequest) -> BroadcastRequest:
     stored = vault.each(ids)
     if request.connections is None:
         # An elevated connection has the type of a shell, whatever it runs over.
-        kinds = stored if named is None else vault.each(bases)
-        with_shells = {entry.type.name for entry in services().registry if entry.type.usage_category == "shell"}
-        ids = [id for id in ids if not isinstance(one := kinds.get(base_of(id)), Connection) or one.type in with_shells]
+        suited = with_shells(stored if named is None else vault.each(bases))
+        ids = [id for id in ids if base_of(id) in suited]
     request_context().selection = Selection(stored, named or {})
     return with_words(replace(request, connections=ids, elevate=None))
 

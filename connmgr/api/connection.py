@@ -41,6 +41,8 @@ from connmgr.contract.connection import (
     ConnectionEnvironmentResponse,
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    ConnectionLabelRequest,
+    ConnectionLabelResponse,
     ConnectionLoginRequest,
     ConnectionLoginResponse,
     ConnectionQueryRequest,
@@ -90,13 +92,14 @@ SSH = {"type": "ssh", "host": "build.example.org", "user": "ci", "password": "co
     answer={"found": ["3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11"]},
 )
 def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
-    """Find connections by category, path, type and name: all filters must match.
+    """Find connections by category, path, type, name, labels and facts: all filters and the condition must match.
 
     Filters ignore case and match the whole path: `*` within one segment, `**` across segments, `?`, `[…]`, `[!…]`,
     `{a,b}`. `*` alone means everything, and `x/**` matches `x` too. A filter has at most 1,000 characters.
     """
     connections, authorisation = services().vault.connections, services().authorisation
-    filters = (request.category_filter, request.connection_filter, request.type_filter, request.name_filter)
+    names = request.name_filter
+    filters = (request.category_filter, request.connection_filter, request.type_filter, names, request.where)
     if not request.names:
         return ConnectionQueryResponse(found=authorisation.visible(caller(), connections.query(*filters)))
     listed, categories = in_categories(lambda: connections.listed(*filters))
@@ -104,7 +107,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         visible = set(authorisation.visible(caller(), [connection.id for connection in listed]))
         listed = [connection for connection in listed if connection.id in visible]
     usage = usage_categories()
-    names = [
+    found = [
         FoundName(
             category=categories[connection.category],
             name=list(connection.path),
@@ -113,7 +116,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
         )
         for connection in listed
     ]
-    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=names)
+    return ConnectionQueryResponse(found=[connection.id for connection in listed], names=found)
 
 
 @group.endpoint(
@@ -141,6 +144,7 @@ def query(request: ConnectionQueryRequest) -> ConnectionQueryResponse:
                 "lastModified": "2025-01-30T17:02:11.493021Z",
                 "state": {},
                 "cache": {},
+                "labels": {"env": "prod"},
             }
         ]
     },
@@ -209,6 +213,7 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
         parent=data.parent,
         folder=data.folder,
         token=caller().token,
+        labels=request.labels,
     )
     detail(connection=id, **({} if is_new else {"added": False}))
     if is_new:
@@ -254,7 +259,7 @@ def elevate(request: ConnectionElevateRequest) -> ConnectionElevateResponse:
     example={"connection": "3b0e7a52-6a0e-4f3c-9f0a-0f6f1d0c9a11", "name": "build server (old)"},
 )
 def update(request: ConnectionUpdateRequest) -> None:
-    """Change a connection's name, data or category. Fields that are left out stay.
+    """Change a connection's name, data, category or labels. Fields that are left out stay.
 
     Connections in it that share its category move with it. New data stops the shell of the connection, and the shells
     of connections over it.
@@ -269,7 +274,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     if data is not None and request.validates:
         _check_category(request.category)
         _validate(data, stored.dependency_digest if request.data is None else None)
-    given = {"name": request.name, "category": request.category}
+    given = {"name": request.name, "category": request.category, "labels": request.labels}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
@@ -279,6 +284,29 @@ def update(request: ConnectionUpdateRequest) -> None:
     publish_changes(before, [id])
     if request.data is not None:
         end_what_runs(connections.with_dependents([id]))
+
+
+@group.endpoint(
+    "/label",
+    ConnectionLabelRequest,
+    ConnectionLabelResponse,
+    has_content=True,
+    most_values=LISTED_VALUES,
+    action="connection.label",
+    about=("connections", "remove"),
+    raises=[errors.UnknownConnection, errors.IntegrityError],
+    example={"connections": [EXAMPLE], "labels": {"env": "prod"}, "remove": ["canary"]},
+    answer={"changed": [EXAMPLE]},
+)
+def label(request: ConnectionLabelRequest) -> ConnectionLabelResponse:
+    """Set labels of connections, and take labels away: on all of them, or on none.
+
+    Labels say what a connection is for, and conditions (`where`) choose by them. They change neither where a connection
+    leads nor an approval.
+    """
+    changed = services().vault.connections.relabel(request.connections, request.labels, request.remove)
+    detail(labels=dict(request.labels), changed=len(changed))
+    return ConnectionLabelResponse(changed=changed)
 
 
 @group.endpoint(

@@ -142,7 +142,9 @@ def require_ids(connections: Iterable[str]) -> None:
 
 def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
     """Return the names of the fields that ``changes`` change; a newly given secret counts as changed."""
-    own = [name for name in ("name", "category") if name in changes and changes[name] != getattr(stored, name)]
+    own = [
+        name for name in ("name", "category", "labels") if name in changes and changes[name] != getattr(stored, name)
+    ]
     data = changes.get("data", stored.data)
     fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
     return [*own, *(f"data.{name}" for name in fields)]
@@ -255,6 +257,7 @@ def described(connection: Connection, category: tuple[str, ...], usage: str | No
         last_modified=connection.last_modified,
         state=connection.state,
         cache=connection.cache,
+        labels=connection.labels,
         **more,
     )
 

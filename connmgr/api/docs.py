@@ -76,7 +76,7 @@ _URL = "http://ADDRESS-OF-THE-DAEMON"
 
 
 def group_of(groups: Sequence[Group]) -> Group:
-    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/`` and ``/docs``."""
+    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/docs``."""
     pages = Group("docs", "The description of the API.", prefix="")
 
     @cache
@@ -102,7 +102,6 @@ def group_of(groups: Sequence[Group]) -> Group:
     def openapi() -> flask.Response:
         return flask.Response(described(), mimetype="application/json")
 
-    @pages.endpoint("/", **public)
     @pages.endpoint("/docs", **public)
     def page() -> flask.Response:
         html, policy = rendered()
@@ -174,6 +173,8 @@ def _operation_of(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
         }
     elif isinstance(endpoint, StreamEndpoint) and endpoint.request:
         described["parameters"] = _parameters(endpoint.path, endpoint.request)
+    elif method == "GET" and endpoint.request:
+        described["parameters"] = [{"in": "query", "schema": endpoint.request}]
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}

@@ -202,8 +202,9 @@ def info(request: JobRequest) -> JobInfo:
 )
 def query(request: JobQueryRequest) -> JobQueryResponse:
     """List the jobs that match. A running job's state is current if a link to its machine is open."""
-    filters = [request.category_filter, request.connection_filter, request.type_filter]
-    connections = None if filters == ["*"] * 3 else services().vault.connections.query(*filters)
+    filters = (request.category_filter, request.connection_filter, request.type_filter)
+    chosen = filters != ("*", "*", "*") or request.where is not None
+    connections = services().vault.connections.query(*filters, where=request.where) if chosen else None
     at = now()
     wanted = JobFilter(
         connections=connections,

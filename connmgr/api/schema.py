@@ -29,6 +29,7 @@ from connmgr.contract.message import (
     PATH,
     SEQUENCES,
     USER,
+    WHERE,
     Fact,
     Field,
     Keys,
@@ -48,7 +49,7 @@ from connmgr.contract.vault import NEW_PASSPHRASE
 from connmgr.errors import InvalidRequest
 from connmgr.fields import Boolean, EncryptedSchema, Integer, Number, Schema, Text
 from connmgr.secrets.passphrases import check_new_passphrase
-from connmgr.vault import names
+from connmgr.vault import names, where
 from connmgr.vault.schema import now
 from connmgr.vault.unstored import MAX_USER
 
@@ -104,6 +105,18 @@ class Filter(Text):
         text = super()._deserialize(value, attr, data, **kwargs)
         try:
             names.compile_pattern(text)
+        except InvalidRequest as error:
+            raise ValidationError(error.message) from None
+        return text
+
+
+class Condition(Text):
+    """A condition of :mod:`connmgr.vault.where`; errors name the place in a malformed one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            where.parse(text)
         except InvalidRequest as error:
             raise ValidationError(error.message) from None
         return text
@@ -316,6 +329,7 @@ _TIMES = validate.Range(datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(9000
 BY_FACT: Mapping[object, Callable[..., fields.Field[Any]]] = {
     ID: Id,
     FILTER: Filter,
+    WHERE: Condition,
     USER: UserName,
     PATH: FilePath,
     DISTINCT: Ids,

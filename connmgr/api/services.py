@@ -22,6 +22,7 @@ from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.errors import Busy
 from connmgr.events import Events
+from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
@@ -34,6 +35,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
@@ -162,7 +164,9 @@ class Services:
     sockets: ControlSockets
     ssh_configs: SshConfigs
     kept_config: KeptConfig
+    facts: Gatherer
     jobs: Jobs
+    runs: Runs
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals

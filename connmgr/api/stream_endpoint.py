@@ -127,6 +127,7 @@ class StreamEndpoint(Endpoint):
             self._admit_caller(found, context, asking)
         opening.rests = found.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
+        opening.session, opening.used = asking.id if asking.is_page else None, asking.note_use
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
         _accept(opening)

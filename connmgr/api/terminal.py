@@ -200,8 +200,10 @@ def ticket(request: TerminalRequest) -> TerminalTicketResponse:
 )
 def query(request: TerminalQueryRequest) -> TerminalQueryResponse:
     """List the terminals that run, and those that ended within the last 5 minutes."""
-    filters = [request.category_filter, request.connection_filter, request.type_filter]
-    chosen = None if filters == ["*"] * 3 else set(services().vault.connections.query(*filters))
+    filters = (request.category_filter, request.connection_filter, request.type_filter)
+    chosen = None
+    if filters != ("*", "*", "*") or request.where is not None:
+        chosen = set(services().vault.connections.query(*filters, where=request.where))
     works = (
         (terminal, Work(terminal.origin.connection, terminal.origin.token)) for terminal in services().terminals.all()
     )

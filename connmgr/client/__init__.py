@@ -32,15 +32,18 @@ if TYPE_CHECKING:
         DaemonItself,
         DaemonStatus,
         HostKeys,
+        Page,
         Tunnels,
     )
+    from connmgr.client.facts import Facts
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
     from connmgr.client.jobs import Jobs
     from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
+    from connmgr.client.runs import Runs
     from connmgr.client.shells import Shells
-    from connmgr.client.terminals import Terminals
+    from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
@@ -240,6 +243,13 @@ class Client:
         return Files(self.post, self._session)
 
     @cached_property
+    def fact(self) -> Facts:
+        """``/fact``."""
+        from connmgr.client.facts import Facts
+
+        return Facts(self.post)
+
+    @cached_property
     def vault(self) -> Vault:
         """``/vault``."""
         from connmgr.client.vault import Vault
@@ -259,6 +269,13 @@ class Client:
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """``/run``."""
+        from connmgr.client.runs import Runs
+
+        return Runs(self.post)
 
     @cached_property
     def token(self) -> Tokens:
@@ -296,11 +313,25 @@ class Client:
         return Terminals(self.post, self._session)
 
     @cached_property
+    def recording(self) -> Recordings:
+        """``/recording``."""
+        from connmgr.client.terminals import Recordings
+
+        return Recordings(self.post)
+
+    @cached_property
     def multiplex(self) -> Multiplex:
         """``/multiplex``."""
         from connmgr.client.multiplex import Multiplex
 
         return Multiplex(self.post)
+
+    @cached_property
+    def web(self) -> Page:
+        """``/web``."""
+        from connmgr.client.endpoints import Page
+
+        return Page(self.post)
 
     def events(
         self,

@@ -9,11 +9,14 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from connmgr.contract.message import (
+    DISTINCT,
+    FILTER,
     ID,
     INTERNAL,
     NUL,
     SECRET,
     USER,
+    WHERE,
     Fact,
     Keys,
     Length,
@@ -50,6 +53,32 @@ VARIABLE = Pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z", "Not the name of a variable.")
 Environment = Annotated[Mapping[str, str], Keys((VARIABLE,))]
 Encoding = Annotated[str, OneOf(ENCODINGS)]
 
+SYSTEM_FACTS = ("os", "arch", "kernel", "host", "cpu", "memory", "swap", "disk", "uptime")
+"""The first words of the facts about the system itself."""
+
+PACKAGE_FACTS = "package"
+DOTLESS_FACTS = ("arch", "kernel", "uptime")
+"""The facts whose names have no dot; so no label has one of these names, nor one with a dot."""
+
+MAX_LABELS = 64
+LONGEST_LABEL = 255
+LABEL_NAME = Pattern(
+    r"(?!(arch|kernel|uptime|and|or|not)\Z)[a-z][a-z0-9_-]{0,62}\Z",
+    "Not 1 to 63 of the letters a to z, digits, `_` and `-`, with a letter first; and `arch`, `kernel`, `uptime`, "
+    "`and`, `or` and `not` have another meaning in conditions.",
+    "^[a-z][a-z0-9_-]{0,62}$",
+)
+LABEL_VALUE = Pattern(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z", "Has control characters.")
+Labels = Annotated[
+    Mapping[str, Annotated[str, Length(max=LONGEST_LABEL), LABEL_VALUE]], Keys((LABEL_NAME,)), Length(max=MAX_LABELS)
+]
+Where = Annotated[
+    str | None,
+    WHERE,
+    "A condition on the labels of connections and on the facts about their machines, such as "
+    "`env=prod and os.id=debian`. It must hold beside the filters.",
+]
+
 
 class Elevate(Message):
     """A wish to run as another user by sudo."""
@@ -79,6 +108,31 @@ class ShellNamed(Located):
         str | None, SHELL_NAME, "The name of a further shell of the connection. Without it: the connection's own shell."
     ] = None
     elevate: Elevated = None
+
+
+class Selecting(Message):
+    """A request about many connections: by their ids, or by filters and a condition."""
+
+    connections: Annotated[list[str] | None, DISTINCT, "The connections, each once."] = None
+    connection_filter: Annotated[
+        str | None,
+        FILTER,
+        "In place of `connections`: a filter for the path, as in `/connection/query`. An omitted filter means `*`. "
+        "Connections whose type has no shells are skipped.",
+    ] = None
+    category_filter: Annotated[str | None, FILTER, "A filter for the path of the category."] = None
+    type_filter: Annotated[str | None, FILTER, "A filter for the type."] = None
+    where: Where = None
+
+    def check(self) -> None:
+        super().check()
+        filters = {"categoryFilter": self.category_filter, "connectionFilter": self.connection_filter}
+        filters |= {"typeFilter": self.type_filter, "where": self.where}
+        given = [name for name, value in filters.items() if value is not None]
+        if self.connections is None and not given:
+            raise Wrong("Missing, and so is any filter.", "connections")
+        if self.connections is not None and given:
+            raise Wrong("Given beside connections; use one of them.", given[0])
 
 
 class AwaitsApproval(Message):

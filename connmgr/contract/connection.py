@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.common import Located
+from connmgr.contract.common import EMPTY, MAX_LABELS, Labels, Located, Where
 from connmgr.contract.message import (
     ABSENT,
     DISTINCT,
@@ -43,6 +43,7 @@ DATA = "`type` and the fields of that type, see `/connection/types`. Secrets may
 Data = Annotated[Mapping[str, Any], Keys(()), SECRET]
 Path = Annotated[tuple[str, ...], "The path, without the root."]
 ONE_ID = Annotated[str, ID]
+LABELS = "Labels by their names, such as `env` and `prod`, for conditions (`where`)."
 
 
 class ConnectionQueryRequest(Message):
@@ -55,6 +56,7 @@ class ConnectionQueryRequest(Message):
         "For the name as `connmgr ls` prints it: the path alone, or the category's path, `/` and the path.",
     ] = "*"
     names: Annotated[bool, "True adds `names` to the answer."] = False
+    where: Where = None
 
 
 class FoundName(Message):
@@ -190,6 +192,7 @@ class ConnectionInfo(Message):
     created: Annotated[
         datetime | None, "With `created`: when it was created. If it was never used, `lastUsed` is the same."
     ] = None
+    labels: Annotated[Mapping[str, str], "Its labels, by their names."] = EMPTY
 
     @property
     def path(self) -> str:
@@ -220,11 +223,14 @@ class ConnectionAddRequest(Message):
         "True keeps it only in the daemon's memory, while it has a shell and for a minute more. It is in no category, "
         "runs over no other connection, has no jobs, and no query finds it.",
     ] = False
+    labels: Annotated[Labels | None, LABELS] = None
 
     def check(self) -> None:
         super().check()
         if self.temporary and self.category is not None:
             raise Wrong("A temporary connection is in no category; omit this field.", "category")
+        if self.temporary and self.labels:
+            raise Wrong("A temporary connection has no labels; omit this field.", "labels")
 
 
 class ConnectionAddResponse(Message):
@@ -256,6 +262,24 @@ class ConnectionUpdateRequest(Message):
         str | None, ID, "The category to move it to, with the connections in it that share its category."
     ] = None
     validates: Annotated[bool, Json("validate"), "Open it first, and change nothing if that fails."] = False
+    labels: Annotated[Labels | None, f"All of the new labels, not only the changes. {LABELS}"] = None
+
+
+class ConnectionLabelRequest(Message):
+    connections: Annotated[list[str], DISTINCT, "Connections to label."]
+    labels: Annotated[Labels, f"Labels to set; others stay. {LABELS}"] = EMPTY
+    remove: Annotated[Sequence[str], Length(max=MAX_LABELS), "Names of labels to take away."] = ()
+
+    def check(self) -> None:
+        super().check()
+        if both := sorted(self.labels.keys() & set(self.remove)):
+            raise Wrong(f"{both[0]} is also among `labels`.", "remove")
+        if not (self.labels or self.remove):
+            raise Wrong("Missing, and so is `remove`.", "labels")
+
+
+class ConnectionLabelResponse(Message):
+    changed: Annotated[list[ONE_ID], "The connections whose labels are others now."]
 
 
 class ConnectionRemoveRequest(Message):
@@ -334,6 +358,7 @@ class EntryToAdd(Message):
         CategoryPath | None,
         "Its category. Without it: that of the connection which it is in, or else the default one.",
     ] = None
+    labels: Annotated[Labels | None, LABELS] = None
 
 
 class EntryToChange(Message):
@@ -344,6 +369,7 @@ class EntryToChange(Message):
         CategoryPath | None,
         "The category to move it to, with the connections in it that share its category.",
     ] = None
+    labels: Annotated[Labels | None, "All of the new labels, as in `/connection/update`."] = None
 
 
 class ApplyRequest(Message):

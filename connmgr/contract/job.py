@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Final
 
-from connmgr.contract.common import AwaitsApproval, CommandOptions, Encoding, ShellNamed, check_base64
+from connmgr.contract.common import AwaitsApproval, CommandOptions, Encoding, ShellNamed, Where, check_base64
 from connmgr.contract.message import FILTER, ID, NUL, Fact, Json, Length, Message, OneOf, Range, SchemaMembers
 
 DAY = 86400
@@ -148,6 +148,7 @@ class JobRemoveRequest(JobRequest):
 
 class JobQueryRequest(Message):
     connection_filter: Annotated[str, FILTER, "A filter for the paths of connections."] = "*"
+    where: Where = None
     category_filter: Annotated[str, FILTER, "A filter for their categories."] = "*"
     type_filter: Annotated[str, FILTER, "A filter for their types."] = "*"
     states: Annotated[list[Annotated[str, OneOf((*UNDER_WAY, *ENDED))]] | None, "In one of these states."] = None

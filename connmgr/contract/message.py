@@ -155,6 +155,9 @@ ID = Fact("ID")
 FILTER = Fact("FILTER")
 """A filter for paths."""
 
+WHERE = Fact("WHERE")
+"""A condition on the labels of connections and on the facts about their machines."""
+
 PATH = Fact("PATH", path_to_json, path_from_json)
 """Bytes of a path, in JSON a text, or ``{"base64": …}`` where they are not UTF-8."""
 

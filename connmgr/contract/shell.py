@@ -13,13 +13,13 @@ from connmgr.contract.common import (
     Elevated,
     Environment,
     Located,
+    Selecting,
     SendsEnvironment,
     ShellNamed,
     WhatRuns,
 )
 from connmgr.contract.message import (
     DISTINCT,
-    FILTER,
     ID,
     PATH,
     Json,
@@ -222,21 +222,13 @@ class ShellListResponse(Message):
     shells: Annotated[list[ListedShell], "The shells that run."]
 
 
-class BroadcastRequest(CommandOptions, OwnShell, AwaitsApproval):
+class BroadcastRequest(CommandOptions, OwnShell, AwaitsApproval, Selecting):
     session: Annotated[
         str | None, SHELL_NAME, "The name of a further shell of each connection. Without it: the connection's own."
     ] = None
     connections: Annotated[
         list[str] | None, DISTINCT, f"The connections that run it, at most {MAX_CONNECTIONS:,}, each once."
     ] = None
-    connection_filter: Annotated[
-        str | None,
-        FILTER,
-        "In place of `connections`: a filter for the path, as in `/connection/query`. An omitted filter means `*`. "
-        "Connections whose type has no shells are skipped.",
-    ] = None
-    category_filter: Annotated[str | None, FILTER, "A filter for the path of the category."] = None
-    type_filter: Annotated[str | None, FILTER, "A filter for the type."] = None
     elevate: Elevated = None
     parallel: Annotated[
         int, Range(1, MAX_PARALLEL), "How many connections run the command at a time. Without it: 32."
@@ -245,16 +237,6 @@ class BroadcastRequest(CommandOptions, OwnShell, AwaitsApproval):
         bool,
         "True starts shells that do not run or are lost. Otherwise their connections get `no_shell` or `shell_lost`.",
     ] = True
-
-    def check(self) -> None:
-        super().check()
-        filters = {"categoryFilter": self.category_filter, "connectionFilter": self.connection_filter}
-        filters["typeFilter"] = self.type_filter
-        given = [name for name, value in filters.items() if value is not None]
-        if self.connections is None and not given:
-            raise Wrong("Missing, and so is any filter.", "connections")
-        if self.connections is not None and given:
-            raise Wrong("Given beside connections; use one of them.", given[0])
 
 
 class BroadcastLine(Message):

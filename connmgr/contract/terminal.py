@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, ClassVar, Final
 
-from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, check_base64
+from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, Where, check_base64
 from connmgr.contract.job import MIN_BYTES, OFFSET, WAIT, WORDS
 from connmgr.contract.message import FILTER, ID, INTERNAL, NUL, Length, Message, Range, SchemaMembers, Wrong
 from connmgr.contract.shell import MAX_PROCESS_COMMAND, MAX_SIDE, PtyFields
@@ -101,6 +101,7 @@ class TerminalQueryRequest(Message):
     connection_filter: Annotated[str, FILTER, "Names of connections, as in `/connection/query`."] = "*"
     category_filter: Annotated[str, FILTER, "Names of their categories."] = "*"
     type_filter: Annotated[str, FILTER, "Their types."] = "*"
+    where: Where = None
 
 
 class TerminalQueryResponse(Message):

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, rep
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
 from connmgr.errors import ConnmgrError, StartupError, UnknownJob
 from connmgr.events import Events
+from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
@@ -36,6 +38,8 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation, Work
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.author import Author, Authors
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
@@ -47,8 +51,12 @@ from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 from connmgr.vault.jobs import StoredJob
+from connmgr.vault.runs import StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.daemon")
+
+RUN_TARGETS = "run targets ended"
+"""The event of entries of the audit log about what a run did without a request."""
 
 
 def open_services(
@@ -87,9 +95,14 @@ def open_services(
     cleanup.callback(loans.close)
     grants = _open_grants(vault, ending, events, cleanup)
     approvals = _open_approvals(vault, registry, events, cleanup)
-    anonymous = Caller("anonymous", Access(), time.monotonic())
     grounds = Grounds(vault, registry, shells)
+    commands = SavedCommands(vault.commands)
     authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
+    authors = Authors(grants, authorisation, commands)
+    runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit))
+    ending.runs = runs
+    cleanup.callback(runs.close, CLOSE_SECONDS)
+    anonymous = Caller("anonymous", Access(), time.monotonic())
     lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
     return Services(
         settings=settings,
@@ -104,15 +117,17 @@ def open_services(
         sockets=sockets,
         ssh_configs=ssh_configs,
         kept_config=kept_config,
+        facts=Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs),
         jobs=jobs,
+        runs=runs,
         orphans=OrphanJobs(vault, reach, jobs),
         authorisation=authorisation,
         approvals=approvals,
-        commands=SavedCommands(vault.commands),
+        commands=commands,
         grants=grants,
         loans=loans,
         credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-        tokens=_open_tokens(settings, anonymous, grants, loans, cleanup),
+        tokens=_open_tokens(settings, anonymous, grants, loans, streams, cleanup),
         tickets=Tickets(),
         listeners=Listeners(events, streams, authorisation, lookout.look),
         events=events,
@@ -213,6 +228,17 @@ def _record_end(vault: Vault, audit: AuditLog, job: StoredJob) -> None:
     audit.record(facts, {}, {"job": job.id, "state": job.state, **outcome})
 
 
+def _record_run(audit: AuditLog, run: StoredRun, author: Author, outcomes: Sequence[tuple[str, TargetOutcome]]) -> None:
+    """Record the ends of some targets of a run, which were stored together; the entry of its start has its id, too."""
+    facts = {"event": RUN_TARGETS, "client": author.name}
+    if author.grant is not None:
+        facts |= {"token": author.grant.id, "tokenName": author.grant.name}
+    about = {"connections": [connection for connection, _ in outcomes]}
+    ends = [one for _, one in outcomes]
+    states, codes = [one.state for one in ends], [one.exit_code for one in ends]
+    audit.record(facts, about, {"run": run.id, "states": states, "exitCodes": codes})
+
+
 def _open_audit(
     settings: Settings, vault: Vault, registry: Registry, names: SubjectNames, cleanup: contextlib.ExitStack
 ) -> AuditLog:
@@ -239,9 +265,17 @@ def _open_grants(vault: Vault, ending: Ending, events: Events, cleanup: contextl
 
 
 def _open_tokens(
-    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, cleanup: contextlib.ExitStack
+    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, streams: Streams, cleanup: contextlib.ExitStack
 ) -> Tokens:
-    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants, loans)
+    tokens = Tokens(
+        settings.session_ttl,
+        settings.unlock_ttl,
+        anonymous,
+        grants,
+        loans,
+        page_ttl=settings.web_ttl,
+        left=lambda page, why: streams.end_session(page.id, why),
+    )
     cleanup.callback(tokens.close)
     tokens.watch()
     return tokens

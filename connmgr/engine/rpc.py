@@ -250,6 +250,10 @@ class Exchange:
             self._receive(deadline)
         return True
 
+    def end(self) -> None:
+        """End the program, in whatever thread: whoever reads its output gets the end of it."""
+        self._helpers.end(self._helper)
+
     def expect_end(self) -> None:
         """Note that nothing follows but the program's end, with any status, so that its helper can be reused."""
         self._answered = True

@@ -82,8 +82,12 @@ class WaitingClient(Protocol):
         """Whose share of the streams it counts for."""
 
     @property
+    def session(self) -> str | None:
+        """The id of the page's session with which the stream ends; None for other clients."""
+
+    @property
     def has_ended(self) -> Callable[[], bool]:
-        """Returns whether that token has become invalid."""
+        """Returns whether that token has become invalid, or the page's session is over."""
 
     def join(self, loop: Loop, resized: Callable[[int, int], object], *, forwards_agent: bool) -> AnsweringEndpoint:
         """Return the client as an endpoint; called in the loop's thread.
@@ -112,11 +116,17 @@ class Opening:
     holder: str | None = None
     """Whose share of the streams it counts for."""
 
+    session: str | None = None
+    """The id of the page's session with which the stream ends; None for other clients."""
+
     rests: Rests
     """The rests of its token's clients between many small frames."""
 
     has_ended: Callable[[], bool]
-    """Returns whether that token has become invalid."""
+    """Returns whether that token has become invalid, or the page's session is over."""
+
+    used: Callable[[], object]
+    """Called when the client has sent data: somebody is there."""
 
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.codec = Codec(is_client=False, max_bytes=FIRST_MESSAGE_BYTES)
@@ -124,7 +134,7 @@ class Opening:
         self._failure: str | None = None
         # The loop reads the first message, until a thread asks for it.
         self._reading = threading.Lock()
-        self.has_ended = lambda: False
+        self.has_ended, self.used = lambda: False, lambda: None
         self.rests = Rests(FRAMES_REST)
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         try:
@@ -450,7 +460,7 @@ class Client:
     """One client of a stream, whose WebSocket is open. Belongs to the thread of ``loop``."""
 
     def __init__(self, loop: Loop, opening: Opening, handler: Handler) -> None:
-        self._handler = handler
+        self._handler, self._used = handler, opening.used
         self._websocket = WebSocket(loop, opening, received=self._received, refused=self._refused, left=handler.leave)
         self._windows = frames.Windows(eager=True)
         self._unsent: deque[tuple[int, memoryview]] = deque()
@@ -553,6 +563,7 @@ class Client:
     def _take(self, data: bytes) -> None:
         if self._ended_input:
             raise ValueError("The client sent data after the end of its input.")
+        self._used()
         self._windows.received(len(data))
         self._handler.receive(data)
 

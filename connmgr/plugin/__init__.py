@@ -27,6 +27,7 @@ from connmgr.fields import (
 )
 from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
+from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
@@ -64,6 +65,7 @@ __all__ = [
     "Described",
     "Dialled",
     "Dialogue",
+    "FactProgram",
     "ForgottenKey",
     "Forward",
     "Integer",

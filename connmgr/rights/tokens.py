@@ -111,6 +111,16 @@ class Grants:
             raise InvalidToken("Unknown token: check its text, or ask for a new one.")
         return self.in_use.keep(document)
 
+    def live(self, id: str) -> Live:
+        """Return the token ``id``, valid or not, which is in use from now on.
+
+        :raises TokenRevoked: it was removed, some time after its end.
+        """
+        document = self._stored.get(id)
+        if document is None:
+            raise TokenRevoked(REVOKED)
+        return self.in_use.keep(document)
+
     def document(self, grant: Grant) -> Document:
         """Return the stored document of a token.
 

@@ -37,7 +37,7 @@ from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shares import refused
 from connmgr.terminals.output import TerminalOutput
-from connmgr.terminals.recording import Recordings
+from connmgr.terminals.recording import COMMAND, COMMAND_CHARACTERS, CONNECTION, OPENER, Recordings
 from connmgr.terminals.terminal import RUNNING, Origin, Terminal
 from connmgr.vault import Vault
 
@@ -112,7 +112,7 @@ class Terminals:
         self._publish = publish
         self._links = links
         self._streams = streams
-        self._recordings = recordings
+        self.recordings = recordings
         self._limits = limits
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -133,7 +133,8 @@ class Terminals:
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
         with self._place(connection, access.holder), contextlib.ExitStack() as cleanup:
-            begin = partial(self._recordings.begin, id, pty.columns, pty.rows, pty.term, access.holder)
+            about = {CONNECTION: connection, OPENER: spec.token, COMMAND: _recorded(spec.command)}
+            begin = partial(self.recordings.begin, id, pty.columns, pty.rows, pty.term, access.holder, about)
             recording = begin() if spec.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
@@ -332,6 +333,11 @@ class Terminals:
         for terminal in running:
             if 0 < self._limits.unattended < terminal.idle_seconds:
                 terminal.close()
+
+
+def _recorded(command: str | tuple[str, ...] | None) -> str | None:
+    text = shlex.join(command) if isinstance(command, tuple) else command
+    return None if text is None else text[:COMMAND_CHARACTERS]
 
 
 def _start(

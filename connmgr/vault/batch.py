@@ -54,6 +54,7 @@ class Addition:
     category: Path | None = None
     """None means the category of the connection that it runs in, or else the default category."""
 
+    labels: Mapping[str, str] | None = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
@@ -65,6 +66,7 @@ class Change:
     name: str | None = None
     content: Content | None = None
     category: Path | None = None
+    labels: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Batches:
         added = additions.store(ids)
         moved: dict[str, Sequence[str]] = {}
         for change in batch.changes:
-            changes: dict[str, Any] = {"name": change.name}
+            changes: dict[str, Any] = {"name": change.name, "labels": change.labels}
             if change.category is not None:
                 changes["category"] = ids[change.category]
             if change.content is not None:
@@ -223,7 +225,14 @@ class _Additions:
         parent = self._known[content.parent] if content.parent else None
         category = category or (DEFAULT if parent is None else parent["category"])
         row = connection_rows.new(
-            addition.id, addition.name, addition.type, content.sealed, content.fingerprint, category, content.parent
+            addition.id,
+            addition.name,
+            addition.type,
+            content.sealed,
+            content.fingerprint,
+            category,
+            content.parent,
+            addition.labels,
         )
         row["cache"] = connection_rows.marked(row["cache"], self._token)
         row |= connection_rows.placed(row["name"], parent, content.folder)

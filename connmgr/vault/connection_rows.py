@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from connmgr.vault.schema import Row, canonical, chunks, closure, now
 from connmgr.vault.schema import category as category_table
 from connmgr.vault.schema import connection as table
 from connmgr.vault.schema import connection_reference as reference
+from connmgr.vault.schema import fact as fact_table
 from connmgr.vault.schema import job as job_table
 
 BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
@@ -35,6 +36,9 @@ BEFORE_WAYS, FORMAT = "connection-1", "connection-2"
 _AT_FIRST = ("id", "type", "data", "name", "path", "parent", "category")
 AUTHENTICATED = (*_AT_FIRST, "way")
 _COVERED = {BEFORE_WAYS: _AT_FIRST, FORMAT: AUTHENTICATED}
+
+NO_LABELS = "{}"
+"""The column ``labels`` of a connection without labels."""
 
 SET_BY_TOKEN = "setByToken"  # noqa: S105 - the name of a member
 """The member of a connection's ``cache`` with the id of the token that added it, or changed its data or category."""
@@ -76,6 +80,7 @@ class Connection:
     last_modified: datetime
     state: dict[str, Any]
     cache: dict[str, Any]
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def fingerprint(data: Mapping[str, Any]) -> bytes:
@@ -94,7 +99,11 @@ def without_nulls(value: Any) -> Any:
 
 def mac(row: Row, key: VaultKey, format: str = FORMAT) -> bytes:
     """Return the authentication code of a row of the table ``connection``."""
-    return key.mac(canonical([format, *(row[name] for name in _COVERED[format])]).encode())
+    covered = [format, *(row[name] for name in _COVERED[format])]
+    # People choose connections by their labels, too. Without labels the code is that of a schema before them.
+    if (labels := row.get("labels", NO_LABELS)) != NO_LABELS:
+        covered.append(labels)
+    return key.mac(canonical(covered).encode())
 
 
 def intact(row: Row, key: VaultKey, format: str = FORMAT) -> bool:
@@ -124,7 +133,7 @@ def load(row: Row, key: VaultKey) -> Connection:
     """
     verify(row, key)
     try:
-        state, cache = json.loads(row["state"]), json.loads(row["cache"])
+        state, cache, labels = (json.loads(row[name]) for name in ("state", "cache", "labels"))
     except (TypeError, ValueError, RecursionError):
         raise _changed(row) from None
     if not isinstance(state, dict) or not isinstance(cache, dict):
@@ -142,6 +151,7 @@ def load(row: Row, key: VaultKey) -> Connection:
         last_modified=row["last_modified"],
         state=state,
         cache=cache,
+        labels=labels,
     )
 
 
@@ -171,7 +181,14 @@ def marked(cache: str, token: str | None) -> str:
 
 
 def new(
-    id: str, name: str, type: str, data: Mapping[str, Any], fingerprint: bytes, category: str, parent: str | None
+    id: str,
+    name: str,
+    type: str,
+    data: Mapping[str, Any],
+    fingerprint: bytes,
+    category: str,
+    parent: str | None,
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a new row without place and authentication code."""
     at = now()
@@ -185,6 +202,7 @@ def new(
         "fingerprint": fingerprint,
         "state": "{}",
         "cache": "{}",
+        "labels": canonical(labels or {}),
         "created": at,
         "last_used": at,
         "last_modified": at,
@@ -198,6 +216,19 @@ def insert(tx: sa.Connection, rows: Sequence[Row], references: Mapping[str, Iter
     pairs = [{"source": id, "target": target} for id, targets in references.items() for target in targets]
     if pairs:
         tx.execute(reference.insert(), pairs)
+
+
+def every(tx: sa.Connection) -> dict[str, Row]:
+    """Return all rows by their ids, in a vault of this or of an older schema."""
+    there = {column["name"] for column in sa.inspect(tx).get_columns(table.name)}
+    columns = [column for column in table.c if column.name in there]
+    return {row["id"]: row for row in tx.execute(sa.select(*columns)).mappings()}
+
+
+def forget_facts(tx: sa.Connection, ids: Iterable[str]) -> None:
+    """Delete the facts of connections, which may lead to other machines now."""
+    for some in chunks(ids):
+        tx.execute(fact_table.delete().where(fact_table.c.connection.in_(some)))
 
 
 def candidates(tx: sa.Connection, fingerprints: Iterable[bytes]) -> dict[bytes, list[Row]]:
@@ -309,6 +340,7 @@ def delete(tx: sa.Connection, ids: Sequence[str]) -> tuple[dict[str, list[str]],
             # The files of an elevated connection's jobs are another user's.
             jobs.setdefault(with_elevation(connection, elevation), []).append(job)
         tx.execute(job_table.delete().where(of_these))
+    forget_facts(tx, ids)
     places = _by_id(tx, ids, _PLACES)
     # Children refer to their parents, so children are deleted first.
     for some in chunks(sorted(ids, key=lambda id: places[id]["depth"], reverse=True)):

@@ -13,7 +13,15 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from connmgr.errors import IntegrityError, ProtectedEntry, SecretLocked, UnknownConnection, VaultUnavailable
+from connmgr.contract.common import MAX_LABELS
+from connmgr.errors import (
+    IntegrityError,
+    InvalidRequest,
+    ProtectedEntry,
+    SecretLocked,
+    UnknownConnection,
+    VaultUnavailable,
+)
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows, dependencies
 from connmgr.vault.connection_rows import Connection, carriers, dependents
@@ -136,17 +144,30 @@ class Connections:
         return {id: self.temporary.get(id) or self._load(row) for id, row in rows.items()}
 
     def query(
-        self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
+        self,
+        category_filter: str = "*",
+        connection_filter: str = "*",
+        type_filter: str = "*",
+        name_filter: str = "*",
+        where: str | None = None,
     ) -> list[str]:
-        """Return the ids of connections that match all filters, by path; a name is the path, or category and path."""
-        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
+        """Return the ids of connections that match all filters, by path; a name is the path, or category and path.
+
+        ``where`` is a condition of :mod:`connmgr.vault.where`.
+        """
+        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter, where)
         return self._database.read(lambda tx: search.run(tx, self._key))
 
     def listed(
-        self, category_filter: str = "*", connection_filter: str = "*", type_filter: str = "*", name_filter: str = "*"
+        self,
+        category_filter: str = "*",
+        connection_filter: str = "*",
+        type_filter: str = "*",
+        name_filter: str = "*",
+        where: str | None = None,
     ) -> list[Listed]:
         """Like :meth:`query`, with the parts of each name; the records are not verified."""
-        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter)
+        search = ConnectionQuery(category_filter, connection_filter, type_filter, name_filter, where)
         return self._database.read(lambda tx: search.listed(tx, self._key))
 
     def add(
@@ -163,6 +184,7 @@ class Connections:
         parent: str | None = None,
         folder: str | None = None,
         token: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> tuple[str, bool]:
         """Store a connection and return its id and True, or the id of an equivalent one and False.
 
@@ -171,13 +193,14 @@ class Connections:
         compares data with their secrets, the other takes an id; both are called while other writers wait.
         ``references`` are the connections that this one runs over; its path begins with the path of ``parent``, one of
         them, and ``folder``. Without a ``category`` it gets its parent's, or else the default one. ``token`` is the id
-        of the token that adds it, None for the owner.
+        of the token that adds it, None for the owner. An equivalent connection keeps its own labels.
         :raises UnknownConnection: a reference or the parent does not exist.
         :raises UnknownCategory: no such category.
         :raises IntegrityError: a connection that it runs over was changed outside of connmgr.
         """
         # Made outside of the transaction: a repetition after a conflict must store the same connection.
-        new = connection_rows.new(str(uuid.uuid4()), name, type, data, fingerprint, category or DEFAULT, parent)
+        id = str(uuid.uuid4())
+        new = connection_rows.new(id, name, type, data, fingerprint, category or DEFAULT, parent, labels)
         new["cache"] = connection_rows.marked(new["cache"], token)
         targets = {*references, *([parent] if parent else [])}
 
@@ -192,7 +215,7 @@ class Connections:
                 if alike and same(connection_rows.load(row, self._key).data) and is_visible(row["id"]):
                     return row["id"], False
             insert_row(tx, self._key, new | inherited | {"way": bound}, targets, folder)
-            return new["id"], True
+            return id, True
 
         return self._database.write(work)
 
@@ -214,6 +237,7 @@ class Connections:
         parent: str | Unchanged | None = UNCHANGED,
         permits: Permission = without_access,
         token: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> list[str]:
         """Change the given fields of a connection, and the paths of the connections below it; its type stays.
 
@@ -238,8 +262,33 @@ class Connections:
         if not isinstance(parent, Unchanged):
             columns["parent"] = parent
         targets = None if references is None else {*references, *([columns["parent"]] if columns["parent"] else [])}
+        if labels is not None:
+            columns["labels"] = canonical(labels)
         columns["last_modified"] = now()
         return change_row(tx, self._key, id, columns, targets, permits, self.sudo_passwords.over_each_within, token)
+
+    def relabel(self, ids: Iterable[str], given: Mapping[str, str], removed: Collection[str]) -> list[str]:
+        """Give stored connections the labels ``given`` in place of those of the same names, and take ``removed`` away.
+
+        Return the connections whose labels are others now. Either all are changed, or none.
+        :raises UnknownConnection: one does not exist.
+        :raises InvalidRequest: one would have too many labels.
+        """
+        named = list(dict.fromkeys(ids))
+
+        def work(tx: sa.Connection) -> list[str]:
+            changed = []
+            for row in connection_rows.by_id(tx, named).values():
+                before = json.loads(_checked(self._key, row)["labels"])
+                after = {name: value for name, value in {**before, **given}.items() if name not in removed}
+                if len(after) > MAX_LABELS:
+                    raise InvalidRequest(f"{row['path']} would have {len(after)} labels; {MAX_LABELS} are the most.")
+                if after != before:
+                    changed.append(dict(row) | {"labels": canonical(after), "last_modified": now()})
+            _store(tx, self._key, changed)
+            return [row["id"] for row in changed]
+
+        return self._database.write(work)
 
     def remove(self, ids: Iterable[str]) -> Removed:
         """Remove the connections ``ids`` and all that run over them, with their jobs; return all that was removed.
@@ -462,6 +511,8 @@ def change_row(
         _require_permission(_secrets_of(above), permits, "Secrets of {} go over this connection")
         _require_permission(sudo, permits, "The password for sudo on {} goes over this connection")
         _require_permission(_secrets_of(over.values()), permits, "This connection runs over {} with its secrets")
+        # Another machine may be behind the new data.
+        connection_rows.forget_facts(tx, [row["id"] for row in (before, *above)])
     _store(tx, key, [after, *above])
     return _follow(tx, key, before, after, token)
 

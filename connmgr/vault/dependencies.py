@@ -98,8 +98,8 @@ def bind_all(tx: sa.Connection, key: VaultKey) -> None:
 
 
 def faults(tx: sa.Connection, key: VaultKey) -> Iterator[IntegrityError]:
-    """Yield the faults of the connections of an up-to-date vault."""
-    rows: dict[str, Row] = {row["id"]: row for row in tx.execute(sa.select(table)).mappings()}
+    """Yield the faults of the connections of a vault whose connections have the codes of today."""
+    rows = connection_rows.every(tx)
     over = targets_of(tx, rows)
     for id, row in rows.items():
         try:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import ConnmgrError, VaultUnavailable
 from connmgr.secrets.principals import VAULT, unwrap_vault
 from connmgr.secrets.vault_key import KeyStore, VaultKey, load_from
-from connmgr.vault import category_rows, connection_rows, dependencies, documents, principal_rows, schema
+from connmgr.vault import category_rows, connection_rows, dependencies, documents, facts, principal_rows, schema
 from connmgr.vault.database import Database
 from connmgr.vault.schema import KEY_VERIFIER, chunks, connection, meta
 
@@ -36,6 +36,7 @@ def faults(database: Database, key: VaultKey) -> list[str]:
             messages += category_rows.faults(tx, key)
         if revision == schema.REVISIONS[-1]:
             messages += documents.faults(tx, key)
+        messages += facts.faults(tx, key)
         if current:
             return messages + [error.message for error in dependencies.faults(tx, key)]
         return messages + _faults_before_ways(tx, key)
@@ -44,9 +45,8 @@ def faults(database: Database, key: VaultKey) -> list[str]:
 
 
 def _faults_before_ways(tx: sa.Connection, key: VaultKey) -> list[str]:
-    columns = [column for column in connection.c if column is not connection.c.way]
     messages = []
-    for row in tx.execute(sa.select(*columns)).mappings():
+    for row in connection_rows.every(tx).values():
         try:
             connection_rows.verify(row, key, connection_rows.BEFORE_WAYS)
         except ConnmgrError as error:
@@ -105,4 +105,5 @@ def _rekey(tx: sa.Connection, old: VaultKey, new: VaultKey) -> None:
     category_rows.verify(tx, old)
     category_rows.authenticate(tx, new)
     documents.authenticate(tx, old, new)
+    facts.authenticate(tx, old, new)
     principal_rows.put_meta(tx, KEY_VERIFIER, new.verifier())

@@ -1,8 +1,9 @@
 """The search for connections and categories by filters: all matching ids as one value, in the order of their paths.
 
 A filter becomes GLOB on SQLite, and ranges and LIKE on PostgreSQL. Both answer it from one index that has all columns
-of a search in the order of the answer (migration 0005). :mod:`connmgr.vault.names` says what filters mean. Searching
-100,000 connections takes 15 to 70 ms on either, finding a literal name 1 ms (``python -m benchmarks.vault_query``).
+of a search in the order of the answer (migrations 0005 and 0008). :mod:`connmgr.vault.names` says what filters mean.
+Searching 100,000 connections takes 15 to 70 ms on either, finding a literal name 1 ms (``python -m
+benchmarks.vault_query``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, combinations, islice, pairwise, takewhile
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +20,7 @@ from sqlalchemy.sql.operators import custom_op
 
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import category_rows, names
+from connmgr.vault import where as conditions
 from connmgr.vault.database import Database
 from connmgr.vault.names import ACROSS, ANY, SEPARATOR, Alternative, CharacterSet, Many, Token, fold
 from connmgr.vault.principal_rows import check_key
@@ -80,10 +83,19 @@ class CategoryQuery:
 class ConnectionQuery:
     """A search for connections by category, path, type and name; a name is the path, or category and path.
 
-    :raises InvalidRequest: a malformed filter.
+    ``where`` is a condition of :mod:`connmgr.vault.where`.
+    :raises InvalidRequest: a malformed filter or condition.
     """
 
-    def __init__(self, category_filter: str, connection_filter: str, type_filter: str, name_filter: str = "*") -> None:
+    def __init__(
+        self,
+        category_filter: str,
+        connection_filter: str,
+        type_filter: str,
+        name_filter: str = "*",
+        where: str | None = None,
+    ) -> None:
+        self._where = None if where is None else conditions.parse(where)
         self._categories = PathFilter(category_table, category_filter, below_root=True)
         self._paths = PathFilter(connection_table, connection_filter)
         self._types = names.compile_pattern(type_filter)
@@ -97,12 +109,12 @@ class ConnectionQuery:
         """Return the matching connections with the parts of their names; raise as :meth:`run`."""
         path, id = connection_table.c.path, connection_table.c.id
         order: sa.ColumnElement[str] = path
-        conditions = _given(self._conditions(tx, key))
+        found = _given(self._conditions(tx, key))
         if tx.dialect.name == "postgresql":
             order = path.collate("C")
-            conditions += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
+            found += [] if tx.scalar(_ANY_LONG) else [sa.not_(_LONG)]
         columns = (id, path, connection_table.c.category, connection_table.c.type)
-        selected = sa.select(*columns).where(*conditions).order_by(order, id)
+        selected = sa.select(*columns).where(*found).order_by(order, id)
         return [Listed(id, tuple(path.split(SEPARATOR)), *more) for id, path, *more in tx.execute(selected)]
 
     def _conditions(self, tx: sa.Connection, key: VaultKey) -> list[sa.ColumnElement[bool] | None]:
@@ -114,19 +126,21 @@ class ConnectionQuery:
         :raises VaultUnavailable: the vault's key was rotated since ``key`` was loaded.
         """
         check_key(tx, key)
-        conditions = [self._paths.condition(tx), self._names.condition(tx, key)]
+        found = [self._paths.condition(tx), self._names.condition(tx, key)]
         in_categories = self._categories.condition(tx)
         ids = sa.select(category_table.c.id)
         # A condition that excludes nothing is omitted: testing every connection would cost more than the search.
         if in_categories is not None and tx.scalar(ids.where(sa.not_(in_categories)).limit(1)) is not None:
             categories = category_rows.verify(tx, key, in_categories)
-            conditions.append(_among(tx, _scanned(tx, connection_table.c.category), categories))
+            found.append(_among(tx, _scanned(tx, connection_table.c.category), categories))
         if self._types is not None:
             types, matches = _types(tx), names.Matcher(self._types)
             matching = [type for type in types if matches(fold(type))]
             if matching != types:
-                conditions.append(_scanned(tx, connection_table.c.type).in_(matching))
-        return conditions
+                found.append(_scanned(tx, connection_table.c.type).in_(matching))
+        if self._where is not None:
+            found.append(conditions.sql(self._where, tx, key, partial(_among, tx)))
+        return found
 
 
 class PathFilter:
