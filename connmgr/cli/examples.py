@@ -48,9 +48,9 @@ EXAMPLES = {
         "connmgr exec --all 'web*' --sudo --script setup.sh -- production",
     ],
     "run start": [
-        "connmgr run 'fleet/**' --waves 1,10%,100% --stop-after 5% -- systemctl restart app",
-        "connmgr run 'fleet/**' --dry-run -- true",
-        "connmgr run 'db*' --sudo --timeout 1h --detach -- apt-get -y upgrade",
+        "connmgr run start 'web*' --waves 1,10%,100% --stop-after 5% -- uptime",
+        "connmgr run start 'fleet/**' --dry-run -- true",
+        "connmgr run start 'db*' --sudo --timeout 1h -- apt-get -y upgrade",
     ],
     "run ls": ["connmgr run ls", "connmgr run ls --state running --json"],
     "run show": ["connmgr run show upgrade", "connmgr run show upgrade --state failed"],

@@ -34,6 +34,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     # It would not end.
     "/event/stream": {"kinds": []},
     "/job/start": {"connection": NOBODY, "argv": ["true"]},
+    "/run/start": {"connections": [NOBODY], "command": "true | true"},
     "/shell/broadcast": {"connections": [NOBODY], "command": "true | true"},
     "/shell/exec": {"connection": NOBODY, "command": "true | true"},
     "/terminal/open": {"connection": NOBODY},
@@ -143,6 +144,7 @@ NO_SUBJECTS = {
     "pattern": "what it matches is looked at where it is found",
     "recording": "the view looks whether its connection is in sight",
     "recordings": "as `recording`",
+    "run": "the view looks whether the caller, or a token below it, has started it",
     "remove": "a batch is asked about entry by entry",
 }
 """Fields that hold ids or paths, and why authorisation does not look at them."""
@@ -184,7 +186,18 @@ def test_exactly_the_requests_that_say_what_to_run_are_subject_to_the_rules_over
         for endpoint in endpoints()
         if isinstance(endpoint.request, MessageSchema) and issubclass(endpoint.request.made_of, get_args(RunRequest))
     }
-    assert declared == ruled == {"/shell/exec", "/shell/broadcast", "/shell/pipe", "/job/start", "/terminal/open"}
+    assert (
+        declared
+        == ruled
+        == {
+            "/shell/exec",
+            "/shell/broadcast",
+            "/shell/pipe",
+            "/job/start",
+            "/run/start",
+            "/terminal/open",
+        }
+    )
 
 
 def test_the_page_of_the_description_needs_no_token(daemon: Daemon) -> None:

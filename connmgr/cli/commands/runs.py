@@ -88,7 +88,7 @@ def _share(word: str) -> int | str:
 
 @click.group(cls=_Runs)
 def run() -> None:
-    """Run a command on many connections, in waves, and stop at failures.
+    """Run a command on many connections, in waves.
 
     `connmgr run GLOB... -- COMMAND` begins a run, as `connmgr run start` does, and shows how it goes. A run is kept by
     the daemon: it goes on without this program, and a restarted daemon goes on with it. Name a RUN by its name, or by
