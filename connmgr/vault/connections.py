@@ -278,7 +278,8 @@ class Connections:
 
         def work(tx: sa.Connection) -> list[str]:
             changed = []
-            for row in connection_rows.by_id(tx, named).values():
+            rows = connection_rows.by_id(tx, named)
+            for row in (rows[id] for id in named):
                 before = json.loads(_checked(self._key, row)["labels"])
                 after = {name: value for name, value in {**before, **given}.items() if name not in removed}
                 if len(after) > MAX_LABELS:
