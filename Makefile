@@ -36,6 +36,7 @@ check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(CLEAN) $(BIN)/ruff check .
 	$(CLEAN) $(BIN)/ruff format --check .
 	$(CLEAN) $(BIN)/mypy
+	$(CLEAN) $(BIN)/python scripts/check_page.py
 	$(CLEAN) $(BIN)/shellcheck connmgr/*/scripts/*.sh scripts/setup scripts/install-packages scripts/isolated
 
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
@@ -46,10 +47,10 @@ docs: $(INSTALLED)test ## Write the description of the commands, and check all d
 	@$(CLEAN) $(BIN)/pytest tests/test_docs.py tests/cli/test_description.py
 
 clean: ## Remove everything that the other targets made
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist connmgr/page/vendor *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED)%: setup.cfg setup.py pyproject.toml tests/components.py $(wildcard scripts/*)
+$(INSTALLED)%: setup.cfg setup.py pyproject.toml connmgr/page/package-lock.json tests/components.py $(wildcard scripts/*)
 	@$(CLEAN) scripts/setup $* '$(PYTHON)'
 	@touch $@
 

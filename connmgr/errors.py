@@ -123,8 +123,24 @@ class JobFinished(RequestError):
     """The operation needs a running job, and this one has ended."""
 
 
+class UnknownRun(_Unknown, what="run"):
+    """No run has this uuid; it may have been removed."""
+
+
+class RunUnderWay(RequestError):
+    """The operation needs a run that has ended, and this one is under way."""
+
+
+class RunEnded(RequestError):
+    """The operation needs a run that is under way, and this one has ended."""
+
+
 class UnknownTerminal(_Unknown, what="terminal"):
     """No terminal has this uuid; it may have ended some time ago."""
+
+
+class UnknownRecording(_Unknown, what="recording"):
+    """No recording has this uuid; it may have been removed for newer ones."""
 
 
 class TerminalEnded(RequestError):
@@ -327,6 +343,10 @@ class HostKeyChanged(OperationError):
     """The host's key differs from the known one, or is revoked."""
 
 
+class PageMissing(OperationError):
+    """This installation of the daemon has no page: what it is made of was not there when it was installed."""
+
+
 class AuthFailed(OperationError):
     """The remote host refused every credential offered."""
 
@@ -454,6 +474,10 @@ class TokenLimit(Unavailable):
 
 class JobLimit(Unavailable):
     """The most jobs allowed are under way."""
+
+
+class RunLimit(Unavailable):
+    """The most runs allowed are under way."""
 
 
 class TerminalLimit(Unavailable):

@@ -82,6 +82,11 @@ class Settings:
     session_ttl: float = _option(
         86400.0, "Time of idleness after which a client's token expires; 0: never while the daemon runs.", at_least=0
     )
+    web_ttl: float = _option(
+        3600.0,
+        "Time of idleness after which a page in a browser is logged out; 0: as late as any client.",
+        at_least=0,
+    )
     unlock_ttl: float = _option(
         3600.0, "Time of idleness after which a session's vault user is locked again; 0: never.", at_least=0
     )
@@ -115,6 +120,22 @@ class Settings:
     )
     recording_days: float = _option(
         30.0, "Days after which the recording of a terminal is removed; 0: never.", at_least=0
+    )
+    run_days: float = _option(
+        30.0, "Days after which an ended run, its targets and its outputs are removed; 0: never.", at_least=0
+    )
+    run_output: int = _option(
+        65536, "Bytes that a run keeps of the end of each output stream of a target.", at_least=1024, at_most=MEBIBYTE
+    )
+    run_lease: float = _option(
+        15.0,
+        "Time after which other daemons of a vault on PostgreSQL take over the runs of a daemon that is silent.",
+        at_least=1,
+        at_most=600,
+    )
+    daemon_name: str = _option(
+        "",
+        "The name of this daemon among those that share a vault: local connections of runs belong to it. [host name]",
     )
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)

@@ -184,6 +184,12 @@ COMPONENTS = {
         "the program kubectl is not installed; Debian has it",
         True,
     ),
+    # Ubuntu has no package of it, only a snap.
+    "chromium": Component(
+        lambda: program("chromium") is not None,
+        ("chromium", ""),
+        "the program chromium is not installed; Debian has it",
+    ),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),

@@ -27,7 +27,9 @@ from connmgr.api import (
     connection,
     daemon,
     docs,
+    download,
     errors,
+    event,
     fact,
     fs,
     handshake,
@@ -35,14 +37,18 @@ from connmgr.api import (
     job,
     metrics,
     multiplex,
+    page,
     pipe,
     record,
+    recording,
+    run,
     secret,
     shell,
     terminal,
     token,
     tunnel,
     vault,
+    web,
 )
 from connmgr.api.body import REFUSAL, Refusal
 from connmgr.api.context import CALLER, open_context
@@ -62,21 +68,26 @@ GROUPS = (
     fact.group,
     pipe.group,
     terminal.group,
+    recording.group,
     tunnel.group,
     multiplex.group,
     job.group,
     job.orphans_group,
+    run.group,
     command.group,
     fs.group,
     archive.group,
+    download.group,
     secret.group,
     hostkey.group,
     token.group,
     approval.group,
     vault.group,
     audit.group,
+    event.group,
     daemon.group,
     metrics.group,
+    web.group,
 )
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
@@ -114,13 +125,13 @@ def create_app(services: Services, addresses: Addresses) -> flask.Flask:
         app.add_url_rule(endpoint.path, endpoint.path, endpoint, methods=endpoint.methods)
         if isinstance(endpoint, StreamEndpoint):
             # Flask matches requests for a WebSocket with such rules only.
-            app.add_url_rule(endpoint.path, endpoint.path, methods=endpoint.methods, websocket=True)
+            app.add_url_rule(endpoint.path, endpoint.path, methods=("GET",), websocket=True)
     return app
 
 
 def endpoints() -> Iterator[Endpoint]:
     """Yield all endpoints, those of the second vocabulary and of the pages included."""
-    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS)):
+    for group in (*GROUPS, _second_vocabulary(connection.group), docs.group_of(GROUPS), page.group):
         yield from group.endpoints
 
 
@@ -161,7 +172,8 @@ def _renamed(schema: marshmallow.Schema | None) -> marshmallow.Schema | None:
 
 def _finish(response: flask.Response) -> flask.Response:
     """Set the headers that every response has, and account for the request."""
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return record.finish(response)
 

@@ -9,6 +9,7 @@ from typing import Any
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.category import ADD as ADD_CATEGORY
+from connmgr.api.changes import facts_of, publish_categories, publish_changes, publish_removed
 from connmgr.api.connection import REMOVE, SSH
 from connmgr.api.connection_data import ADD, UPDATE, ConnectionData, changed_fields, end_what_runs, see_off
 from connmgr.api.context import caller, detail, part
@@ -80,11 +81,17 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     stored = {one.id: one for one in found.vault.connections.infos(_distinct(request.change))}
     batch = _batch(request, stored)
     permits = partial(found.vault.principals.permit, access=caller().access)
+    before = facts_of([*stored, *request.remove])
     # The answer must not tell that there is an equivalent connection out of sight.
     applied = found.vault.batches.apply(
         batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])), caller().token
     )
     _record(batch, applied, stored)
+    publish_categories(applied.made)
+    fresh = [id for id, is_new in applied.added if is_new]
+    gone = set(applied.removed.connections)
+    publish_changes({id: one for id, one in before.items() if id not in gone}, [*fresh, *stored])
+    publish_removed(applied.removed, {id: one for id, one in before.items() if id in gone})
     end_what_runs(applied.stale)
     see_off(applied.removed)
     return ApplyResponse(

@@ -27,7 +27,7 @@ from connmgr.contract.fs import (
 from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
-from connmgr.fs.files import FileAttributes, receive
+from connmgr.fs.files import NOTHING, FileAttributes, receive
 from connmgr.rights.actions import Action, always, reads_path, writes_path
 
 TAR = "application/x-tar"
@@ -159,7 +159,14 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
     UploadResponse,
     action=Action("fs.write", paths=writes_path),
     about=("connection", "session", "path"),
-    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
+    raises=[
+        *REACHING,
+        errors.NoSuchFile,
+        errors.WrongFileType,
+        errors.FileExists,
+        errors.FileChanged,
+        errors.NoSpace,
+    ],
     waits=True,
     raw_body="The file's bytes, of any Content-Type and any length.",
     answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd"},
@@ -170,7 +177,10 @@ def upload(request: UploadRequest) -> UploadResponse:
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
-    marks, content = FileAttributes(request.mode, request.modified), body()
+    marks, content = (
+        FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or ""),
+        body(),
+    )
     with place_of(request, streamed=True) as place:
         size, digest = receive(place, request.path, content, flask.request.content_length, marks)
     detail(bytes=size, sha256=digest)

@@ -33,6 +33,8 @@ SWEEP_SECONDS = 30.0
 MAX_FAILURES = 60
 FAILURE_WINDOW_SECONDS = 60.0
 
+IDLE = "The page was idle for too long."
+
 TICKET_SECONDS = 30.0
 MAX_TICKETS = 1000
 """Most valid tickets; beyond that the oldest of whoever has the most is dropped."""
@@ -52,6 +54,12 @@ class Caller:
 
     live: Live | None = None
     """The token that it uses; None for the owner."""
+
+    is_page: bool = False
+    """Whether it is the session of a page in a browser, with which everything ends that waits or streams for it."""
+
+    over: ConnmgrError | None = None
+    """Why the session of a page has ended, and with it all that waits or streams for it; None while it has not."""
 
     is_shared: bool = False
     """Whether it stands for all clients that use the token directly, without a handshake."""
@@ -80,18 +88,32 @@ class Caller:
 
     @property
     def ended(self) -> bool:
-        """Whether its token has become invalid, so that its commands and streams end."""
-        return self.live is not None and self.live.ended
+        """Whether its token has become invalid, or its page was left, so that its commands and streams end."""
+        return self.over is not None or (self.live is not None and self.live.ended)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether what it runs may have to end before it is done."""
+        return self.live is not None or self.is_page
+
+    def note_use(self) -> None:
+        """Note that the client does something now, such as typing at a terminal."""
+        self.last_used = time.monotonic()
 
     @property
     def invalid(self) -> ConnmgrError | None:
-        """Why its token has become invalid: :class:`TokenRevoked` or :class:`TokenExpired`; None while it is valid."""
+        """Why its token has become invalid: :class:`TokenRevoked` or :class:`TokenExpired`; None while it is valid.
+
+        For the session of a page that has ended, :class:`InvalidToken`.
+        """
+        if self.over is not None:
+            return self.over
         if self.live is None or not self.live.ended:
             return None
         return self.live.grant.invalid(now()) or TokenRevoked("The token was revoked.")
 
     def require_valid(self) -> None:
-        """Raise :class:`TokenRevoked` or :class:`TokenExpired` if its token has become invalid."""
+        """Raise what :attr:`invalid` returns, if anything."""
         if (why := self.invalid) is not None:
             raise why
 
@@ -160,10 +182,11 @@ class Tokens:
     """The valid bearer tokens, stored as digests, with the caller of each.
 
     Handshakes create session tokens here; a token of ``grants`` is a bearer token too, and has one caller. A token
-    expires after ``ttl`` seconds of idleness, and a caller's vault user is locked after ``unlock_ttl`` seconds; 0 means
-    never. ``anonymous`` is the caller of requests without a token. Beyond :data:`MAX_CALLERS` the longest-idle
-    caller of whoever has the most is removed. A removed caller is locked out of all secrets at once. After
-    :meth:`watch`, idle callers are removed within :data:`SWEEP_SECONDS`.
+    expires after ``ttl`` seconds of idleness, that of a page after ``page_ttl`` too, and a caller's vault user is
+    locked after ``unlock_ttl`` seconds; 0 means never. ``anonymous`` is the caller of requests without a token. Beyond
+    :data:`MAX_CALLERS` the longest-idle caller of whoever has the most is removed. A removed caller is locked out of
+    all secrets at once, and ``left`` is called with one that is a page's, and why it ends. After :meth:`watch`, idle
+    callers are removed within :data:`SWEEP_SECONDS`.
     """
 
     def __init__(
@@ -173,10 +196,13 @@ class Tokens:
         anonymous: Caller | None = None,
         grants: Grants | None = None,
         loans: Loans | None = None,
+        page_ttl: float = 0.0,
+        left: Callable[[Caller, ConnmgrError], object] = lambda *_: None,
     ) -> None:
         self._grants = grants
         self._loans = loans or Loans()
         self._ttl, self._unlock_ttl = ttl, unlock_ttl
+        self._page_ttl, self._left = page_ttl, left
         self._lock = threading.Lock()
         self._callers: OrderedDict[bytes, Caller] = OrderedDict()
         self._anonymous = [anonymous] if anonymous else []
@@ -185,14 +211,31 @@ class Tokens:
 
     def watch(self) -> None:
         """Remove idle sessions regularly, until :meth:`close`."""
-        if self._ttl or self._unlock_ttl:
+        if self._ttl or self._unlock_ttl or self._page_ttl:
             self._sweeper.start()
 
-    def issue(self, name: str, live: Live | None = None) -> str:
-        """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``."""
+    def issue(self, name: str, live: Live | None = None, *, is_page: bool = False) -> str:
+        """Return a new token, of 256 random bits, for a client called ``name``; it may do no more than ``live``.
+
+        That of a page in a browser expires after the seconds of idleness of pages, too.
+        """
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live))
+        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live, is_page=is_page))
         return token
+
+    def leave(self, caller: Caller) -> None:
+        """End the session of ``caller``: its token becomes invalid, and it is locked out of all secrets."""
+        with self._lock:
+            for digest in [digest for digest, one in self._callers.items() if one is caller]:
+                del self._callers[digest]
+        self._removed(caller, "The page was logged out.")
+
+    def _removed(self, caller: Caller, why: str) -> None:
+        """Lock a caller that was removed out of all secrets, and end what a page has left."""
+        caller.access.lock()
+        if caller.is_page:
+            caller.over = InvalidToken(f"{why} Open it again with `connmgr web`.")
+            self._left(caller, caller.over)
 
     def _keep(self, token: str, caller: Caller) -> Caller:
         leaving = []
@@ -211,7 +254,7 @@ class Tokens:
                 idlest = next(digest for digest, one in self._callers.items() if holders[one.holder] == most)
                 leaving.append(self._callers.pop(idlest))
         for one in leaving:
-            one.access.lock()
+            self._removed(one, "Too many sessions were opened, or the page was idle for too long.")
         return kept
 
     def _access(self, live: Live | None) -> Access:
@@ -250,7 +293,7 @@ class Tokens:
         if found is not None and not expired:
             return found
         if found is not None:
-            found.access.lock()
+            self._removed(found, IDLE)
         return self._caller_of(token.strip())
 
     def _caller_of(self, secret: str) -> Caller:
@@ -321,29 +364,39 @@ class Tokens:
             one.access.lock()
 
     def _expired(self, caller: Caller, now: float) -> bool:
-        return self._idle(caller, self._ttl, now)
+        return self._idle(caller, self._ttl, now) or (caller.is_page and self._idle(caller, self._page_ttl, now))
 
     def _idle(self, caller: Caller, ttl: float, now: float) -> bool:
         return bool(ttl) and not caller.running and now - caller.last_used > ttl
 
     def _sweep(self) -> None:
-        shortest = min(ttl for ttl in (self._ttl, self._unlock_ttl) if ttl)
+        shortest = min(ttl for ttl in (self._ttl, self._unlock_ttl, self._page_ttl) if ttl)
         while not self._closing.wait(min(SWEEP_SECONDS, shortest / 4)):
             with self._lock:
                 now = time.monotonic()
-                for digest, caller in list(self._callers.items()):
-                    if self._expired(caller, now):
-                        del self._callers[digest]
-                        caller.access.lock()
+                expired = [(digest, one) for digest, one in self._callers.items() if self._expired(one, now)]
+                for digest, caller in expired:
+                    del self._callers[digest]
+                    caller.access.lock()
                 for caller in (*self._callers.values(), *self._anonymous):
                     if self._idle(caller, self._unlock_ttl, now):
                         caller.access.lock()
+            for _, caller in expired:
+                self._removed(caller, IDLE)
 
 
 class _Ticket(NamedTuple):
     subject: str
     caller: Caller
     expires: float
+    request: Any = None
+
+
+class Redeemed(NamedTuple):
+    """What a ticket stood for: whoever asked for it, and the request that it was issued for."""
+
+    caller: Caller
+    request: Any
 
 
 class Tickets:
@@ -354,8 +407,11 @@ class Tickets:
         self._lock = threading.Lock()
         self._tickets: dict[bytes, _Ticket] = {}
 
-    def issue(self, subject: str, caller: Caller) -> str:
-        """Return a ticket that authenticates ``caller`` once, within 30 s, and only for ``subject``."""
+    def issue(self, subject: str, caller: Caller, seconds: float = TICKET_SECONDS, request: Any = None) -> str:
+        """Return a ticket that authenticates ``caller`` once, within ``seconds``, and only for ``subject``.
+
+        With a ``request`` it is good for that request alone.
+        """
         ticket = secrets.token_urlsafe(32)
         with self._lock:
             now = self._clock()
@@ -364,22 +420,25 @@ class Tickets:
                 holders = Counter(one.caller.holder for one in self._tickets.values())
                 most = max(holders.values())
                 del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
-            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + TICKET_SECONDS)
+            self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds, request)
         return ticket
 
     def redeem(self, ticket: str, subject: str) -> Caller:
-        """Return the caller whom ``ticket`` authenticates. The ticket is then used up.
+        """As :meth:`redeem_request`, for a ticket whose request is the one that it comes with."""
+        return self.redeem_request(ticket, subject).caller
 
-        :raises InvalidToken: it was used, is older than 30 s, or is for something else.
+    def redeem_request(self, ticket: str, subject: str) -> Redeemed:
+        """Return the caller whom ``ticket`` authenticates, and its request. The ticket is then used up.
+
+        :raises InvalidToken: it was used, is too old, or is for something else.
         """
         with self._lock:
             found = self._tickets.pop(_digest(ticket), None)
         if found is None or found.subject != subject or found.expires <= self._clock():
             raise InvalidToken(
-                "The ticket is not valid: a ticket can be used once, within 30 seconds, for one terminal. Get a new "
-                "one."
+                "The ticket is not valid: it was used, has expired, or is for something else. Get a new one."
             )
-        return found.caller
+        return Redeemed(found.caller, found.request)
 
 
 def _digest(token: str) -> bytes:

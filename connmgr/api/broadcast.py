@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import flask
 
@@ -32,6 +32,8 @@ BROADCAST = Action("shell.broadcast", runs=True, in_shell=always)
 
 group = Group("broadcast", "Commands on many connections at once.", prefix="/shell")
 
+Asked = TypeVar("Asked", bound=BroadcastRequest)
+
 Stored = dict[str, Connection | errors.IntegrityError]
 
 
@@ -45,8 +47,16 @@ class Selection:
 
 def select(request: BroadcastRequest) -> BroadcastRequest:
     """Return ``request`` with its ``connections`` resolved, each once; their rows are the context's selection."""
+    return resolved(request, MAX_CONNECTIONS, "a broadcast")
+
+
+def resolved(request: Asked, most: int, what: str) -> Asked:
+    """Resolve as :func:`select`, for ``what`` takes ``most`` connections.
+
+    :raises InvalidRequest: there are more.
+    """
     vault, named = services().vault.connections, None
-    ids = selected(request, most=MAX_CONNECTIONS, what="a broadcast")
+    ids = selected(request, most=most, what=what)
     bases = ids
     if request_context().elevation is not None:
         named = each_elevated(ids, request_context().elevation)

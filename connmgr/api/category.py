@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
+from connmgr.api.changes import facts_of_all, publish_categories, publish_removed
 from connmgr.api.connection_data import see_off
 from connmgr.api.context import caller
 from connmgr.api.endpoint import Group
@@ -101,7 +102,12 @@ def query(request: CategoryQueryRequest) -> CategoryQueryResponse:
 )
 def add(request: CategoryAddRequest) -> CategoryAddResponse:
     """Add a category and return its uuid. If the parent has a category of that name, return that one."""
-    return CategoryAddResponse(category=services().vault.categories.add(request.name, request.parent))
+    categories = services().vault.categories
+    before = set(categories.query("*"))
+    id = categories.add(request.name, request.parent)
+    if id not in before:
+        publish_categories({categories.infos([id])[0].path: id})
+    return CategoryAddResponse(category=id)
 
 
 @group.endpoint(
@@ -130,10 +136,12 @@ def remove(request: CategoryRemoveRequest) -> None:
 
     Jobs of removed connections go with them as in `/connection/remove`.
     """
+    before = facts_of_all()
     removed = services().vault.categories.remove(
         request.categories,
         children=request.remove_children_categories,
         contents=request.remove_contents,
         token=caller().token,
     )
+    publish_removed(removed, before)
     see_off(removed)

@@ -10,6 +10,7 @@ from typing import Any
 
 from connmgr import errors
 from connmgr.api.body import LISTED_VALUES
+from connmgr.api.changes import facts_of, publish_changes, publish_removed
 from connmgr.api.connection_data import (
     ADD,
     UPDATE,
@@ -196,6 +197,8 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
     if request.temporary:
         id, is_new = _kept(request.name, data)
         detail(connection=id, temporary=True)
+        if is_new:
+            publish_changes({}, [id])
         return ConnectionAddResponse(connection=id, added=is_new)
     id, is_new = services().vault.connections.add(
         request.name,
@@ -213,6 +216,8 @@ def add(request: ConnectionAddRequest) -> ConnectionAddResponse:
         labels=request.labels,
     )
     detail(connection=id, **({} if is_new else {"added": False}))
+    if is_new:
+        publish_changes({}, [id])
     return ConnectionAddResponse(connection=id, added=is_new)
 
 
@@ -273,8 +278,10 @@ def update(request: ConnectionUpdateRequest) -> None:
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
         changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
+    before = facts_of([id])
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
+    publish_changes(before, [id])
     if request.data is not None:
         end_what_runs(connections.with_dependents([id]))
 
@@ -319,7 +326,10 @@ def remove(request: ConnectionRemoveRequest) -> None:
     Their jobs are forgotten too. Running jobs go on. The files of other jobs are removed from the remote host if a link
     is open.
     """
-    see_off(services().vault.connections.remove(request.connections), request.connections)
+    before = facts_of(request.connections)
+    removed = services().vault.connections.remove(request.connections)
+    publish_removed(removed, before)
+    see_off(removed, request.connections)
 
 
 @group.endpoint(
@@ -345,9 +355,13 @@ def refresh(request: ConnectionRefreshRequest) -> ConnectionRefreshResponse:
     if isinstance(kind := services().registry.get(stored.type), Tunnel):
         services().tunnels.probe(stored.data[kind.via or ""], caller().access)
         connections.set_state(id, {})
+        publish_changes(facts_of([id]), [id])
         return NOTHING_INSIDE
+    before = facts_of([id])
     services().shells.refresh(id, caller().access)
     inside = look_inside(id)
+    # The states of those inside have been looked at, too.
+    publish_changes(before, {*before, *inside.added})
     detail(added=len(inside.added), gone=len(inside.gone), skipped=len(inside.skipped))
     return inside
 
@@ -513,6 +527,7 @@ def toggle(request: ConnectionToggleRequest) -> None:
         toggle_remote(found.vault, found.registry, found.links, record, state, caller().access, timeout)
         found.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
         found.vault.connections.set_states({id: {**record.state, "running": state}})
+        publish_changes(facts_of([id]), [id])
     elif state:
         asking = caller()
         found.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)

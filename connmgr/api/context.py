@@ -177,6 +177,8 @@ class _WhileValid(Cancellation):
         why = self._asking.invalid
         if why is None:
             return "The loan of secrets ended" if self._context.end_of_loan else self._client.reason
+        if self._asking.over is not None:
+            return "The page was left"
         return "The token has expired" if isinstance(why, TokenExpired) else "The token was revoked"
 
     @contextmanager
@@ -189,7 +191,7 @@ def cancellation() -> Cancellation:
     """Return the end of this request: its client leaves, or its token becomes invalid."""
     client: Cancellation = request_context().environ.get(CANCELLATION, NEVER)
     asking = caller()
-    return client if asking.live is None else _WhileValid(client, asking, request_context())
+    return _WhileValid(client, asking, request_context()) if asking.may_end else client
 
 
 def require_client() -> None:
@@ -218,7 +220,7 @@ def note_loan(loan: Loan, connection: str) -> bool:
 def while_valid(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield ``pieces`` of a transfer for this request; raise the error of the caller's token if it becomes invalid."""
     asking = caller()
-    return iter(pieces) if asking.live is None else _until_ended(pieces, asking, request_context())
+    return _until_ended(pieces, asking, request_context()) if asking.may_end else iter(pieces)
 
 
 def _until_ended(pieces: Iterable[Piece], asking: Caller, context: RequestContext) -> Iterator[Piece]:

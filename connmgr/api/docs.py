@@ -76,7 +76,7 @@ _URL = "http://ADDRESS-OF-THE-DAEMON"
 
 
 def group_of(groups: Sequence[Group]) -> Group:
-    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/`` and ``/docs``."""
+    """Return the endpoints that describe ``groups``: ``/openapi.json``, and the page at ``/docs``."""
     pages = Group("docs", "The description of the API.", prefix="")
 
     @cache
@@ -102,7 +102,6 @@ def group_of(groups: Sequence[Group]) -> Group:
     def openapi() -> flask.Response:
         return flask.Response(described(), mimetype="application/json")
 
-    @pages.endpoint("/", **public)
     @pages.endpoint("/docs", **public)
     def page() -> flask.Response:
         html, policy = rendered()
@@ -174,12 +173,14 @@ def _operation_of(endpoint: Endpoint, method: str, tag: str) -> dict[str, Any]:
         }
     elif isinstance(endpoint, StreamEndpoint) and endpoint.request:
         described["parameters"] = _parameters(endpoint.path, endpoint.request)
+    elif method == "GET" and endpoint.request:
+        described["parameters"] = [{"in": "query", "schema": endpoint.request}]
     elif method == "POST":
         content = _json(endpoint.request or Nothing(), endpoint.example)
         described["requestBody"] = {"content": content, "required": endpoint.request is not None}
     if endpoint.public:
         described["security"] = []
-    described["responses"] = {**_success(endpoint, summary), **_failures(endpoint, method)}
+    described["responses"] = {**_success(endpoint, method, summary), **_failures(endpoint, method)}
     return {name: value for name, value in described.items() if value != ""}
 
 
@@ -199,8 +200,8 @@ def _parameters(path: str, schema: marshmallow.Schema) -> list[dict[str, Any]]:
     return [*found, {"in": "query", "schema": type(schema)(exclude=in_path)}]
 
 
-def _success(endpoint: Endpoint, summary: str) -> dict[str, Any]:
-    if isinstance(endpoint, StreamEndpoint):
+def _success(endpoint: Endpoint, method: str, summary: str) -> dict[str, Any]:
+    if isinstance(endpoint, StreamEndpoint) and not (endpoint.lines and method == "POST"):
         return {"101": {"description": endpoint.frames}}
     if endpoint.raw_answer:
         return {"200": _bytes(endpoint.raw_answer, endpoint.raw_type)}
@@ -218,6 +219,9 @@ def _failures(endpoint: Endpoint, method: str) -> dict[str, Any]:
         common += (errors.AuditUnavailable,)
     kinds = (*common, *endpoint.raises, *((errors.Busy,) if endpoint.waits else ()))
     for kind in dict.fromkeys(kinds):
+        if method == "POST" and kind in (errors.UpgradeRequired, errors.BadFrame):
+            # Of the WebSocket at the same path.
+            continue
         by_status[kind.status].append(kind)
     return {str(status): _failure(status, kinds) for status, kinds in sorted(by_status.items())}
 

@@ -69,7 +69,7 @@ def _for_token(error: ConnmgrError) -> ConnmgrError:
 
 def _message(kind: type[ConnmgrError], exception: HTTPException) -> str:
     if kind is errors.NotFound:
-        return "No such endpoint; GET / shows those that exist."
+        return "No such endpoint; GET /docs shows those that exist."
     if kind is errors.MethodNotAllowed:
         return f"This endpoint does not accept {flask.request.method}."
     return f"The request cannot be understood: {exception.name}."

@@ -16,6 +16,7 @@ from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.common import AwaitsApproval, ShellNamed
 from connmgr.contract.fs import (
+    AttributesRequest,
     BlobResponse,
     EntryResponse,
     GlobRequest,
@@ -36,7 +37,15 @@ from connmgr.fs import files, listing
 from connmgr.fs.bodies import Blob, BlobSpool
 from connmgr.fs.files import NOTHING, FileReader
 from connmgr.fs.remote import RemoteFileSystem
-from connmgr.rights.actions import Action, TouchedPaths, always, puts_programs, reads_path, writes_path
+from connmgr.rights.actions import (
+    Action,
+    TouchedPaths,
+    always,
+    changes_attributes,
+    puts_programs,
+    reads_path,
+    writes_path,
+)
 from connmgr.rights.grant import Grant
 from connmgr.rights.rule import READ, WRITE
 from connmgr.rights.visibility import Visibility
@@ -317,6 +326,27 @@ def move(request: MoveRequest) -> None:
     """
     with place_of(request) as place:
         files.move(place, request.source, request.target, overwrite=request.overwrite, timeout=_timeout())
+
+
+@group.endpoint(
+    "/attributes",
+    AttributesRequest,
+    action=Action("fs.attributes", paths=writes_path, limits=[changes_attributes]),
+    suspends=True,
+    about=("connection", "session", "path", "owner", "group"),
+    raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/srv/site", "mode": "0750", "group": "www-data"},
+)
+def attributes(request: AttributesRequest) -> None:
+    """Change the permissions, the owner or the group of a file or directory. A link is followed.
+
+    The mode is set as given, setuid, setgid and sticky included. Only root gives a file to another owner, and only a
+    member of a group to that group. Tokens with rules over paths cannot do it.
+    """
+    detail(**({} if request.mode is None else {"mode": f"{request.mode:04o}"}))
+    with place_of(request) as place:
+        files.change_attributes(place, request.path, request.mode, request.owner, request.group, timeout=_timeout())
 
 
 def _stored(request: ScriptRequest) -> AbstractContextManager[Blob]:

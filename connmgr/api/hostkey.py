@@ -13,6 +13,7 @@ from connmgr.contract.connection import (
     HostKeyForgetResponse,
     HostKeyTrustRequest,
 )
+from connmgr.contract.event import HOSTKEY
 from connmgr.links import chain
 
 group = Group("hostkey", "The keys that identify SSH hosts.")
@@ -43,6 +44,7 @@ def trust(request: HostKeyTrustRequest) -> None:
     _require_own()
     vault, registry = services().vault, services().registry
     chain.trust_host_key(vault, registry, request.connection, request.host, request.host_key, caller().access)
+    services().events.publish(HOSTKEY, "trusted", request.connection, address=request.host)
 
 
 @group.endpoint(
@@ -73,6 +75,7 @@ def forget(request: HostKeyForgetRequest) -> HostKeyForgetResponse:
     vault, registry = services().vault, services().registry
     forgotten = chain.forget_host_keys(vault, registry, request.connection, request.host, caller().access)
     detail(removed=[key.key for key in forgotten if not key.kept])
+    services().events.publish(HOSTKEY, "forgotten", request.connection, address=request.host)
     return HostKeyForgetResponse(
         keys=[ForgottenHostKey(key=key.key, place=key.place, kept=key.kept) for key in forgotten]
     )

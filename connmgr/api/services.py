@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 import flask
 
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
+from connmgr.api.listeners import Listeners
 from connmgr.audit.entry import SubjectNames
 from connmgr.audit.log import AuditLog
 from connmgr.errors import Busy
+from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import Jobs
@@ -33,6 +35,7 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
@@ -163,6 +166,7 @@ class Services:
     kept_config: KeptConfig
     facts: Gatherer
     jobs: Jobs
+    runs: Runs
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals
@@ -172,6 +176,8 @@ class Services:
     loans: Loans
     tokens: Tokens
     tickets: Tickets
+    listeners: Listeners
+    events: Events
     scraper: Scraper
     anonymous: Caller
     slots: RequestSlots

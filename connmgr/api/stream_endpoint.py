@@ -17,9 +17,10 @@ from connmgr.api.context import HAND_OVER, RequestContext, request_context, requ
 from connmgr.api.endpoint import Endpoint
 from connmgr.api.errors import note_error
 from connmgr.api.services import Services, services
-from connmgr.errors import BadFrame, UpgradeRequired
+from connmgr.errors import BadFrame, ConnmgrError, UpgradeRequired
 from connmgr.multiplex.passengers import Passenger
 from connmgr.pipes.clients import Opening, WaitingClient, refuse
+from connmgr.streams.loop import Loop
 from connmgr.suspension import Suspended
 
 PASSENGER = "connmgr.passenger"
@@ -32,6 +33,9 @@ UPGRADE_REST = 30.0
 
 _OPENING = "opening"
 """The key, in what a request keeps from run to run, of the stream whose first message it waits for."""
+
+_REDEEMED = "redeemed"
+"""The key there of the caller whose ticket was redeemed."""
 
 Begin = Callable[[Any], None]
 """The result of a view: a function that joins the client with its stream, without waiting."""
@@ -101,8 +105,12 @@ class StreamEndpoint(Endpoint):
             context.continuation.suspended = suspended.with_traceback(None)
             return flask.Response()
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
-            refuse(found.streams.loop, opening, note_error(error, context, debug=False)[0])
+            self._refuse(found.streams.loop, opening, note_error(error, context, debug=False)[0])
             return flask.Response(status=101)
+
+    def _refuse(self, loop: Loop, opening: Opening, why: ConnmgrError) -> None:
+        """Tell the client of a WebSocket why it gets no stream."""
+        refuse(loop, opening, why)
 
     @property
     def _schema(self) -> marshmallow.Schema:
@@ -113,10 +121,13 @@ class StreamEndpoint(Endpoint):
         if self.redeems is None or opening.ticket is None:
             asking = self._find_caller(found, context)
         else:
-            asking = self.redeems(opening.ticket, in_path)
+            kept = context.continuation.kept
+            # It is used up, and the request may run again when its first message has come.
+            asking = kept[_REDEEMED] = kept.get(_REDEEMED) or self.redeems(opening.ticket, in_path)
             self._admit_caller(found, context, asking)
         opening.rests = found.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
+        opening.session, opening.used = asking.id if asking.is_page else None, asking.note_use
 
     def _begin(self, opening: Opening, begin: Begin) -> flask.Response:
         _accept(opening)

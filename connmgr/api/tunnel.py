@@ -69,7 +69,7 @@ def _info(connection: Connection) -> TunnelInfo:
         connection=connection.id,
         state=status.state,
         wanted=connection.cache.get(WANTED) is True,
-        address=None if status.address is None else _address(*status.address),
+        address=status.place,
         since=status.since,
         retries=status.retries,
         next_retry=status.next_retry,
@@ -84,7 +84,3 @@ def _info(connection: Connection) -> TunnelInfo:
 
 def _fault(code: str, message: str) -> TunnelFault:
     return TunnelFault(code=code, message=message)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -415,6 +415,8 @@ class Walk:
                 self.verdict.add(LogFault(NO_ENTRY, name, line=number))
             else:
                 self.verdict.remarks.append(f"{name} ends in half a line, as after a crash.")
+                # Or a daemon writes it just now. Its rest must not be read as another line.
+                break
 
     def finish(self) -> None:
         """Judge the last line, and report missing entries."""

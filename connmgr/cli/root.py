@@ -21,6 +21,7 @@ SECTIONS = {
     "Run commands": {
         "exec": "commands.exec",
         "job": "commands.jobs",
+        "run": "commands.runs",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",
@@ -64,7 +65,9 @@ SECTIONS = {
     },
     "The daemon": {
         "serve": "commands.serve",
+        "web": "commands.web",
         "status": "commands.daemon",
+        "events": "commands.events",
         "stop": "commands.daemon",
         "service": "commands.service",
         "doctor": "commands.doctor",

@@ -20,11 +20,11 @@ from connmgr.client.credentials import BadCredential, check_api_key, check_token
 from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.http import HttpSession
 from connmgr.client.names import LOCAL_MACHINE, Name
-from connmgr.client.repeat import Remedy
+from connmgr.client.repeat import RETRY_TIMEOUT, OnRetry, Remedy
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from connmgr.client.connections import Applied, Connections, Refreshed
     from connmgr.client.endpoints import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         DaemonItself,
         DaemonStatus,
         HostKeys,
+        Page,
         Tunnels,
     )
     from connmgr.client.facts import Facts
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
     from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
+    from connmgr.client.runs import Runs
     from connmgr.client.shells import Shells
-    from connmgr.client.terminals import Terminals
+    from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
     from connmgr.contract.connection import ForgottenHostKey as ForgottenKey
     from connmgr.contract.connection import TypeInfo as ConnectionType
     from connmgr.contract.daemon import VersionResponse as Version
+    from connmgr.contract.event import Event
     from connmgr.contract.shell import ShellInfo
     from connmgr.contract.shell import ShellStatus as RunningShell
 
@@ -66,6 +69,7 @@ __all__ = [
     "ConnectionType",
     "DaemonStatus",
     "Download",
+    "Event",
     "Extracted",
     "FileEntry",
     "ForgottenKey",
@@ -96,6 +100,7 @@ _LATER = {
     "ConnectionType": "contract.connection:TypeInfo",
     "DaemonStatus": "client.endpoints",
     "Download": "client.files",
+    "Event": "contract.event",
     "Extracted": "client.files",
     "FileEntry": "client.files",
     "ForgottenKey": "contract.connection:ForgottenHostKey",
@@ -266,6 +271,13 @@ class Client:
         return Jobs(self.post, self._session)
 
     @cached_property
+    def runs(self) -> Runs:
+        """``/run``."""
+        from connmgr.client.runs import Runs
+
+        return Runs(self.post)
+
+    @cached_property
     def token(self) -> Tokens:
         """``/token``."""
         from connmgr.client.rights import Tokens
@@ -301,11 +313,45 @@ class Client:
         return Terminals(self.post, self._session)
 
     @cached_property
+    def recording(self) -> Recordings:
+        """``/recording``."""
+        from connmgr.client.terminals import Recordings
+
+        return Recordings(self.post)
+
+    @cached_property
     def multiplex(self) -> Multiplex:
         """``/multiplex``."""
         from connmgr.client.multiplex import Multiplex
 
         return Multiplex(self.post)
+
+    @cached_property
+    def web(self) -> Page:
+        """``/web``."""
+        from connmgr.client.endpoints import Page
+
+        return Page(self.post)
+
+    def events(
+        self,
+        kinds: Sequence[str] | None = None,
+        after: int | None = None,
+        *,
+        retry_timeout: float = RETRY_TIMEOUT,
+        on_retry: OnRetry | None = None,
+    ) -> Iterator[Event]:
+        """Yield what changes, of certain ``kinds`` or all, from now on or ``after`` the number of an event.
+
+        The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or the
+        daemon restarts, the stream is opened again for up to ``retry_timeout`` seconds, and goes on where it was;
+        ``missed`` says that this was not possible, so that lists must be read again. The iteration occupies this
+        client's connection: ask other things with a :meth:`clone`.
+        :raises ClientError: the token lacks a scope or has become invalid, or no daemon was reached.
+        """
+        from connmgr.client.events import events
+
+        return events(self._session, kinds, after, retry_timeout, on_retry)
 
     def __enter__(self) -> Client:
         return self

@@ -30,6 +30,7 @@ from connmgr.contract.daemon import DaemonStatusResponse
 from connmgr.contract.daemon import VersionResponse as Version
 from connmgr.contract.shell import ShellStatus as RunningShell
 from connmgr.contract.tunnel import TunnelQueryRequest
+from connmgr.contract.web import WebTicketResponse as PageTicket
 
 
 class Categories(Group):
@@ -126,3 +127,15 @@ class DaemonItself(Group):
     def stop(self) -> None:
         """Tell the daemon to stop."""
         self._tell("/daemon/stop")
+
+
+class Page(Group):
+    """``/web``."""
+
+    def ticket(self) -> PageTicket:
+        """Return a ticket that opens the daemon's page with this client's rights: once, at ``/#login=<ticket>``."""
+        return self._ask("/web/ticket", None, PageTicket)
+
+    def logout(self) -> None:
+        """End this client's session."""
+        self._tell("/web/logout")

@@ -16,8 +16,11 @@ from connmgr.client.group import Group, Post
 from connmgr.client.http import BYTES, HttpSession
 from connmgr.client.wire import Response, WireError
 from connmgr.contract.fs import (
+    AttributesRequest,
     BlobResponse,
     ChecksumsResponse,
+    DownloadRequest,
+    DownloadTicketResponse,
     EntryResponse,
     ExtractRequest,
     ExtractResponse,
@@ -243,15 +246,24 @@ class Files(Group):
         *,
         mode: int | None = None,
         modified: datetime | None = None,
+        replaces: str | None = None,
+        create: bool = False,
         progress: Progress | None = None,
         session: str | None = None,
     ) -> int:
         """Send bytes, or the rest of a file open for reading, to a file of the remote host, and return their number.
 
-        A new file gets ``mode``; ``modified`` is the time of the file's last change.
+        A new file gets ``mode``; ``modified`` is the time of the file's last change; ``replaces`` and ``create`` are as
+        in :meth:`write`.
         """
         request = UploadRequest(
-            connection=connection, path=path_bytes(path), mode=mode, modified=modified, session=session
+            connection=connection,
+            path=path_bytes(path),
+            mode=mode,
+            modified=modified,
+            replaces=replaces,
+            create=create,
+            session=session,
         )
         return self._sent(_with_query("/fs/upload", request), source, progress, UploadResponse).bytes
 
@@ -367,6 +379,40 @@ class Files(Group):
                 session=session,
             ),
         )
+
+    def attributes(
+        self,
+        connection: str,
+        path: Path,
+        *,
+        mode: int | None = None,
+        owner: str | None = None,
+        group: str | None = None,
+        session: str | None = None,
+    ) -> None:
+        """Change the permissions, owner or group of a file or directory, where given."""
+        self._tell(
+            "/fs/attributes",
+            AttributesRequest(
+                connection=connection, path=path_bytes(path), mode=mode, owner=owner, group=group, session=session
+            ),
+        )
+
+    def ticket(
+        self,
+        connection: str,
+        path: Path,
+        members: Sequence[Path] = (),
+        *,
+        archive: bool = False,
+        session: str | None = None,
+    ) -> str:
+        """Return a ticket with which a browser can download a file, or a directory as an ``archive``, once."""
+        below = list(map(path_bytes, members))
+        request = DownloadRequest(
+            connection=connection, path=path_bytes(path), members=below, archive=archive, session=session
+        )
+        return self._ask("/fs/ticket", request, DownloadTicketResponse).ticket
 
     def _opened(self, path: str, request: Message) -> Download:
         return Download(self._http.open(path, self._http.encoded(**given_json(request))))

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from connmgr.client.errors import Unreachable
 from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
-from connmgr.client.repeat import RETRY_SECONDS, OnRetry, Retry, is_safe_to_retry, is_transient
+from connmgr.client.repeat import RETRY_SECONDS, RETRY_TIMEOUT, OnRetry, Retry, is_safe_to_retry, is_transient
 from connmgr.contract import job as contract
 from connmgr.contract.job import (
     JobInfo,
@@ -46,9 +46,6 @@ WAIT_SECONDS = float(contract.MAX_WAIT)
 
 ANSWER_SECONDS = 120.0
 """Seconds for an answer, in addition to the request's own wait: the daemon may have to open a link first."""
-
-RETRY_TIMEOUT = 60.0
-"""Default of ``retry_timeout`` in seconds; a restart of the daemon is shorter."""
 
 PIECE_BYTES = 1 << 20
 

@@ -19,6 +19,9 @@ from connmgr.client.errors import ClientError, Unreachable
 RETRY_SECONDS = 0.25
 """Pause between two attempts, unless the daemon asks for another."""
 
+RETRY_TIMEOUT = 60.0
+"""Default of ``retry_timeout`` in seconds; a restart of the daemon is shorter."""
+
 Answer = TypeVar("Answer")
 
 OnRetry = Callable[[ClientError], None]

@@ -1,4 +1,4 @@
-"""``/terminal``: terminals that run on when no client is attached."""
+"""``/terminal`` and ``/recording``: terminals that run on when no client is attached, and what they printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from urllib.parse import quote
 from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
 from connmgr.client.pipe import Pipe, open_websocket
+from connmgr.contract.recording import (
+    RecordingQueryRequest,
+    RecordingRequest,
+    RecordingSearchRequest,
+    RecordingSearchResponse,
+)
 from connmgr.contract.terminal import (
     TerminalInputRequest,
     TerminalOpenRequest,
@@ -120,3 +126,21 @@ class Terminals(Group):
     def ticket(self, terminal: str) -> str:
         """Return a ticket with which a page of the browser can attach once."""
         return self._ask("/terminal/ticket", TerminalRequest(terminal=terminal), TerminalTicketResponse).ticket
+
+
+class Recordings(Group):
+    """``/recording``; a recording has the uuid of its terminal."""
+
+    def query(self, connection: str | None = None) -> list[dict[str, Any]]:
+        """Describe the recordings, the newest first, or those of the connections that the filter matches."""
+        request = RecordingQueryRequest(connection_filter="*" if connection is None else connection)
+        return list(self._tell("/recording/query", request)["recordings"])
+
+    def read(self, recording: str) -> bytes:
+        """Return a recording as an asciicast, version 3."""
+        return bytes(self._tell("/recording/read", RecordingRequest(recording=recording)))
+
+    def search(self, contains: str, recordings: Sequence[str] | None = None) -> RecordingSearchResponse:
+        """Return the lines that contain a text, in the given recordings or in all."""
+        request = RecordingSearchRequest(contains=contains, recordings=recordings)
+        return self._ask("/recording/search", request, RecordingSearchResponse)

@@ -18,6 +18,13 @@ QUERY_USER = Fact("QUERY_USER")
 MOMENT = Fact("MOMENT", write=datetime.isoformat)
 """A time since 1970, with its offset from UTC."""
 
+SHA256 = Pattern("[0-9a-f]{64}\\Z", published="^[0-9a-f]{64}$")
+OWNER = Pattern(
+    r"[A-Za-z0-9_.][A-Za-z0-9_.@$-]{0,255}\Z",
+    "Not the name or number of a user or group.",
+    "^[A-Za-z0-9_.][A-Za-z0-9_.@$-]{0,255}$",
+)
+
 Path = Annotated[bytes, PATH]
 NewMode = Annotated[int | None, MODE, "The permissions of a new file, in octal. An existing file keeps its own."]
 
@@ -39,6 +46,27 @@ class MembersRequest(PathRequest):
         Sequence[Path],
         "Paths below `path`: only these, with everything below them. Without it: everything.",
     ] = ()
+
+
+class DownloadRequest(MembersRequest):
+    archive: Annotated[
+        bool, "True: the directory, or its `members`, as a tar archive. False: the content of a file."
+    ] = False
+
+    def check(self) -> None:
+        super().check()
+        if self.members and not self.archive:
+            raise Wrong("Only an archive has members: set archive.", "members")
+
+
+class DownloadTicketResponse(Message):
+    ticket: Annotated[str, "For `/fs/download?ticket=TICKET`, once, within 30 seconds."]
+    name: Annotated[str, "The name that the download has, without control characters."]
+    size: Annotated[int | None, "Bytes of the file; null for an archive."]
+
+
+class TicketedDownloadRequest(Message):
+    ticket: Annotated[str, "A ticket of `/fs/ticket`."]
 
 
 class ChecksumResponse(Message):
@@ -63,6 +91,13 @@ class UploadRequest(QueryShellNamed):
     path: Annotated[bytes, QUERY_PATH, "The file; otherwise as in `/fs/write`."]
     mode: NewMode = None
     modified: Annotated[datetime | None, MOMENT, "The time of the file's last change. By default it is now."] = None
+
+    replaces: Annotated[str | None, SHA256, "As in `/fs/write`."] = None
+    create: Annotated[bool, "True only creates a new file, as in `/fs/write`."] = False
+
+    def check(self) -> None:
+        super().check()
+        check_replaced(self.replaces, create=self.create)
 
 
 class UploadResponse(Message):
@@ -96,7 +131,7 @@ class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
     mode: NewMode = None
     replaces: Annotated[
         str | None,
-        Pattern("[0-9a-f]{64}\\Z", published="^[0-9a-f]{64}$"),
+        SHA256,
         "The SHA-256 of the file to replace, in hexadecimal. If another file or content is there, the answer is "
         "`file_changed`. Not together with `create`.",
     ] = None
@@ -107,8 +142,13 @@ class WriteRequest(PathRequest, ScriptRequest, AwaitsApproval):
 
     def check(self) -> None:
         super().check()
-        if self.replaces is not None and self.create:
-            raise Wrong("Give either replaces or create, not both.", "create")
+        check_replaced(self.replaces, create=bool(self.create))
+
+
+def check_replaced(replaces: str | None, *, create: bool) -> None:
+    """Raise :class:`Wrong` if a file shall both replace another and be new."""
+    if replaces is not None and create:
+        raise Wrong("Give either replaces or create, not both.", "create")
 
 
 class ScriptResponse(Message):
@@ -145,6 +185,17 @@ class RemovePathRequest(PathRequest, AwaitsApproval):
 class MkdirRequest(PathRequest, AwaitsApproval):
     mode: Annotated[int | None, MODE, "The permissions of the new directory, in octal."] = None
     parents: Annotated[bool, "True creates missing parents too, and accepts an existing directory."] = False
+
+
+class AttributesRequest(PathRequest, AwaitsApproval):
+    mode: Annotated[int | None, MODE, "The new permissions, in octal."] = None
+    owner: Annotated[str | None, OWNER, "The new owner, by name or number."] = None
+    group: Annotated[str | None, OWNER, "The new group, by name or number."] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.mode is None and self.owner is None and self.group is None:
+            raise Wrong("Give mode, owner or group.", "mode")
 
 
 class MoveRequest(ShellNamed, AwaitsApproval):

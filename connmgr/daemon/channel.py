@@ -39,6 +39,10 @@ from connmgr.suspension import Suspended
 IDLE_SECONDS = 120.0
 LINGER_SECONDS = 5.0
 
+ENDED_SECONDS = 5.0
+"""The client of a token that has ended is closed after this silence; until then a request is answered with the reason.
+"""
+
 STALL_SECONDS = 60.0
 """A client that reads nothing of its response, or sends nothing of its request, for this long is gone."""
 
@@ -167,7 +171,9 @@ class ClientChannel(HTTPChannel):
         """Who it belongs to: 0 for a client without a valid token, 1 for one with a token, 2 for the owner."""
         if self.caller is None:
             return 0 if self.peer_uid is None else 2
-        return 2 if self.caller.holder is None else 1
+        if self.caller.holder is None:
+            return 2
+        return 0 if self.caller.ended else 1
 
     @property
     def is_idle(self) -> bool:
@@ -196,12 +202,19 @@ class ClientChannel(HTTPChannel):
             return now > self.last_activity + STALL_SECONDS
         if self.requests:
             return False
-        if self.caller is not None and self.caller.ended:
-            return not self.keeps_alive
         if self.request is not None:
-            stalls = not self.request.is_upload and now > self.last_activity + parser.RECEIVE_SECONDS
-            return stalls or now > self.request.overdue_at
-        return now > self.last_activity + IDLE_SECONDS
+            if self.request.is_upload:
+                return self.has_ended_token or now > self.request.overdue_at
+            return now > min(self.last_activity + parser.RECEIVE_SECONDS, self.request.overdue_at)
+        if self.keeps_alive or now <= self.last_activity + (ENDED_SECONDS if self.has_ended_token else IDLE_SECONDS):
+            return False
+        # A request that has come, and is not read yet, would get a reset instead of its answer.
+        return not _has_data(self.socket)
+
+    @property
+    def has_ended_token(self) -> bool:
+        """Whether the sender of its last valid request may ask nothing any more; its next answer is the last one."""
+        return self.caller is not None and self.caller.ended
 
     # The main thread reads what clients send.
 
@@ -639,6 +652,14 @@ class ClientChannel(HTTPChannel):
         super().handle_close()
 
 
+def _has_data(connection: socket.socket | None) -> bool:
+    """Whether data has come that nobody has read yet."""
+    try:
+        return connection is not None and bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
 class SuspendedChannels:
     """The channels whose oldest request is suspended, each with its deadline. Safe to use from several threads."""
 
@@ -694,6 +715,8 @@ class ResumableTask(WSGITask):
             # Answered before the whole body came: the rest would be read as another request.
             self.set_close_on_finish()
             self.channel.rejected = True
+        if self.channel.has_ended_token:
+            self.set_close_on_finish()
         return bytes(super().build_response_header())
 
     def get_environment(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from connmgr.errors import ConnmgrError, JobFinished
 from connmgr.jobs.jobs import Jobs
 from connmgr.multiplex.sockets import ControlSockets
 from connmgr.pipes.streams import Streams
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loan, Loans, loan_over
 from connmgr.secrets.principals import Access
 from connmgr.terminals.terminals import Terminals
@@ -30,7 +31,7 @@ GRACE_SECONDS = 2.0
 
 
 class Ending:
-    """Ends streams, terminals, tunnels, control sockets and jobs.
+    """Ends streams, terminals, tunnels, control sockets, runs and jobs.
 
     Commands end by themselves (:attr:`connmgr.api.auth.Caller.ended`).
     """
@@ -48,6 +49,8 @@ class Ending:
     ) -> None:
         self._vault, self._streams, self._terminals, self._jobs = vault, streams, terminals, jobs
         self._tunnels, self._sockets, self._loans, self._audit = tunnels, sockets, loans, audit
+        self.runs: Runs | None = None
+        """Set when it is made, because it needs the tokens in use, which need this object."""
 
     def __call__(self, reasons: Mapping[str, ConnmgrError], with_jobs: bool) -> None:
         """End all that tokens run, each for its reason; jobs, whose machines must be asked, are ended in a thread."""
@@ -59,6 +62,8 @@ class Ending:
             self._loans.end([token], f"the token is not valid: {why.message}")
         self._terminals.end(tokens)
         self._tunnels.end(tokens)
+        if self.runs is not None:
+            self.runs.stop_those_of(reasons)
         if with_jobs and (jobs := self._vault.jobs.find(JobFilter(states=UNDER_WAY, tokens=tokens))):
             ids = [job.id for job in jobs]
             threading.Thread(target=self._kill, args=(ids,), name="end-jobs", daemon=True).start()

@@ -87,6 +87,7 @@ def serve(settings: Settings) -> None:
         # A client of a control socket passes its own signal on to the process that answers there (mux.c of OpenSSH).
         signal.signal(signal.SIGWINCH, lambda *_: services.sockets.resized())
         services.tunnels.resume()
+        services.runs.begin()
         services.kept_config.resume()
         found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))
@@ -154,6 +155,7 @@ def _finish(server: Server, services: Services) -> None:
     closed = threading.Event()
 
     def close() -> None:
+        services.runs.close(CLOSE_SECONDS)
         services.streams.stop(GOODBYE_SECONDS)
         services.terminals.close(CLOSE_SECONDS)
         services.shells.close(CLOSE_SECONDS)

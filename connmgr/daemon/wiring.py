@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.api.context import continuation, holder
+from connmgr.api.listeners import Listeners, Lookout
 from connmgr.api.record import ENDED
 from connmgr.api.services import Counts, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
@@ -19,6 +21,7 @@ from connmgr.daemon.ending import Ending
 from connmgr.daemon.files import AuthFile, read_api_key, read_metrics_token, replace_private
 from connmgr.daemon.process import CLOSE_SECONDS, Stop
 from connmgr.errors import ConnmgrError, StartupError, UnknownJob
+from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
 from connmgr.jobs.jobs import JobLimits, Jobs
@@ -35,6 +38,8 @@ from connmgr.rights.approvals import Approvals
 from connmgr.rights.authorisation import Authorisation, Work
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
+from connmgr.runs.author import Author, Authors
+from connmgr.runs.runs import Runs
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
@@ -46,8 +51,12 @@ from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
 from connmgr.vault.jobs import StoredJob
+from connmgr.vault.runs import StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.daemon")
+
+RUN_TARGETS = "run targets ended"
+"""The event of entries of the audit log about what a run did without a request."""
 
 
 def open_services(
@@ -57,16 +66,17 @@ def open_services(
 
     :raises StartupError: the files of one of them cannot be used.
     """
-    links, slots = LinkTable(vault, registry, settings.send_env), RequestSlots(settings.threads)
+    events, slots = Events(), RequestSlots(settings.threads)
+    links = LinkTable(vault, registry, settings.send_env, events.publish)
     # First, and so closed last: it records the ends of processes that the others end.
     names = SubjectNames(vault)
     audit = _open_audit(settings, vault, registry, names, cleanup)
-    shells = _open_shells(settings, vault, registry, links, cleanup)
+    shells = _open_shells(settings, vault, registry, links, events, cleanup)
     computing, pace = Computing(), Pace()
     streams = Streams(computing, pace)
     cleanup.callback(streams.close, CLOSE_SECONDS)
-    terminals = _open_terminals(settings, vault, links, streams, cleanup)
-    tunnels = Tunnels(vault, registry, links, settings.start_timeout)
+    terminals = _open_terminals(settings, vault, links, streams, events, cleanup)
+    tunnels = Tunnels(vault, registry, links, settings.start_timeout, events.publish)
     cleanup.callback(tunnels.close, CLOSE_SECONDS)
     sockets = ControlSockets(streams.loop, tunnels, settings.auth_file.with_name("ssh"), str(settings.auth_file))
     cleanup.callback(sockets.stop)
@@ -76,16 +86,24 @@ def open_services(
     cleanup.callback(kept.let_go, 0.0)
     reach = RemoteHosts(links, kept)
     limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
-    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, cleanup)
+    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, events, cleanup)
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
     loans = Loans()
     ending = Ending(vault, streams, terminals, tunnels, sockets, jobs, loans, audit)
     loans.ended, loans.ended_since, loans.used = ending.loan_over, ending.end_borrowed, ending.loan_used
     cleanup.callback(loans.close)
-    grants = _open_grants(vault, ending, cleanup)
-    approvals = _open_approvals(vault, registry, cleanup)
+    grants = _open_grants(vault, ending, events, cleanup)
+    approvals = _open_approvals(vault, registry, events, cleanup)
+    grounds = Grounds(vault, registry, shells)
+    commands = SavedCommands(vault.commands)
+    authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
+    authors = Authors(grants, authorisation, commands)
+    runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit))
+    ending.runs = runs
+    cleanup.callback(runs.close, CLOSE_SECONDS)
     anonymous = Caller("anonymous", Access(), time.monotonic())
+    lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
     return Services(
         settings=settings,
         vault=vault,
@@ -101,15 +119,18 @@ def open_services(
         kept_config=kept_config,
         facts=Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs),
         jobs=jobs,
+        runs=runs,
         orphans=OrphanJobs(vault, reach, jobs),
-        authorisation=_authorisation(vault, registry, approvals, jobs, terminals, Grounds(vault, registry, shells)),
+        authorisation=authorisation,
         approvals=approvals,
-        commands=SavedCommands(vault.commands),
+        commands=commands,
         grants=grants,
         loans=loans,
         credentials=Credentials(lambda: auth_file.content, lambda: _api_key(settings.data_dir)),
-        tokens=_open_tokens(settings, anonymous, grants, loans, cleanup),
+        tokens=_open_tokens(settings, anonymous, grants, loans, streams, cleanup),
         tickets=Tickets(),
+        listeners=Listeners(events, streams, authorisation, lookout.look),
+        events=events,
         scraper=Scraper(lambda: _metrics_token(settings)),
         anonymous=anonymous,
         slots=slots,
@@ -126,7 +147,12 @@ def open_services(
 
 
 def _open_shells(
-    settings: Settings, vault: Vault, registry: Registry, links: LinkTable, cleanup: contextlib.ExitStack
+    settings: Settings,
+    vault: Vault,
+    registry: Registry,
+    links: LinkTable,
+    events: Events,
+    cleanup: contextlib.ExitStack,
 ) -> ShellTable:
     shells = ShellTable(
         vault,
@@ -136,6 +162,7 @@ def _open_shells(
         idle_timeout=settings.idle_timeout,
         start_timeout=settings.start_timeout,
         orphans=settings.data_dir / "shells.json",
+        publish=events.publish,
     )
     cleanup.callback(shells.close, CLOSE_SECONDS)
     return shells
@@ -152,7 +179,12 @@ def _open_kept_config(
 
 
 def _open_terminals(
-    settings: Settings, vault: Vault, links: LinkTable, streams: Streams, cleanup: contextlib.ExitStack
+    settings: Settings,
+    vault: Vault,
+    links: LinkTable,
+    streams: Streams,
+    events: Events,
+    cleanup: contextlib.ExitStack,
 ) -> Terminals:
     recordings = Recordings(
         settings.data_dir / "recordings",
@@ -161,7 +193,7 @@ def _open_terminals(
         days=settings.recording_days,
     )
     limits = TerminalLimits(settings.max_connection_terminals, settings.max_terminals, settings.terminal_timeout)
-    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout)
+    terminals = Terminals(vault, links, streams, recordings, limits, settings.start_timeout, events.publish)
     cleanup.callback(terminals.close, CLOSE_SECONDS)
     return terminals
 
@@ -173,9 +205,10 @@ def _open_jobs(
     kept: IdleLinks,
     slots: RequestSlots,
     audit: AuditLog,
+    events: Events,
     cleanup: contextlib.ExitStack,
 ) -> Jobs:
-    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()))
+    jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()), events.publish)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
     reaper = Reaper(vault, jobs, reach, kept, partial(_record_end, vault, audit))
     cleanup.callback(reaper.close, CLOSE_SECONDS)
@@ -193,6 +226,17 @@ def _record_end(vault: Vault, audit: AuditLog, job: StoredJob) -> None:
                 facts["tokenName"] = token.body["name"]
     outcome = {} if job.exit_code is None else {"exitCode": job.exit_code}
     audit.record(facts, {}, {"job": job.id, "state": job.state, **outcome})
+
+
+def _record_run(audit: AuditLog, run: StoredRun, author: Author, outcomes: Sequence[tuple[str, TargetOutcome]]) -> None:
+    """Record the ends of some targets of a run, which were stored together; the entry of its start has its id, too."""
+    facts = {"event": RUN_TARGETS, "client": author.name}
+    if author.grant is not None:
+        facts |= {"token": author.grant.id, "tokenName": author.grant.name}
+    about = {"connections": [connection for connection, _ in outcomes]}
+    ends = [one for _, one in outcomes]
+    states, codes = [one.state for one in ends], [one.exit_code for one in ends]
+    audit.record(facts, about, {"run": run.id, "states": states, "exitCodes": codes})
 
 
 def _open_audit(
@@ -214,24 +258,32 @@ def _open_audit(
     return audit
 
 
-def _open_grants(vault: Vault, ending: Ending, cleanup: contextlib.ExitStack) -> Grants:
-    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending)
+def _open_grants(vault: Vault, ending: Ending, events: Events, cleanup: contextlib.ExitStack) -> Grants:
+    grants = Grants(vault.tokens, vault.principals.lasting_key(b"connmgr.tokens"), ending, events.publish)
     cleanup.callback(grants.in_use.close)
     return grants
 
 
 def _open_tokens(
-    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, cleanup: contextlib.ExitStack
+    settings: Settings, anonymous: Caller, grants: Grants, loans: Loans, streams: Streams, cleanup: contextlib.ExitStack
 ) -> Tokens:
-    tokens = Tokens(settings.session_ttl, settings.unlock_ttl, anonymous, grants, loans)
+    tokens = Tokens(
+        settings.session_ttl,
+        settings.unlock_ttl,
+        anonymous,
+        grants,
+        loans,
+        page_ttl=settings.web_ttl,
+        left=lambda page, why: streams.end_session(page.id, why),
+    )
     cleanup.callback(tokens.close)
     tokens.watch()
     return tokens
 
 
-def _open_approvals(vault: Vault, registry: Registry, cleanup: contextlib.ExitStack) -> Approvals:
+def _open_approvals(vault: Vault, registry: Registry, events: Events, cleanup: contextlib.ExitStack) -> Approvals:
     key, requested = vault.principals.lasting_key(b"connmgr.approval"), registry.plugins.hook.connmgr_approval_requested
-    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown))
+    approvals = Approvals(vault.approvals, key, continuation, lambda shown: requested(approval=shown), events.publish)
     cleanup.callback(approvals.waiters.close)
     return approvals
 

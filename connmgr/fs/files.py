@@ -235,6 +235,18 @@ def move(fs: RemoteFileSystem, source: bytes, target: bytes, *, overwrite: bool,
     _do(fs, remote.MOVE, [source, target, "1" if overwrite else ""], timeout)
 
 
+def change_attributes(
+    fs: RemoteFileSystem, path: bytes, mode: int | None, owner: str | None, group: str | None, *, timeout: float
+) -> None:
+    """Change a file's permissions, owner and group, where given; a link is followed.
+
+    :raises PolicyDenied: there is a gate: a link of somebody else could lead chmod and chown elsewhere.
+    """
+    if fs.gate is not None:
+        raise PolicyDenied("A token with path rules may not change modes and owners.")
+    _do(fs, remote.ATTRIBUTES, [path, "" if mode is None else f"{mode:05o}", owner or "", group or ""], timeout)
+
+
 def _do(fs: RemoteFileSystem, program: RemoteProgram, arguments: Sequence[str | bytes], timeout: float) -> None:
     with fs.run(program, arguments) as exchange:
         exchange.answer(timeout)

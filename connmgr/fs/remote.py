@@ -141,6 +141,9 @@ MKDIR = _program("mkdir")
 MOVE = _program("move", paths=2)
 """``from to overwrite``. ``ok``."""
 
+ATTRIBUTES = _program("attributes")
+"""``path mode owner group``, each of the last three empty if it stays. ``ok``. It has no gated variant."""
+
 MAKE_TEMPORARY = _program("make_temporary", paths=0)
 """``name``. ``ok`` and a new directory, 0700."""
 

@@ -18,7 +18,9 @@ from functools import partial
 
 from connmgr import errors
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.contract.event import JOB
 from connmgr.errors import Busy
+from connmgr.events import Publish, unheard
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.remote import UNREACHABLE, RemoteHosts, RemoteJob, RemoteJobs
 from connmgr.plugin import Deadline
@@ -227,8 +229,14 @@ class Jobs:
     """
 
     def __init__(
-        self, vault: Vault, hosts: RemoteHosts, limits: JobLimits, slot: Callable[[], AbstractContextManager[None]]
+        self,
+        vault: Vault,
+        hosts: RemoteHosts,
+        limits: JobLimits,
+        slot: Callable[[], AbstractContextManager[None]],
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
         self._vault = vault
         self._hosts = hosts
         self._limits = limits
@@ -357,6 +365,7 @@ class Jobs:
             remote.remove([name], CALL_SECONDS)
             raise failure
         cached.is_started = True
+        self._tell("started", job)
         return job, warning
 
     @contextmanager
@@ -518,6 +527,7 @@ class Jobs:
         """Remove a job whose files on the remote host are removed."""
         self._vault.jobs.remove(job.id)
         self.drop(job.id)
+        self._tell("removed", job)
 
     def drop(self, id: str) -> None:
         """Notify the waiters that the vault no longer has the job."""
@@ -610,9 +620,23 @@ class Jobs:
         if state != stored.state and stored.state in UNDER_WAY:
             is_first = self._vault.jobs.set_state(stored.id, state, seen.exit_code)
             cached.use(self._vault.jobs.get(stored.id))
+            if is_first:
+                self._tell(state, cached.stored)
             if is_first and state in ENDED:
                 with self._lock:
                     self._unreported[stored.id] = time.monotonic(), cached.stored
+
+    def _tell(self, change: str, job: StoredJob) -> None:
+        self._publish(
+            JOB,
+            change,
+            job.connection,
+            job.id,
+            token=job.token,
+            state=job.state,
+            exit_code=job.exit_code,
+            name=job.name,
+        )
 
 
 def _may_begin(stored: StoredJob, seen: RemoteJob) -> bool:

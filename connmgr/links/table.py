@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.contract.event import LINK
 from connmgr.engine.session import FairLock
 from connmgr.errors import ConnectTimeout, ShellBusy, ShellLost
+from connmgr.events import Publish, unheard
 from connmgr.links.chain import Target
 from connmgr.links.link import Lease, Link, Outdated, open_link
 from connmgr.plugin import DEFAULT_SEND_ENV, LEAST_SECONDS, Deadline
@@ -27,11 +29,14 @@ from connmgr.vault import Vault
 class _OpenLinks:
     """The open links of one connection, the newest last; ``opening`` is held while another one is opened.
 
+    ``lost`` are those whose loss was published while they still have users.
+
     ``openers`` counts the threads that have or await ``opening``, ``changes`` the connection's changes meanwhile.
     """
 
     opening: FairLock = field(default_factory=FairLock)
     links: list[Link] = field(default_factory=list)
+    lost: list[Link] = field(default_factory=list)
     openers: int = 0
     changes: int = 0
 
@@ -43,11 +48,18 @@ class LinkTable:
     lease ends.
     """
 
-    def __init__(self, vault: Vault, registry: Registry, send_env: Sequence[str] = DEFAULT_SEND_ENV) -> None:
+    def __init__(
+        self,
+        vault: Vault,
+        registry: Registry,
+        send_env: Sequence[str] = DEFAULT_SEND_ENV,
+        publish: Publish = unheard,
+    ) -> None:
         self.send_env = send_env
         """Names of the variables that clients send on every connection."""
         self._vault = vault
         self._registry = registry
+        self._publish = publish
         self._lock = threading.Lock()
         self._by_connection: dict[str, _OpenLinks] = {}
 
@@ -132,6 +144,7 @@ class LinkTable:
             if open_links.changes == changes:
                 open_links.links.append(link)
                 link.when_closed = partial(self._drop, connection)
+                self._publish(LINK, "up", connection)
                 return lease
         lease.release()
         return None
@@ -167,6 +180,20 @@ class LinkTable:
             open_links = self._by_connection[connection]
             open_links.links.remove(link)
             self._tidy(connection, open_links)
+            if link in open_links.lost:
+                open_links.lost.remove(link)
+            else:
+                # Whether it broke before its last user was done with it.
+                self._publish(LINK, "closed" if link.first.alive else "lost", connection)
+
+    def look(self) -> None:
+        """Publish which links were lost; otherwise that is noticed when they are used."""
+        with self._lock:
+            for connection, open_links in self._by_connection.items():
+                for link in open_links.links:
+                    if link not in open_links.lost and not link.first.alive:
+                        open_links.lost.append(link)
+                        self._publish(LINK, "lost", connection)
 
     def _tidy(self, connection: str, open_links: _OpenLinks) -> None:
         if not (open_links.links or open_links.openers):

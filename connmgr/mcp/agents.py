@@ -124,20 +124,20 @@ class Agents:
 
     def under_way(self, token: str) -> int:
         """Return the number of requests with ``token`` that are not answered yet."""
-        owner = _owner(token)
+        owner = owner_of(token)
         return sum(agent.under_way for agent in self._agents if agent.owner == owner)
 
     async def of_session(self, token: str, session: str) -> ConnectedAgent | None:
         """Return the agent with the id ``session`` if it has shown ``token``, else None.
         :raises ClientError: as :meth:`ConnectedAgent.accepted`.
         """
-        owner = _owner(token)
+        owner = owner_of(token)
         found = next((one for one in self._agents if one.session == session and one.owner == owner), None)
         return None if found is None else await self._checked(found)
 
     async def of_token(self, token: str) -> ConnectedAgent:
         """Return the agent of all requests that show ``token`` without a session; raises as :meth:`begin`."""
-        found = self._shared(_owner(token))
+        found = self._shared(owner_of(token))
         return await self.begin(token, shared=True) if found is None else await self._checked(found)
 
     async def begin(self, token: str, *, shared: bool = False) -> ConnectedAgent:
@@ -146,7 +146,7 @@ class Agents:
         :raises ClientError: the daemon rejects the token, or cannot be reached.
         :raises TooManyAgentsError: a limit on agents is reached.
         """
-        owner = _owner(token)
+        owner = owner_of(token)
         bridge, server = await anyio.to_thread.run_sync(self._made, token, limiter=self._unknown)
         try:
             found = self._shared(owner) if shared else None
@@ -218,5 +218,6 @@ class Agents:
         self.end(min(idle, key=lambda agent: agent.heard))
 
 
-def _owner(token: str) -> bytes:
+def owner_of(token: str) -> bytes:
+    """Return what stands for the holder of ``token``, so that the token itself is not kept."""
     return sha256(token.encode()).digest()

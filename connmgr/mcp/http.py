@@ -8,6 +8,7 @@ import hmac
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -23,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connmgr.client import AccessDenied, Client, ClientError
 from connmgr.client.credentials import TOKEN_PREFIX
-from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agents, Build, ConnectedAgent, TooManyAgentsError
+from connmgr.mcp.agents import MAX_REQUESTS_OF_TOKEN, Agents, Build, ConnectedAgent, TooManyAgentsError, owner_of
 from connmgr.mcp.server import build
 
 HOST = "127.0.0.1"
@@ -54,6 +55,18 @@ REFUSAL_SECONDS = 0.02
 
 MOST_REFUSALS_AT_ONCE = 50
 """Refusals that come without a pause after a quiet time, so that a client that looks how to log in does not wait."""
+
+BEGINNING_SECONDS = 0.1
+"""Pause between two sessions that begin with the same token. One costs this process 14 ms, and the daemon 6."""
+
+MOST_BEGINNINGS_AT_ONCE = 32
+"""Sessions of a token that begin without a pause after a quiet time."""
+
+BACKLOG = 4096
+"""Connections that the kernel keeps until they are accepted; it drops others, which try again only after a second."""
+
+MOST_PASSED_OVER = 256
+"""Most connections of clients that have left again that are closed before others are served."""
 
 CALLER = "connmgr.caller"
 """The key in a request's scope for its :class:`AgentConnection`."""
@@ -113,27 +126,39 @@ class AgentConnection(H11Protocol):
             self._look_again()
 
 
-class _Refusals:
-    """Gives each client without a valid token its turn to be refused, in the order in which they came.
+class _Turns:
+    """Lets connections go on one after the other, in the order in which they came.
 
-    Refusing costs this process about as much as an agent's call, and any local user may ask for it. Whoever asks again
-    and again only waits: at most one refusal each :data:`REFUSAL_SECONDS`, and the connections that wait are among
+    Each turn is ``seconds`` long, apart from the first ``at_once`` after a quiet time. So whoever asks again and again
+    for what costs this process much only waits; until a token is known to be valid, the connections that wait are among
     those that are displaced first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float, at_once: int) -> None:
+        self._seconds, self._at_once = seconds, at_once
         self._turn = anyio.Lock()
         self._due = 0.0
+        self.waiting = 0
 
-    async def turn(self, caller: AgentConnection) -> None:
-        """Return when it is the turn of ``caller``, or when it has left."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits, and all turns are over."""
+        return not self.waiting and self._due <= anyio.current_time()
+
+    async def turn(self, caller: AgentConnection) -> bool:
+        """Wait for the turn of ``caller``; return False at once when it has left."""
         if caller.transport.is_closing():
-            return
-        with anyio.CancelScope() as caller.waits:
-            async with self._turn:
-                due = max(self._due, anyio.current_time())
-                await anyio.sleep_until(due - MOST_REFUSALS_AT_ONCE * REFUSAL_SECONDS)
-                self._due = due + REFUSAL_SECONDS
+            return False
+        self.waiting += 1
+        try:
+            with anyio.CancelScope() as caller.waits:
+                async with self._turn:
+                    due = max(self._due, anyio.current_time())
+                    await anyio.sleep_until(due - self._at_once * self._seconds)
+                    self._due = due + self._seconds
+        finally:
+            self.waiting -= 1
+        return not caller.waits.cancel_called
 
 
 class _Reply:
@@ -172,7 +197,8 @@ class App:
         names = [f"{host}:{port}" for host in (HOST, "localhost", "[::1]")]
         allowed = TransportSecuritySettings(allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names])
         self._names = TransportSecurityMiddleware(allowed)
-        self._refusals = _Refusals()
+        self._refusals = _Turns(REFUSAL_SECONDS, MOST_REFUSALS_AT_ONCE)
+        self._beginnings: dict[bytes, _Turns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -193,7 +219,7 @@ class App:
             return _unauthorized("Show a token of connmgr: `Authorization: Bearer cmgr_…`.")
         if self._only is not None and not hmac.compare_digest(token.encode(), self._only.encode()):
             return _unauthorized("This server was started for one token, and this is another one.")
-        if self._agents.under_way(token) >= MAX_REQUESTS_OF_TOKEN:
+        if self._agents.under_way(token) + self._waiting_to_begin(token) >= MAX_REQUESTS_OF_TOKEN:
             return _refused(429, "too_many_requests", "Too many requests are under way.", RETRY)
         # Later versions of the protocol have no sessions.
         sessions = request.headers.get(VERSION_HEADER, HANDSHAKE_PROTOCOL_VERSIONS[0]) in HANDSHAKE_PROTOCOL_VERSIONS
@@ -201,7 +227,7 @@ class App:
         begins = sessions and session is None and request.method == "POST"
         try:
             if begins:
-                agent: ConnectedAgent | None = await self._agents.begin(token)
+                agent = await self._begun(token, request.scope[CALLER])
             elif session is None:
                 agent = await self._agents.of_token(token)
             else:
@@ -216,6 +242,16 @@ class App:
             return _refused(404, "unknown_session", "There is no such session: initialize a new one.")
         request.scope[CALLER].is_known = True
         return await self._by(agent, request, send, begins=begins)
+
+    def _waiting_to_begin(self, token: str) -> int:
+        turns = self._beginnings.get(owner_of(token))
+        return turns.waiting if turns else 0
+
+    async def _begun(self, token: str, caller: AgentConnection) -> ConnectedAgent | None:
+        """Return a new agent when it is the turn of ``caller``, or None when that has left; raises as Agents.begin."""
+        self._beginnings = {owner: turns for owner, turns in self._beginnings.items() if not turns.is_idle}
+        turns = self._beginnings.setdefault(owner_of(token), _Turns(BEGINNING_SECONDS, MOST_BEGINNINGS_AT_ONCE))
+        return await self._agents.begin(token) if await turns.turn(caller) else None
 
     async def _by(self, agent: ConnectedAgent, request: Request, send: Send, *, begins: bool) -> Response | None:
         reply = _Reply(send, agent if begins else None)
@@ -250,11 +286,11 @@ def _refused(status: int, code: str, message: str, headers: Mapping[str, str] | 
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with a queue of :data:`MAX_CONNECTIONS` in the kernel."""
+        """Listen, with a queue of :data:`BACKLOG` in the kernel."""
         await super().startup(sockets)
         for listening in sockets or ():
             # asyncio has just told the kernel the number that it accepts at once.
-            listening.listen(MAX_CONNECTIONS)
+            listening.listen(BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -262,12 +298,35 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listen(port: int) -> socket.socket:
+class ListeningSocket(socket.socket):
+    """Accepts no client that has left again: closing its connection here costs a tenth of what serving it would."""
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        for _ in range(MOST_PASSED_OVER):
+            accepted, address = super().accept()
+            if not _has_left(accepted):
+                return accepted, address
+            accepted.close()
+        # For asyncio: nobody more for now. It looks again after it has served others.
+        raise BlockingIOError
+
+
+def _has_left(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def listen(port: int) -> ListeningSocket:
     """Return a socket that listens on a ``port`` of the loopback interface, 0 for a free one.
 
     :raises OSError: the port is taken.
     """
-    listening = socket.create_server((HOST, port), backlog=MAX_CONNECTIONS)
+    created = socket.create_server((HOST, port), backlog=BACKLOG)
+    listening = ListeningSocket(created.family, created.type, created.proto, created.detach())
     # Inherited by each connection, because asyncio does not always set it; an answer is sent in several pieces.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

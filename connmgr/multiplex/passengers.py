@@ -162,6 +162,10 @@ class Passenger:
         return self.sender.holder
 
     @property
+    def session(self) -> None:
+        """None: a passenger is not a page."""
+
+    @property
     def has_ended(self) -> Callable[[], bool]:
         """Returns whether that token has become invalid."""
         return lambda: self.sender.ended

@@ -82,8 +82,12 @@ class WaitingClient(Protocol):
         """Whose share of the streams it counts for."""
 
     @property
+    def session(self) -> str | None:
+        """The id of the page's session with which the stream ends; None for other clients."""
+
+    @property
     def has_ended(self) -> Callable[[], bool]:
-        """Returns whether that token has become invalid."""
+        """Returns whether that token has become invalid, or the page's session is over."""
 
     def join(self, loop: Loop, resized: Callable[[int, int], object], *, forwards_agent: bool) -> AnsweringEndpoint:
         """Return the client as an endpoint; called in the loop's thread.
@@ -112,11 +116,17 @@ class Opening:
     holder: str | None = None
     """Whose share of the streams it counts for."""
 
+    session: str | None = None
+    """The id of the page's session with which the stream ends; None for other clients."""
+
     rests: Rests
     """The rests of its token's clients between many small frames."""
 
     has_ended: Callable[[], bool]
-    """Returns whether that token has become invalid."""
+    """Returns whether that token has become invalid, or the page's session is over."""
+
+    used: Callable[[], object]
+    """Called when the client has sent data: somebody is there."""
 
     def __init__(self, header: Callable[[str], str | None]) -> None:
         self.codec = Codec(is_client=False, max_bytes=FIRST_MESSAGE_BYTES)
@@ -124,7 +134,7 @@ class Opening:
         self._failure: str | None = None
         # The loop reads the first message, until a thread asks for it.
         self._reading = threading.Lock()
-        self.has_ended = lambda: False
+        self.has_ended, self.used = lambda: False, lambda: None
         self.rests = Rests(FRAMES_REST)
         self._offered = [word.strip() for word in (header("Sec-WebSocket-Protocol") or "").split(",")]
         try:
@@ -236,7 +246,8 @@ class WebSocket:
     """The WebSocket that was opened as ``opening``. All methods belong to the thread of ``loop``.
 
     ``received`` is called with each frame, and may raise :class:`ProtocolError`; ``refused`` with a client's violation
-    of the protocol; ``left`` once, when nothing more can be received or sent.
+    of the protocol; ``left`` once, when nothing more can be received or sent; ``drained`` when all is sent that had to
+    wait.
     """
 
     def __init__(
@@ -247,12 +258,13 @@ class WebSocket:
         received: Callable[[bytes], None],
         refused: Callable[[ProtocolError], None],
         left: Callable[[], None],
+        drained: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._socket = opening.stream
         self._codec = opening.codec
         self._codec.max_bytes = MAX_FRAME_BYTES
-        self._received, self._refused, self._left = received, refused, left
+        self._received, self._refused, self._left, self._drained = received, refused, left, drained
         self._outbox = Outbox(self._socket.send)
         self._awaits_room = False
         self._holder, self._rests = opening.holder, opening.rests
@@ -273,10 +285,24 @@ class WebSocket:
         if not (self._closing or self._client_closed):
             self._put(self._codec.frame(BINARY, *parts))
 
+    def say(self, text: str) -> None:
+        """Send a text message; otherwise as :meth:`send`."""
+        if not (self._closing or self._client_closed):
+            self._put(self._codec.frame(TEXT, text.encode()))
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._outbox.size
+
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Send the close frame after all data, and end. Calling it again does nothing."""
         if not self._closing:
             self._say_goodbye(code, reason)
+
+    def abandon(self) -> None:
+        """End at once. Calling it again does nothing."""
+        self._end()
 
     def _say_goodbye(self, code: int, reason: str) -> None:
         """Send the last frame, and end within :data:`GOODBYE_SECONDS`, whatever the client does."""
@@ -395,6 +421,8 @@ class WebSocket:
         if bool(self._outbox.size) != self._awaits_room:
             self._awaits_room = not self._awaits_room
             self._watch()
+            if not self._awaits_room:
+                self._drained()
         if self._closing and self._client_closed and not self._outbox.size:
             self._end()
 
@@ -432,7 +460,7 @@ class Client:
     """One client of a stream, whose WebSocket is open. Belongs to the thread of ``loop``."""
 
     def __init__(self, loop: Loop, opening: Opening, handler: Handler) -> None:
-        self._handler = handler
+        self._handler, self._used = handler, opening.used
         self._websocket = WebSocket(loop, opening, received=self._received, refused=self._refused, left=handler.leave)
         self._windows = frames.Windows(eager=True)
         self._unsent: deque[tuple[int, memoryview]] = deque()
@@ -535,6 +563,7 @@ class Client:
     def _take(self, data: bytes) -> None:
         if self._ended_input:
             raise ValueError("The client sent data after the end of its input.")
+        self._used()
         self._windows.received(len(data))
         self._handler.receive(data)
 

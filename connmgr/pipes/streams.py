@@ -36,10 +36,11 @@ class OpenStream(Protocol):
 
 
 class _StreamOwner(NamedTuple):
-    """The connection and the id of the token with which a stream ends, and the ``holder`` whose share it takes."""
+    """The connection and the ids of the token and session with which a stream ends, and whose share it takes."""
 
     connection: str | None
     token: str | None
+    session: str | None
     holder: str | None
     on: str | None
     """The connection that the stream shows or uses, even if it does not end with that connection."""
@@ -93,18 +94,19 @@ class Streams:
         connection: str | None = None,
         *,
         token: str | None = None,
+        session: str | None = None,
         holder: str | None = None,
         on: str | None = None,
         has_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         """Register ``stream`` until :meth:`discard`; stop it at once if the daemon is stopping.
 
-        The stream ends with its ``connection`` and with ``token``, the id of a token; it counts for ``holder``. ``on``
-        is the connection of a stream that does not end with that connection. ``has_ended`` returns whether the token
-        has become invalid; then the stream is stopped too.
+        The stream ends with its ``connection``, with ``token`` and with ``session``, the ids of a token and of a page's
+        session; it counts for ``holder``. ``on`` is the connection of a stream that does not end with that connection.
+        ``has_ended`` returns whether one of them has become invalid; then the stream is stopped too.
         """
         with self._lock:
-            self._open[stream] = _StreamOwner(connection, token, holder, on or connection)
+            self._open[stream] = _StreamOwner(connection, token, session, holder, on or connection)
             stopping = self._stopping
         # stop() may have listed the streams before this one was in the table, and end() likewise for the token, which
         # was valid when the request was authorised. Asking again after adding leaves no gap.
@@ -127,6 +129,10 @@ class Streams:
     def end(self, tokens: Collection[str], why: ConnmgrError, on: Collection[str] | None = None) -> None:
         """End the streams of clients with these tokens, all or those ``on`` certain connections; tell them ``why``."""
         self._end(lambda owner: owner.token in tokens and (on is None or owner.on in on), why)
+
+    def end_session(self, session: str, why: ConnmgrError) -> None:
+        """End the streams of a page whose session is over; tell it ``why``."""
+        self._end(lambda owner: owner.session == session, why)
 
     def _end(self, concerns: Callable[[_StreamOwner], bool], why: ConnmgrError) -> None:
         with self._lock:
@@ -179,7 +185,14 @@ class Pipe:
         self._process = ProcessEndpoint(streams.loop, channel, hang_up=self._end_process, released=self._released)
         self._client = opening.join(streams.loop, self._process.resize, forwards_agent=forwards_agent)
         self._splice = Splice(self._client, self._process, ended=lambda _: self._discard_at_end())
-        streams.add(self, connection, token=opening.token, holder=opening.holder, has_ended=opening.has_ended)
+        streams.add(
+            self,
+            connection,
+            token=opening.token,
+            session=opening.session,
+            holder=opening.holder,
+            has_ended=opening.has_ended,
+        )
 
     def stop(self, why: ConnmgrError) -> None:
         self._client.stop(why)

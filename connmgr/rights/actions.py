@@ -104,6 +104,12 @@ def puts_programs(_visibility: Visibility, grant: Grant, _request: Message) -> N
         raise PolicyDenied("A token with rules over paths cannot put a program on the machine.")
 
 
+def changes_attributes(_visibility: Visibility, grant: Grant, _request: Message) -> None:
+    """Refuse chmod and chown if the token has rules over paths: they cannot be held to one file while others move."""
+    if grant.has_rules_over_paths:
+        raise PolicyDenied("A token with rules over paths cannot change modes and owners.")
+
+
 # Tunnels, systems and logins.
 
 _TUNNEL = frozenset({"tunnel"})

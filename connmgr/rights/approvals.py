@@ -28,6 +28,7 @@ from connmgr.contract.approval import (
     ApprovalInfo,
     Verdict,
 )
+from connmgr.contract.event import APPROVAL
 from connmgr.contract.message import time_to_json, to_json
 from connmgr.errors import (
     ApprovalDenied,
@@ -37,6 +38,7 @@ from connmgr.errors import (
     QuotaExceeded,
     UnknownApproval,
 )
+from connmgr.events import Publish, unheard
 from connmgr.rights.ground import Ground, all_differences
 from connmgr.suspension import Continuation, Suspended
 from connmgr.vault.documents import Document, Documents
@@ -171,7 +173,9 @@ class Approvals:
         key: bytes,
         continuation: Callable[[], Continuation],
         requested: Callable[[Mapping[str, Any]], object],
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
         self._stored, self._key, self._continuation, self._requested = stored, key, continuation, requested
         self._lock = threading.Lock()
         self.waiters = ApprovalWaiters(self._is_decided)
@@ -292,7 +296,19 @@ class Approvals:
         if changed is None or changed.body["state"] != state:
             raise UnknownApproval(id)
         self.waiters.tell([id])
+        self._tell("decided", Approval.of(changed))
         return Approval.of(changed)
+
+    def _tell(self, change: str, approval: Approval) -> None:
+        self._publish(
+            APPROVAL,
+            change,
+            id=approval.id,
+            token=approval.token,
+            state=approval.state,
+            connections=list(approval.asked.get("connections", ())),
+            expires=approval.expires,
+        )
 
     def _question(
         self, holder: Holder, asked: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
@@ -346,6 +362,7 @@ class Approvals:
                 raise QuotaExceeded(f"The vault has {MAX_KEPT} approvals already: wait until some have expired.")
             return found
         approval = Approval.of(document)
+        self._tell("requested", approval)
         try:
             self._requested(to_json(approval.info))
         except Exception:
@@ -396,6 +413,7 @@ class Approvals:
         if before is None or changed is None or changed.body.get("use") != use:
             return False
         self._continuation().kept.setdefault(_USED, []).append(before)
+        self._tell("used", replace(Approval.of(before), state=USED))
         return True
 
     def _is_decided(self, id: str) -> bool:

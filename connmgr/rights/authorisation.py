@@ -29,7 +29,7 @@ from connmgr.contract.message import (
 )
 from connmgr.contract.shell import ExecRequest, OwnShell, PipeRequest
 from connmgr.contract.terminal import TerminalRequest
-from connmgr.errors import ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
+from connmgr.errors import ApprovalRequired, ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
 from connmgr.fields import references
 from connmgr.plugin import Caller as PluginCaller
 from connmgr.plugin import Subjects
@@ -274,6 +274,21 @@ class Authorisation:
             return CommandRules(grant, action, request, facts).decision() or Decision("allow")
         # Paths count as they are written; the remote host may resolve them to others.
         return dry_run_of_paths(grant, facts, action.paths(request), whole=action.whole(request))
+
+    def check_again(self, caller: GrantedCaller, action: Action[Any], request: Message, *, approved: bool) -> None:
+        """Check a request that was permitted earlier, when a part of it begins, which may be much later.
+
+        It may have been ``approved`` then, and nobody is asked again.
+        :raises ConnmgrError: as :meth:`check`.
+        """
+        if caller.grant is not None:
+            decision = self.dry_run(caller.grant, action, request)
+            if decision is not None and decision.effect == "deny":
+                raise denied(rule_of(decision))
+            if decision is not None and decision.effect == "ask" and not approved:
+                raise ApprovalRequired("A rule of the token asks for an approval now, which the run does not have.")
+        if self._has_plugins:
+            self._hook(caller=caller, action=action.name, subjects=self.subjects(request, self.visibility))
 
     def path_rules(
         self, caller: GrantedCaller, connection: str, asked: Mapping[str, Any] | None, wait: float, digest: str | None

@@ -102,6 +102,19 @@ class Ground:
             shown["otherVariables"] = others
         return shown
 
+    def stored(self) -> dict[str, Any]:
+        """Return it as JSON, from which :meth:`loaded` makes it again."""
+        state = None if self.state is None else {**vars(self.state), "variables": dict(self.state.variables)}
+        reads = {"directory": self.reads.directory, "ignored": sorted(self.reads.ignored)}
+        return {**vars(self), "hosts": list(self.hosts), "state": state, "reads": reads}
+
+    @classmethod
+    def loaded(cls, stored: Mapping[str, Any]) -> Ground:
+        """Return the ground that was stored as JSON."""
+        state = None if stored["state"] is None else ShellState(**stored["state"])
+        reads = Reads(stored["reads"]["directory"], frozenset(stored["reads"]["ignored"]))
+        return cls(**{**stored, "hosts": tuple(stored["hosts"]), "state": state, "reads": reads})
+
     def require(self, digest: str | None, state: ShellState | None = None) -> None:
         """Return if this is still the ground: of the connection when its link was opened, and of its shell now.
 

@@ -57,6 +57,10 @@ _NEEDED: Mapping[str, _Needed] = {
     "docs.read": (),
     "fact.gather": _one("connection.write"),
     "fact.query": _one("connection.read"),
+    "fs.attributes": _one("fs.write"),
+    # Each kind of events needs the scopes of its query.
+    "event.stream": (),
+    "event.ticket": (),
     "fs.blob": _one("fs.write"),
     "fs.list": _one("fs.read"),
     "fs.mkdir": _one("fs.write"),
@@ -89,6 +93,22 @@ _NEEDED: Mapping[str, _Needed] = {
     "multiplex.open": (ARGV | {"tunnel"},),
     "multiplex.query": (ARGV | {"tunnel"},),
     "multiplex.renew": (TEXT,),
+    "page.read": (),
+    "recording.query": _one("terminal"),
+    "recording.read": _one("terminal"),
+    "recording.search": _one("terminal"),
+    "run.info": (),
+    "run.output": (),
+    "run.pause": (),
+    "run.query": (),
+    "run.remove": (),
+    "run.resume": (),
+    # A retry runs what the run that it names was allowed to run, and is allowed it anew.
+    "run.retry": (ARGV,),
+    "run.start": (),
+    "run.stop": (),
+    "run.targets": (),
+    "run.wait": (),
     "secret.decrypt": _one("secret.decrypt"),
     "secret.encrypt": _one("connection.write"),
     "secret.sudo": _one("connection.write"),
@@ -121,6 +141,9 @@ _NEEDED: Mapping[str, _Needed] = {
     "vault.user.add": _one("vault.admin"),
     "vault.user.passphrase": (),
     "vault.user.remove": _one("vault.admin"),
+    "web.login": (),
+    "web.logout": (),
+    "web.ticket": (),
 }
 
 ACTIONS = frozenset(_NEEDED)

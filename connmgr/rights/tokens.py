@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from weakref import WeakValueDictionary
 
+from connmgr.contract.event import TOKEN
 from connmgr.contract.message import members
 from connmgr.contract.token import MAX_DAYS, SCOPES, TokenCreateRequest
 from connmgr.errors import (
@@ -30,6 +31,7 @@ from connmgr.errors import (
     TokenRevoked,
     UnknownToken,
 )
+from connmgr.events import Publish, unheard
 from connmgr.rights.grant import REVOKED, Grant, why_invalid
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.schema import now
@@ -69,8 +71,8 @@ class Grants:
     in use were revoked or have expired.
     """
 
-    def __init__(self, stored: Documents, key: bytes, ended: Ended) -> None:
-        self._stored, self._key, self._ended = stored, key, ended
+    def __init__(self, stored: Documents, key: bytes, ended: Ended, publish: Publish = unheard) -> None:
+        self._stored, self._key, self._ended, self._publish = stored, key, ended, publish
         self.in_use = TokensInUse(stored, ended)
 
     def create(self, wanted: TokenCreateRequest, creator: Grant | None) -> tuple[str, Document, Grant]:
@@ -96,6 +98,7 @@ class Grants:
         self._make_room(creator)
         if not self._stored.add(document, most=MAX_TOKENS):
             raise TokenLimit(f"There are {MAX_TOKENS} valid tokens already: revoke some first.")
+        self._tell("created", grant)
         return secret, document, grant
 
     def find(self, secret: str) -> Live:
@@ -106,6 +109,16 @@ class Grants:
         document = self._stored.by_key(self._digest(secret))
         if document is None:
             raise InvalidToken("Unknown token: check its text, or ask for a new one.")
+        return self.in_use.keep(document)
+
+    def live(self, id: str) -> Live:
+        """Return the token ``id``, valid or not, which is in use from now on.
+
+        :raises TokenRevoked: it was removed, some time after its end.
+        """
+        document = self._stored.get(id)
+        if document is None:
+            raise TokenRevoked(REVOKED)
         return self.in_use.keep(document)
 
     def document(self, grant: Grant) -> Document:
@@ -132,12 +145,13 @@ class Grants:
 
         :raises UnknownToken: the token does not exist, or does not descend from ``creator``.
         """
-        self._require(id, creator)
+        grant = self._require(id, creator)
         self._stored.change(id, lambda one: replace(one, body={**one.body, "revoked": now().isoformat()}))
         self.in_use.end_those_of(id)
         # Descendants that nobody uses here, too: another daemon, or this one before its restart, may have started jobs.
         below = [one.document.id for one in self.all(None) if one.comes_from(id)]
         self._ended(dict.fromkeys([id, *below], TokenRevoked(REVOKED)), True)
+        self._tell("revoked", grant)
 
     def renew(self, id: str, expires: datetime | None, creator: Grant | None) -> tuple[Document, Grant]:
         """Change the expiry of a token; None means its original lifetime, from now.
@@ -156,7 +170,13 @@ class Grants:
         changed = self._stored.change(id, renewed)
         if changed is None:
             raise UnknownToken(id)
-        return changed, grant_of(self._stored, changed)
+        grant = grant_of(self._stored, changed)
+        self._tell("renewed", grant)
+        return changed, grant
+
+    def _tell(self, change: str, grant: Grant) -> None:
+        above = tuple(one.id for one in grant.lineage[1:])
+        self._publish(TOKEN, change, id=grant.id, facts=above, name=grant.name, expires=grant.expires)
 
     def _digest(self, secret: str) -> str:
         return blake2b(secret.encode(errors="surrogatepass"), key=self._key, digest_size=32).hexdigest()

@@ -68,6 +68,12 @@ class Visibility:
             known |= {one.id: one for one in found}
         return known
 
+    def current(self, ids: Collection[str]) -> dict[str, ConnectionFacts]:
+        """Like :meth:`of`, and as they are now, after a change."""
+        for id in ids:
+            self._known.pop(id, None)
+        return self.of(ids)
+
     def _read(self, ids: Sequence[str]) -> list[ConnectionFacts]:
         stored = [one for one in self._vault.connections.each(ids).values() if isinstance(one, Connection)]
         paths = self._category_paths(one.category for one in stored)

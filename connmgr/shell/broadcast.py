@@ -48,6 +48,13 @@ class Order:
     grounds: Mapping[str, Ground] = field(default_factory=dict)
     """The grounds on which the command was approved, by connections; empty if it needed no approval."""
 
+    admits: Callable[[str], None] | None = None
+    """Called with a connection before its command is sent; what it raises is the outcome, and nothing is sent."""
+
+    def admitting(self, connection: str) -> Callable[[], None] | None:
+        """Return ``admits`` for one connection."""
+        return None if self.admits is None else partial(self.admits, connection)
+
 
 class BroadcastOutcome(NamedTuple):
     """The outcome of the command on one connection, and how many seconds it took.
@@ -87,6 +94,8 @@ class Broadcast:
 
     Each connection counts as running until the reader of :meth:`outcomes` asks for later outcomes: a slow reader delays
     commands that have not begun, and few outcomes are kept for it.
+
+    :meth:`open` is for a caller that does not know all connections at the beginning: it feeds them one after the other.
     """
 
     def __init__(
@@ -103,6 +112,8 @@ class Broadcast:
         self._room = threading.Semaphore(order.parallel)
         self._outcomes = queue.SimpleQueue[list[BroadcastOutcome]]()
         self._cancellation = Cancellation()
+        self._is_open = self._was_opened = False
+        self._fed = threading.Event()
         self._pool = ThreadPoolExecutor(order.parallel, "broadcast")
         # It looks at one link after the other. A selector for all would save little: of the 120 µs that a short command
         # takes the thread, one goes into looking at its link.
@@ -129,6 +140,44 @@ class Broadcast:
             self._room.release()
             self._driver.join()
 
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Run the command on what :meth:`feed` brings, until the context ends; commands that still run are killed."""
+        self._is_open = self._was_opened = True
+        self._driver.start()
+        try:
+            yield
+        finally:
+            self._is_open = False
+            self.kill()
+            self._driver.join()
+
+    def feed(self, ready: Iterable[str], others: Iterable[str]) -> None:
+        """Run the command on further connections, while it is open."""
+        self._ready.extend(ready)
+        self._others.extend(others)
+        self._fed.set()
+
+    def take(self, seconds: float) -> list[BroadcastOutcome]:
+        """Return the next outcomes of an open broadcast; none if there is none within ``seconds``, or after a wake."""
+        try:
+            ended = self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
+        except queue.Empty:
+            return []
+        if ended:
+            self._room.release(len(ended))
+        return ended
+
+    def wake(self) -> None:
+        """Let :meth:`take` return."""
+        self._outcomes.put([])
+
+    def kill(self) -> None:
+        """Kill the commands that run, and begin no more; their outcomes follow."""
+        self._cancellation.cancel()
+        self._room.release()
+        self._fed.set()
+
     def _next(self, cancellation: Cancellation) -> list[BroadcastOutcome]:
         while True:
             with contextlib.suppress(queue.Empty):
@@ -143,12 +192,24 @@ class Broadcast:
     def _drive(self) -> None:
         with self._pool:
             try:
-                while (self._ready or self._others or self._started) and not self._cancellation.cancelled:
-                    self._begin_next()
-                    self._read_all()
+                while not self._cancellation.cancelled:
+                    if self._ready or self._others or self._started:
+                        self._begin_next()
+                        self._read_all()
+                    elif self._is_open:
+                        self._fed.wait()
+                        self._fed.clear()
+                    else:
+                        break
             finally:
                 for started in self._started:
-                    self._pool.submit(started.reservation.close)
+                    if self._was_opened:
+                        self._wait_for(started.connection, started.at, started.result)
+                    else:
+                        self._pool.submit(started.reservation.close)
+                if self._was_opened:
+                    not_begun = CommandCancelled("The command was cancelled before it began.")
+                    self._outcomes.put([BroadcastOutcome(id, 0.0, not_begun) for id in (*self._ready, *self._others)])
 
     def _begin_next(self) -> None:
         """Begin on as many connections as allowed; wait for room if there is nothing else to do."""
@@ -166,7 +227,7 @@ class Broadcast:
         try:
             with contextlib.ExitStack() as reservation:
                 session = reservation.enter_context(self._shells.using(connection, self._access, order.session))
-                require = on(order.grounds.get(connection))
+                require = on(order.grounds.get(connection), order.admitting(connection))
                 begin = session.begin(
                     order.command, order.timeout, self._cancellation, turn_timeout=0.0, require=require
                 )
@@ -208,9 +269,17 @@ class Broadcast:
         """Run the command to its end; if ordered, start the shell first."""
         order = self._order
         ground = order.grounds.get(connection)
-        shell, how = ShellRef(connection, order.session), {"start": order.start, "fresh": order.fresh}
         begun = begin_command(
-            self._shells, shell, self._access, order.command, order.timeout, self._cancellation, **how, ground=ground
+            self._shells,
+            ShellRef(connection, order.session),
+            self._access,
+            order.command,
+            order.timeout,
+            self._cancellation,
+            start=order.start,
+            fresh=order.fresh,
+            ground=ground,
+            admits=order.admitting(connection),
         )
         with begun as (running, restarted):
             if restarted:

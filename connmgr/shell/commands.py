@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from connmgr.cancellation import Cancellation
@@ -36,20 +36,21 @@ def begin_command(
     start: bool = False,
     fresh: bool = False,
     ground: Ground | None = None,
+    admits: Callable[[], None] | None = None,
 ) -> Iterator[CommandStart]:
     """Begin ``command`` in ``shell``, used by ``access``, as :meth:`connmgr.engine.session.Session.begin` does.
 
     With ``start``, the shell is started if it does not run, or is lost before anything was sent to it. With ``fresh``,
     the command has a shell of its own instead, which is stopped afterwards. ``ground`` is the ground of the command's
-    approval; None if it needed none. A command that may have been sent is never sent again. Errors after the loss of a
-    shell have the member ``restarted``.
+    approval; None if it needed none. ``admits`` is called before anything is sent, and raises to prevent that. A
+    command that may have been sent is never sent again. Errors after the loss of a shell have the member ``restarted``.
 
     :raises NoShell: the shell does not run, and ``start`` is false; otherwise the errors of starting it.
     :raises connmgr.errors.ApprovalRequired: the shell is not what it was when the command was approved.
     :raises connmgr.errors.CommandCancelled: the command was cancelled before it began.
     """
     connection, session = shell
-    require = on(ground)
+    require = on(ground, admits)
     if not (start or fresh):
         # A shortcut for most requests, which saves them 1 % of their time.
         with (

@@ -44,11 +44,21 @@ def state_of(surroundings: ShellSnapshot) -> ShellState:
     return shell_state(surroundings.directory, surroundings.variables, surroundings.start)
 
 
-def on(ground: Ground | None) -> Callable[[Session], None] | None:
-    """Return the check, made when a command's turn has come, that the session is still the approved ``ground``."""
-    if ground is None:
+def on(ground: Ground | None, admits: Callable[[], None] | None = None) -> Callable[[Session], None] | None:
+    """Return the check, made when a command's turn has come, that the session is still the approved ``ground``.
+
+    ``admits`` is called then too, and raises if the command may not begin any more.
+    """
+    if ground is None and admits is None:
         return None
-    return lambda session: ground.require(session.connection_digest, state_of(session.surroundings))
+
+    def require(session: Session) -> None:
+        if admits is not None:
+            admits()
+        if ground is not None:
+            ground.require(session.connection_digest, state_of(session.surroundings))
+
+    return require
 
 
 def _shown(host: Dialled) -> str:

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 from connmgr import processes
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.contract.event import SHELL
 from connmgr.engine.envelope import Command
 from connmgr.engine.session import FairLock, Session
 from connmgr.engine.start import SessionInfo
 from connmgr.engine.state import ShellSnapshot
 from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
+from connmgr.events import Publish, unheard
 from connmgr.links.chain import Target
 from connmgr.links.link import Outdated, admitted_connections
 from connmgr.links.table import LinkTable
@@ -67,6 +69,7 @@ class ShellEntry:
     was started since.
     """
 
+    name: ShellRef
     lock: FairLock = field(default_factory=FairLock)
     shell: Shell | None = None
     stale: bool = False
@@ -109,7 +112,7 @@ class ShellEntries:
         while True:
             entry = self._made(name, holder) if make else self._entry(name)
             if entry is None:
-                yield ShellEntry()
+                yield ShellEntry(name)
                 return
             try:
                 entry.lock.acquire(deadline.left(), cancellation)
@@ -142,7 +145,7 @@ class ShellEntries:
                 holders = [entry.holder for entry in entries.values() if not entry.lost or entry.lock.taken]
                 if (why := refused(MAX_SHELLS, holder, holders)) is not None:
                     raise SessionLimit(f"Of the connection's {MAX_SHELLS} shells {why}; stop one of them first.")
-                entries[name.session] = ShellEntry(lost=name in self._gave_way, holder=holder)
+                entries[name.session] = ShellEntry(name, lost=name in self._gave_way, holder=holder)
                 self._gave_way.pop(name, None)
             return entries[name.session]
 
@@ -215,9 +218,11 @@ class ShellTable:
         idle_timeout: float,
         start_timeout: float,
         orphans: Path,
+        publish: Publish = unheard,
     ) -> None:
         self._vault = vault
         self._links = links
+        self._publish = publish
         self._opener = ShellOpener(
             vault, registry, links, timeout=start_timeout, max_output=max_output, orphans=orphans
         )
@@ -470,13 +475,18 @@ class ShellTable:
                 entry.lost = True
             self._empty(entry)
         shell = entry.shell = self._opener.open(connection, access, cancellation)
+        self._tell("started", entry.name)
         return shell
 
     def _empty(self, entry: ShellEntry) -> None:
         """End the shell of ``entry``, which the caller holds."""
         shell, entry.shell = entry.shell, None
         if shell is not None:
+            self._tell("ended", entry.name)
             self._opener.end(shell)
+
+    def _tell(self, change: str, name: ShellRef) -> None:
+        self._publish(SHELL, change, name.connection, **({} if name.session is None else {"session": name.session}))
 
     def _no_shell(self, connection: str) -> NoShell:
         self._vault.connections.get(connection)

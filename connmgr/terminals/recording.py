@@ -6,6 +6,7 @@ import codecs
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +28,13 @@ STEP_BYTES = 1024 * 1024
 HOLDER = "connmgr_token"
 """The member of a recording's header with the id of the token whose it is; the owner's have none."""
 
-HEADER_CHARACTERS = 4096
+CONNECTION, OPENER, COMMAND = "connmgr_connection", "connmgr_opener", "command"
+"""Members of the header: the connection's id, the id of the token that opened the terminal, and what runs."""
+
+COMMAND_CHARACTERS = 1000
+HEADER_CHARACTERS = 16384
+
+_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 logger = logging.getLogger("connmgr.terminals")
 
@@ -52,8 +59,18 @@ class Recordings:
         self._holders: dict[str, str | None] = {}
         """Whose the files are, by file names, as far as they were read."""
 
-    def begin(self, name: str, columns: int, rows: int, term: str, holder: str | None = None) -> Recording:
+    def begin(
+        self,
+        name: str,
+        columns: int,
+        rows: int,
+        term: str,
+        holder: str | None = None,
+        about: Mapping[str, str | None] | None = None,
+    ) -> Recording:
         """Begin the recording ``name`` for ``holder``, a token or the owner, and remove those that are too old.
+
+        ``about`` has further members of its header; those that are None are left out.
 
         :raises RecordingFailed: it cannot be written, or the recordings of running terminals leave no room.
         """
@@ -74,9 +91,9 @@ class Recordings:
             self._ended(file_name)
             raise RecordingFailed(f"The recording's file cannot be created: {error.strerror}.") from error
         header = {"version": 2, "width": columns, "height": rows, "timestamp": int(time.time()), "env": {"TERM": term}}
-        if holder is not None:
-            # Players ignore a member that they do not know.
-            header[HOLDER] = holder
+        # Players ignore members that they do not know.
+        members = {HOLDER: holder, **(about or {})}
+        header |= {name: value for name, value in members.items() if value is not None}
 
         def grow(size: int) -> int:
             return self._grant(file_name, holder, size)
@@ -92,6 +109,20 @@ class Recordings:
             for name, (ended_at, _) in self._files().items():
                 if ended_at < oldest and name not in self._running:
                     self._remove(name)
+
+    def paths(self) -> list[Path]:
+        """Return the files of all recordings, those under way included."""
+        return list(self._directory.glob("*" + SUFFIX))
+
+    def path(self, name: str) -> Path | None:
+        """Return where the recording ``name`` is or would be; None if that is not the uuid of a terminal."""
+        # A client sends it: with a slash it would lead elsewhere.
+        return self._directory / (name + SUFFIX) if _NAME.fullmatch(name) else None
+
+    def is_active(self, name: str) -> bool:
+        """Whether the recording ``name`` is under way."""
+        with self._lock:
+            return name + SUFFIX in self._running
 
     def _grant(self, name: str, holder: str | None, size: int) -> int:
         """Let the file ``name`` have ``size`` more bytes; return how many it gets, 0 if nothing may be removed."""
@@ -178,6 +209,8 @@ class Recording:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._unflushed = False
         self._write(json.dumps(header))
+        # At once: readers know the recording by its header, and only the first output after a flush asks for another.
+        self.flush()
 
     def output(self, data: bytes) -> None:
         """Record output, in pieces of any size."""

@@ -67,7 +67,8 @@ class Terminal:
 
     Methods marked "in the loop" belong to the thread of the streams' loop; the others are safe in any thread.
     ``when_ended`` is called once, in a thread that may block, when the process has ended or its channel was closed,
-    with the exit status, or None if that is unknown.
+    with the exit status, or None if that is unknown. ``changed`` is called in the loop, with what has changed: its
+    clients, or its state, which it then has.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class Terminal:
         early: bytes,
         recording: Recording | None,
         when_ended: Callable[[int | None], object],
+        changed: Callable[[Terminal, str], object] = lambda *_: None,
     ) -> None:
         self.origin = origin
+        self._changed = changed
         self.output = output
         self.lease = lease
         self.recording = recording
@@ -103,6 +106,7 @@ class Terminal:
         streams.loop.call(lambda: self._begin(channel, early))
 
     def _begin(self, channel: Channel, early: bytes) -> None:
+        self._changed(self, "opened")
         self._process = RemoteProcess(
             self._streams.loop,
             channel,
@@ -215,9 +219,11 @@ class Terminal:
         self.use()
         if was_leader:
             leader = self._leader
-            if leader is not None:
-                self.resized_by(leader)
+            if leader is not None and leader.size is not None:
+                # It is told too: a page has followed the size of the one that has left, and does not know this.
+                self._resize(*leader.size, by=None)
             self._keep_pace()
+        self._changed(self, "clients")
 
     @property
     def _leader(self) -> Viewer | None:
@@ -226,6 +232,7 @@ class Terminal:
     def _attach(self, opening: Opening, *, watches: bool) -> None:
         self.use()
         self._viewers.append(Viewer(self._streams, self, opening, self.origin.connection, watches=watches))
+        self._changed(self, "clients")
         self._keep_pace()
 
     def _resize(self, columns: int, rows: int, by: Viewer | None) -> None:
@@ -331,6 +338,7 @@ class Terminal:
             return
         self._process.close()
         self.end, self.ended, self.state = end, datetime.now(timezone.utc), state
+        self._changed(self, state)
         self._taken(sum(length for _, length in self._waiting))
         if self._overdue_timer is not None:
             self._overdue_timer.cancel()

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
+from connmgr.contract.event import TERMINAL
 from connmgr.engine.dialects import become
 from connmgr.engine.script import Source, exports, new_nonce, script_argv
 from connmgr.engine.state import ShellSnapshot
@@ -25,6 +26,7 @@ from connmgr.errors import (
     UnknownTerminal,
     UnsupportedShell,
 )
+from connmgr.events import Publish, unheard
 from connmgr.jobs.launch import Launch
 from connmgr.links.channels import open_on_link
 from connmgr.links.link import Link, Outdated
@@ -35,7 +37,7 @@ from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shares import refused
 from connmgr.terminals.output import TerminalOutput
-from connmgr.terminals.recording import Recordings
+from connmgr.terminals.recording import COMMAND, COMMAND_CHARACTERS, CONNECTION, OPENER, Recordings
 from connmgr.terminals.terminal import RUNNING, Origin, Terminal
 from connmgr.vault import Vault
 
@@ -104,11 +106,13 @@ class Terminals:
         recordings: Recordings,
         limits: TerminalLimits,
         timeout: float,
+        publish: Publish = unheard,
     ) -> None:
         self._vault = vault
+        self._publish = publish
         self._links = links
         self._streams = streams
-        self._recordings = recordings
+        self.recordings = recordings
         self._limits = limits
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -129,7 +133,8 @@ class Terminals:
         shell = self._vault.connections.get(connection).data.get("shell")
         id = str(uuid.uuid4())
         with self._place(connection, access.holder), contextlib.ExitStack() as cleanup:
-            begin = partial(self._recordings.begin, id, pty.columns, pty.rows, pty.term, access.holder)
+            about = {CONNECTION: connection, OPENER: spec.token, COMMAND: _recorded(spec.command)}
+            begin = partial(self.recordings.begin, id, pty.columns, pty.rows, pty.term, access.holder, about)
             recording = begin() if spec.record else None
             if recording is not None:
                 cleanup.callback(recording.close)
@@ -162,6 +167,7 @@ class Terminals:
                 b"".join(printed),
                 recording,
                 ended,
+                self._tell,
             )
             self._keep(terminal)
         self._vault.connections.touch(connection)
@@ -278,8 +284,24 @@ class Terminals:
     def _forget(self, terminals: Iterable[Terminal]) -> None:
         for terminal in terminals:
             with self._lock:
-                self._terminals.pop(terminal.origin.id, None)
+                found = self._terminals.pop(terminal.origin.id, None)
             terminal.close()
+            if found is not None:
+                # After its end, which the loop tells.
+                self._streams.loop.call(partial(self._tell, found, "removed"))
+
+    def _tell(self, terminal: Terminal, change: str) -> None:
+        origin = terminal.origin
+        self._publish(
+            TERMINAL,
+            change,
+            origin.connection,
+            origin.id,
+            token=origin.token,
+            state=terminal.state,
+            exit_code=terminal.exit_code,
+            clients=terminal.clients,
+        )
 
     def _close(self, terminals: Iterable[Terminal], timeout: float = CLOSE_SECONDS) -> None:
         closing = list(terminals)
@@ -305,11 +327,17 @@ class Terminals:
             old = [each for each in ended if each.ended and (now - each.ended).total_seconds() > KEPT_SECONDS]
             for terminal in {*old, *ended[: max(0, len(ended) - MAX_ENDED)]}:
                 del self._terminals[terminal.origin.id]
+                self._tell(terminal, "removed")
                 terminal.drop()
             running = [terminal for terminal in self._terminals.values() if terminal.state == RUNNING]
         for terminal in running:
             if 0 < self._limits.unattended < terminal.idle_seconds:
                 terminal.close()
+
+
+def _recorded(command: str | tuple[str, ...] | None) -> str | None:
+    text = shlex.join(command) if isinstance(command, tuple) else command
+    return None if text is None else text[:COMMAND_CHARACTERS]
 
 
 def _start(

@@ -57,8 +57,14 @@ class Viewer:
         self._drawing = self._over = False
         self._holder = opening.holder
         self._client = Client(streams.loop, opening, self)
-        ended = opening.has_ended
-        streams.add(self, on=connection, token=opening.token, holder=opening.holder, has_ended=ended)
+        streams.add(
+            self,
+            on=connection,
+            token=opening.token,
+            session=opening.session,
+            holder=opening.holder,
+            has_ended=opening.has_ended,
+        )
         self.tell_size(terminal.output.columns, terminal.output.rows)
         self.draw()
 

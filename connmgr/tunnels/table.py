@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from connmgr.contract.event import TUNNEL
 from connmgr.errors import (
     ConnectTimeout,
     ConnmgrError,
@@ -25,6 +26,7 @@ from connmgr.errors import (
     StreamLimit,
     TokenRevoked,
 )
+from connmgr.events import Publish, unheard
 from connmgr.fields import map_secrets
 from connmgr.links.table import LinkTable
 from connmgr.plugin import Deadline, Forward
@@ -81,8 +83,11 @@ class Tunnels:
     Safe to use from several threads.
     """
 
-    def __init__(self, vault: Vault, registry: Registry, links: LinkTable, timeout: float) -> None:
+    def __init__(
+        self, vault: Vault, registry: Registry, links: LinkTable, timeout: float, publish: Publish = unheard
+    ) -> None:
         self._vault, self._registry, self._links, self._timeout = vault, registry, links, timeout
+        self._publish = publish
         # A loop of its own beside that of the streams, so that no terminal waits behind a download.
         self._loop = Loop("tunnels")
         self._lock = threading.Lock()
@@ -260,16 +265,25 @@ class Tunnels:
     def _live_tunnel(self, kind: TunnelType, record: Connection, entry: _Entry) -> LiveTunnel:
         forward = kind.forward(map_secrets(kind.schema(), record.data, lambda _: ""))
         via = str(record.data[kind.via or ""])
+        tell = partial(self._tell, record.id)
         if kind.listens_far:
-            return LiveTunnel(self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to)
+            return LiveTunnel(
+                self._loop, partial(self._open, kind, record, via, forward, entry), None, forward.to, tell
+            )
         if via == LOCAL and (here := _already_here(forward)) is not None:
-            return LiveTunnel(self._loop, lambda: Route(None, address=here), None, None)
+            return LiveTunnel(self._loop, lambda: Route(None, address=here), None, None, tell)
         return LiveTunnel(
             self._loop,
             partial(self._open, kind, record, via, forward, entry),
             partial(self._listen, forward),
             None,
+            tell,
         )
+
+    def _tell(self, id: str, status: TunnelStatus) -> None:
+        about: dict[str, str] = {} if status.place is None else {"address": status.place}
+        about |= {} if status.last_error is None else {"code": status.last_error[0]}
+        self._publish(TUNNEL, status.state, id, state=status.state, **about)
 
     def _open(self, kind: TunnelType, record: Connection, via: str, forward: Forward, entry: _Entry) -> Route:
         # Compares with the digest of the row that was read, so a change since then cannot lead the tunnel elsewhere.

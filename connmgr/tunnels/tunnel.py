@@ -67,12 +67,21 @@ class TunnelStatus:
     bytes_in: int = 0
     bytes_out: int = 0
 
+    @property
+    def place(self) -> str | None:
+        """Where it listens, as ``HOST:PORT``."""
+        if self.address is None:
+            return None
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 class LiveTunnel:
     """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; both may be called once each, in any thread.
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
-    ``to`` is the destination of a tunnel from the remote host.
+    ``to`` is the destination of a tunnel from the remote host. ``changed`` is called with its status after each change
+    of its state; it must not wait.
     """
 
     def __init__(
@@ -81,8 +90,9 @@ class LiveTunnel:
         open_route: Callable[[], Route],
         listen: Callable[[Callable[[Accepted], None]], PortListener] | None,
         to: tuple[str, int] | None,
+        changed: Callable[[TunnelStatus], object] = lambda _: None,
     ) -> None:
-        self._loop, self._open_route, self._to = loop, open_route, to
+        self._loop, self._open_route, self._to, self._changed = loop, open_route, to, changed
         self._bytes_in = self._bytes_out = 0
         self._waiting: dict[Accepted, None] = {}
         self._waiting_ends: dict[Accepted, Timer] = {}
@@ -133,6 +143,7 @@ class LiveTunnel:
     def _begin(self) -> None:
         if self._listener is not None:
             self._listener.open()
+        self._changed(self.status)
         self._attempt()
 
     def _stop(self, released: threading.Event) -> None:
@@ -179,6 +190,7 @@ class LiveTunnel:
         # its link may already carry nothing.
         self._route, self.failure = route, None
         self._status = TunnelStatus(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
+        self._changed(self.status)
         if route.listener is not None:
             RemotePort(self._loop, route.listener, self._to or ("", 0), partial(self._take_here, route))
         self._serve()
@@ -188,7 +200,7 @@ class LiveTunnel:
         reason = (error.code, error.message)
         if self._stopped:
             return
-        self.failure = error
+        self.failure, before = error, self._status.state
         if isinstance(error, FINAL):
             if self._listener is not None:
                 self._listener.close()
@@ -202,6 +214,8 @@ class LiveTunnel:
             # Random within the doubled bound: after an outage a hundred tunnels would otherwise log in to the same host
             # at the same moments, and sshd refuses many logins at a time (MaxStartups).
             self._retry_after(LEAST_DELAY_SECONDS if self._waiting else random.uniform(LEAST_DELAY_SECONDS, most))  # noqa: S311
+        if self._status.state != before:
+            self._changed(self.status)
         self.attempted.set()
 
     def _lost(self, error: ConnmgrError) -> None:
@@ -218,6 +232,7 @@ class LiveTunnel:
         self._status = TunnelStatus(RETRYING, since=_now(), last_error=(error.code, error.message))
         # At a random moment, because other tunnels may have lost the same link and open it again too.
         self._retry_after(random.uniform(0.0, LEAST_DELAY_SECONDS / 4))  # noqa: S311
+        self._changed(self.status)
 
     def _retry_after(self, seconds: float) -> None:
         if self._retry is not None:
@@ -233,6 +248,7 @@ class LiveTunnel:
 
     def _become(self, state: str) -> None:
         self._status = replace(self._status, state=state, since=_now(), next_retry=None)
+        self._changed(self.status)
 
     # Its clients.
 

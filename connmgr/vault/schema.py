@@ -26,7 +26,7 @@ Row = Mapping[Any, Any]
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"
@@ -200,6 +200,95 @@ document = sa.Table(
     sa.Column("counts", sa.Text, nullable=False),
     sa.Column("mac", sa.LargeBinary, nullable=False),
     sa.UniqueConstraint("kind", "key"),
+)
+
+# Runs: one command on many connections. Whatever decides what runs where is in `sealed` and `selection`, under a key
+# that authenticates them; the other columns are the run's progress. The states are those of connmgr.contract.run.
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text),
+    # The id of the token with which it was started; null for the owner's.
+    sa.Column("token", sa.Text),
+    # A start with the same key, by the same token, finds this run.
+    sa.Column("key", sa.Text, index=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    # The connections of its targets, sealed: the plain ones of run_target are only looked at.
+    sa.Column("selection", sa.LargeBinary, nullable=False),
+    sa.Column("parallel", sa.Integer, nullable=False),
+    sa.Column("stop_after", sa.Integer),
+    sa.Column("state", sa.Text, nullable=False, index=True),
+    sa.Column("reason", sa.Text),
+    # While it is stopping: the state that follows, and whether the commands that run are to be killed.
+    sa.Column("ends", sa.Text),
+    sa.Column("kills", sa.Boolean, nullable=False),
+    sa.Column("wave", sa.Integer, nullable=False),
+    # When it goes on by itself, while it waits between two waves; and when it is stopped in any case.
+    sa.Column("resumes", Timestamp),
+    sa.Column("deadline", Timestamp),
+    sa.Column("submitted", Timestamp, nullable=False),
+    sa.Column("began", Timestamp),
+    sa.Column("ended", Timestamp),
+    sa.Column("expires", Timestamp),
+)
+
+# Targets that one daemon claims together.
+run_batch = sa.Table(
+    "run_batch",
+    metadata,
+    sa.Column("run", sa.Text, sa.ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("batch", sa.Integer, primary_key=True),
+    sa.Column("wave", sa.Integer, nullable=False),
+    # The daemon that has the links, by the boot; or with `bound` the only ones that may claim it, by the name.
+    sa.Column("home", sa.Text, nullable=False),
+    sa.Column("bound", sa.Boolean, nullable=False),
+    # held, until its wave begins; waiting, claimed, done.
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Index("ix_run_batch_state", "state", "run", "batch"),
+)
+
+run_target = sa.Table(
+    "run_target",
+    metadata,
+    sa.Column("run", sa.Text, sa.ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("n", sa.Integer, primary_key=True),
+    # Without a reference: the history keeps the targets that were removed since.
+    sa.Column("connection", sa.Text, nullable=False),
+    sa.Column("batch", sa.Integer, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("tries", sa.Integer, nullable=False),
+    # When it may begin again, after a failure.
+    sa.Column("again", Timestamp),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("seconds", sa.Float),
+    sa.Column("output", sa.LargeBinary),
+    # JSON: the code and the message of an error.
+    sa.Column("error", sa.Text),
+    sa.Column("job", sa.Text),
+    sa.Index("ix_run_target_state", "run", "state", "batch"),
+)
+
+# Equal outputs of a run are stored once, by a keyed digest.
+run_output = sa.Table(
+    "run_output",
+    metadata,
+    sa.Column("run", sa.Text, sa.ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+)
+
+# The daemons that take part in runs, each start of one by an id of its own.
+daemon = sa.Table(
+    "daemon",
+    metadata,
+    sa.Column("boot", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("seen", Timestamp, nullable=False),
 )
 
 # The connections that a connection runs over, its parent among them.

@@ -16,13 +16,14 @@ from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
+from connmgr.vault.runs import StoredRuns
 from connmgr.vault.schema import meta
 
 _WRONG_KEY = "The vault key does not belong to this vault: put back the key that it was made with."
 
 
 class Vault:
-    """Categories, connections, jobs, documents and principals; its creator closes it and its database.
+    """Categories, connections, jobs, runs, documents and principals; its creator closes it and its database.
 
     One transaction migrates the database and adds a new vault's entries: if the process is killed, the old or the new
     state remains.
@@ -37,6 +38,7 @@ class Vault:
         self.connections = Connections(database, key)
         self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
+        self.runs = StoredRuns(database, lambda: self.principals.lasting_key(b"connmgr.runs"))
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
         self.commands = Documents(database, key, "command")

@@ -32,6 +32,7 @@ GROUPS = [
     "token",
     "vault",
     "daemon",
+    "event",
 ]
 EXAMPLES = 8
 BROKEN_EXAMPLES = 5

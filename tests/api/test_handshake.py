@@ -133,10 +133,10 @@ def test_without_a_token_401_and_with_a_wrong_one_403(daemon: Daemon) -> None:
         assert (wrong.status, wrong.code) == (403, "invalid_token")
 
 
-def test_every_endpoint_but_the_handshake_needs_a_token(daemon: Daemon) -> None:
+def test_every_endpoint_but_the_handshake_and_the_login_of_pages_needs_a_token(daemon: Daemon) -> None:
     paths = send(daemon.url, "/openapi.json", method="GET").json["paths"]
     assert len(paths) > 15
-    for path in {path for path, methods in paths.items() if "post" in methods} - {"/handshake"}:
+    for path in {path for path, methods in paths.items() if "post" in methods} - {"/handshake", "/web/login"}:
         assert (path, send(daemon.url, path, {}).status) == (path, 401)
 
 

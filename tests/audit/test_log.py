@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 from connmgr.audit import log as audit_log
 from connmgr.audit.log import FILE_NAME, KEPT_FILES
 from connmgr.audit.query import EntryFilter, search
-from connmgr.audit.verify import Verdict, verify
+from connmgr.audit.verify import Verdict, Walk, verify
 from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor
 from tests.audit.logs import CHAIN, KeptAnchors, open_log
@@ -57,6 +58,27 @@ class Log:
 
     def faults(self) -> list[tuple[str, int | None, int | None]]:
         return [(fault.kind, fault.seq, fault.last) for fault in self.verified().faults]
+
+
+class GrowingFile(io.RawIOBase):
+    """A file of which a reader finds ``pieces`` one after the other, each up to the end that the file has then."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = [text for piece in pieces for text in (piece, b"")]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return 0
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._pieces.pop(0) if self._pieces else b""
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 @pytest.fixture
@@ -191,6 +213,15 @@ def test_entries_after_the_last_anchor_are_accepted(log: Log) -> None:
     assert re.search("2 entries ago", found.remarks[0])
     log.write(1)
     assert (log.faults(), log.verified().remarks, log.verified().last) == ([], [], 6)
+
+
+def test_a_line_is_no_fault_that_is_written_while_the_log_is_verified(log: Log) -> None:
+    log.write(3)
+    lines = log.lines()
+    walk = Walk(log.path, CHAIN, Verdict(), log.anchors.all(), None)
+    walk.file("audit.log", io.BufferedReader(GrowingFile(b"".join(lines[:2]) + lines[2][:100], lines[2][100:])))
+    walk.finish()
+    assert (walk.verdict.faults, walk.verdict.last) == ([], 2)
 
 
 def test_half_a_line_is_accepted_and_the_next_daemon_records_it(log: Log) -> None:

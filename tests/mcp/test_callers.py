@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
@@ -31,36 +35,67 @@ def test_an_occasional_caller_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(asyncio.wait_for(_kept(), DEADLINE_SECONDS))
 
 
-def test_refusals_beyond_those_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_REFUSALS_AT_ONCE", 2)
-    monkeypatch.setattr(http, "REFUSAL_SECONDS", 0.1)
+def test_turns_beyond_those_at_once_take_their_time() -> None:
     began = time.monotonic()
-    asyncio.run(asyncio.wait_for(_turns([_Caller() for _ in range(5)]), DEADLINE_SECONDS))
+    assert asyncio.run(_turns(http._Turns(0.1, 2), [_Caller() for _ in range(5)])) == [True] * 5
     assert time.monotonic() - began >= 0.2
 
 
-def test_who_has_left_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_REFUSALS_AT_ONCE", 1)
+def test_who_has_left_takes_no_turn() -> None:
     # With the turns of all that have left, the last one would come after the deadline.
-    monkeypatch.setattr(http, "REFUSAL_SECONDS", 1.0)
     callers = [_Caller() for _ in range(int(DEADLINE_SECONDS) + 10)]
-    asyncio.run(asyncio.wait_for(_turns(callers, leaving=callers[2:-1]), DEADLINE_SECONDS))
+    went_on = asyncio.run(_turns(http._Turns(1.0, 1), callers, leaving=callers[2:-1]))
+    assert went_on == [True, True, *[False] * len(callers[2:-1]), True]
+
+
+def test_turns_are_idle_when_all_are_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def seen() -> list[bool]:
+        turns = http._Turns(1.0, 10)
+        looks = [turns.is_idle]
+        await turns.turn(_Caller())  # type: ignore[arg-type]
+        looks.append(turns.is_idle)
+        now = anyio.current_time()
+        monkeypatch.setattr(anyio, "current_time", lambda: now + 2)
+        return [*looks, turns.is_idle]
+
+    assert asyncio.run(seen()) == [True, False, True]
+
+
+def test_clients_that_have_left_again_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MOST_PASSED_OVER", 3)
+    with contextlib.closing(http.listen(0)) as listening:
+        listening.setblocking(False)
+        place = listening.getsockname()
+        for _ in range(4):
+            socket.create_connection(place, DEADLINE_SECONDS).close()
+        with contextlib.closing(socket.create_connection(place, DEADLINE_SECONDS)) as stays:
+            with pytest.raises(BlockingIOError):
+                listening.accept()
+            accepted, address = listening.accept()
+            accepted.close()
+            assert address == stays.getsockname(), "a client is served that has left"
+        # What it sent before it left may be a request.
+        with contextlib.closing(socket.create_connection(place, DEADLINE_SECONDS)) as asks:
+            asks.sendall(WHOLE)
+            asks.shutdown(socket.SHUT_WR)
+            accepted, _ = listening.accept()
+            accepted.close()
 
 
 class _Caller(SimpleNamespace):
-    """What a refusal sees of a connection."""
+    """What a turn sees of a connection."""
 
     transport = SimpleNamespace(is_closing=lambda: False)
     waits: Any = None
 
 
-async def _turns(callers: list[_Caller], leaving: list[_Caller] | None = None) -> None:
-    refusals = http._Refusals()
-    turns = [asyncio.create_task(refusals.turn(one)) for one in callers]  # type: ignore[arg-type]
+async def _turns(turns: http._Turns, callers: list[_Caller], leaving: Sequence[_Caller] = ()) -> list[bool]:
+    """Return whether each of ``callers`` had its turn, of which some leave before it."""
+    tasks = [asyncio.create_task(turns.turn(one)) for one in callers]  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    for one in leaving or ():
+    for one in leaving:
         one.waits.cancel()
-    await asyncio.gather(*turns)
+    return await asyncio.wait_for(asyncio.gather(*tasks), DEADLINE_SECONDS)
 
 
 async def _closed(said: bytes) -> None:

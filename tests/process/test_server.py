@@ -33,6 +33,12 @@ REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 class OfToken(Caller):
     """A sender with the token ``token``."""
 
+    has_ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self.has_ended
+
     @property
     def holder(self) -> str | None:
         return "token"
@@ -223,12 +229,13 @@ def patient(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return serve
 
 
-def read_answers(connection: socket.socket, number: int) -> None:
+def read_answers(connection: socket.socket, number: int) -> bytes:
     received = b""
     while received.count(b"\r\n\r\nok") < number:
         piece = connection.recv(1000)
         assert piece, f"closed after {received!r}"
         received += piece
+    return received
 
 
 def naming_threads(seen: list[int]) -> Application:
@@ -332,6 +339,51 @@ def test_the_main_thread_does_not_read_a_client_that_another_thread_reads(tmp_pa
         here.close()
         client.handle_read()
         assert not client.connected
+
+
+@pytest.mark.parametrize(
+    ("ended", "silence"), [(False, channel.IDLE_SECONDS), (True, channel.ENDED_SECONDS)], ids=["valid", "ended"]
+)
+def test_a_request_that_has_come_is_answered_although_its_client_was_silent(
+    tmp_path: Path, silence: float, *, ended: bool
+) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    here, there = socket.socketpair()
+    with here, closing(served):
+        client = channel.ClientChannel(served, there, ("", 0), served.adj, {})
+        client.caller = sender = OfToken("token", Access(), 0.0)
+        sender.has_ended = ended
+        last = client.last_activity
+        assert not client.overdue(last + silence), "a client that may ask at once is closed"
+        assert client.overdue(last + silence + 1)
+        here.sendall(REQUEST)
+        assert not client.overdue(last + silence + 1), "a request that was not read yet gets no answer"
+        client.handle_close()
+
+
+def test_the_answer_after_a_token_s_end_is_the_last_one(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: token\r\nContent-Length: 2\r\n\r\n{}"
+    with connect(serve()) as connection:
+        connection.sendall(request)
+        assert b"Connection: close" not in read_answers(connection, 1)
+        monkeypatch.setattr(OfToken, "has_ended", True)
+        connection.sendall(request)
+        assert b"Connection: close" in read_answers(connection, 1)
+        assert_dropped(connection)
+
+
+def test_a_token_s_end_ends_its_upload_and_makes_room_for_others(tmp_path: Path) -> None:
+    served = server_of(answer, bind("127.0.0.1", 0), tmp_path)
+    here, there = socket.socketpair()
+    with here, closing(served):
+        client = channel.ClientChannel(served, there, ("", 0), served.adj, {})
+        client.caller = sender = OfToken("token", Access(), 0.0)
+        client.request = client.parser_class(served.adj)
+        client.request.is_upload = True
+        assert (client.overdue(time.time()), client.rank) == (False, 1)
+        sender.has_ended = True
+        assert (client.overdue(time.time()), client.rank) == (True, 0)
+        client.handle_close()
 
 
 def test_many_clients_are_accepted_in_one_turn_of_the_loop(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,11 +14,14 @@ import click
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.output import Duration, ago, json_option, print_json, print_table
+from connmgr.client import Client
 from connmgr.client.names import with_beginning
 from connmgr.client.rights import described, quoted
+from connmgr.contract.event import APPROVAL, STREAM
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
+NOTICE_SECONDS = 10.0
 
 
 DAY = 86400
@@ -29,22 +34,40 @@ DAY = 86400
     "--grant", metavar="TIME", type=Duration(DAY), help="Approve it repeatedly for this time: 90s, 30m, 1h, 1d."
 )
 @click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
+@click.option("--watch", is_flag=True, help="Show requests as they come, until Ctrl-C.")
+@click.option("--notify", is_flag=True, help="With --watch: also a notice of the desktop or terminal for each request.")
 @json_option
-def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
+def approve(
+    name: str | None, grant: float | None, *, once: bool, deny: bool, watch: bool, notify: bool, as_json: bool
+) -> None:
     """Decide about requests of tokens, or list them.
 
     Without APPROVAL it lists the pending requests. APPROVAL is a uuid; the command shows the whole request. Without
     --once, --grant or --deny it then asks on the terminal, and the first 8 digits of the uuid suffice.
+
+    --watch shows each request whole as it comes, and what was decided. The notice of --notify names only the token.
     """
     if sum((once, grant is not None, deny)) > 1:
         raise click.UsageError("Give one of --once, --grant and --deny.")
     decided = once or grant is not None or deny
     if name is None and decided:
         raise click.UsageError("Name the APPROVAL to decide about; `connmgr approve` lists those that are pending.")
+    if watch and (name is not None or decided):
+        raise click.UsageError("--watch goes with neither an APPROVAL nor a decision; decide in another terminal.")
+    if notify and not watch:
+        raise click.UsageError("--notify goes with --watch.")
     client = connect()
-    if name is None:
+    if watch:
+        _watch(client, notify=notify, as_json=as_json)
+    elif name is None:
         _list(client.post("/approval/query")["approvals"], as_json=as_json)
-        return
+    else:
+        _decide(client, name, grant, once=once, deny=deny, as_json=as_json)
+
+
+def _decide(client: Client, name: str, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
+    """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
+    decided = once or grant is not None or deny
     every = client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"]
     found = _find(every, name, reads=not decided)
     if not as_json:
@@ -58,6 +81,51 @@ def approve(name: str | None, grant: float | None, *, once: bool, deny: bool, as
         found = client.post("/approval/decide", approval=found["approval"], **verdict)
     if as_json:
         print_json(found)
+
+
+def _watch(client: Client, *, notify: bool, as_json: bool) -> None:
+    """Show the pending requests, and all that come; after events were missed, what is pending then."""
+    asking = client.clone()
+    shown: set[str] = set()
+    for event in client.events([APPROVAL]):
+        if event.kind == STREAM or event.change == "requested":
+            for one in asking.approval.query():
+                if one["approval"] not in shown:
+                    shown.add(one["approval"])
+                    _show_request(one, notify=notify, as_json=as_json)
+        elif event.id in shown and not as_json:
+            click.echo(f"{event.id}  {event.state}")
+        elif event.id in shown:
+            print_json({"approval": event.id, "state": event.state}, indent=None)
+
+
+def _show_request(approval: dict[str, Any], *, notify: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(approval, indent=None)
+    else:
+        click.echo("\n".join(described(approval, f", {_age(approval)}")))
+        click.echo(f"  decide: connmgr approve {approval['approval']}")
+    if notify:
+        # Without the command: every user of this machine sees the words of a program, and a screen may be shared.
+        give_notice(f"{visible(approval['tokenName'])} asks for an approval.")
+
+
+def give_notice(text: str) -> None:
+    """Show a notice of the desktop; without its program, one of the terminal, if that knows the sequence for it."""
+    program = shutil.which("notify-send")
+    if program is not None:
+        # As the summary, which has no markup.
+        argv = [program, "--", f"connmgr: {text}"]
+        try:
+            if not subprocess.run(argv, capture_output=True, timeout=NOTICE_SECONDS, check=False).returncode:  # noqa: S603
+                return
+        except (OSError, subprocess.TimeoutExpired):
+            # As without a desktop.
+            pass
+    if sys.stderr.isatty():
+        # OSC 9, as iTerm2 has introduced it; other terminals show nothing.
+        sys.stderr.write(f"\x1b]9;{text}\x07")
+        sys.stderr.flush()
 
 
 def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
 from connmgr.cli.connect import connect
+from connmgr.cli.copy.plan import amount
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
-from connmgr.cli.output import ago, command_text, json_option, print_json, print_table
+from connmgr.cli.output import (
+    ago,
+    check_new,
+    command_text,
+    counted,
+    json_option,
+    lasting,
+    print_json,
+    print_table,
+    write_private,
+)
 from connmgr.cli.selection import find_exactly, on_matching
 from connmgr.client import Client
-from connmgr.client.names import with_beginning
+from connmgr.client.names import split_elevation, with_beginning
+from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
@@ -79,6 +92,70 @@ def close(name: str) -> None:
     client.terminal.close(find_terminal(client, None, _given(name), ended=True))
 
 
+@terminal.command(name="recordings")
+@click.argument("pattern", metavar="[GLOB]", default="*")
+@click.option("--search", metavar="TEXT", help="Print the lines that contain TEXT, in any case of its letters.")
+@json_option
+def recordings(pattern: str, search: str | None, *, as_json: bool) -> None:
+    """List recordings of terminals on the connections that GLOB matches.
+
+    The newest come first, each with its connection, when it began, how long it is, its size and its command. `connmgr
+    shell --record` makes one. With --search each line has the recording and the seconds from its beginning.
+    """
+    client = connect()
+    found = [one for one in client.recording.query() if one["connection"] is not None or pattern == "*"]
+    found = on_matching(client, pattern, found)
+    if search is not None:
+        _search(client, search, None if pattern == "*" else [one["recording"] for one in found], as_json=as_json)
+        return
+    if as_json:
+        print_json(found)
+        return
+    # Not by their ids, of which some may have been removed.
+    paths = {one.id: one.path for one in client.connection.choose("*")} if found else {}
+    rows = [(one["recording"], _place(paths, one["connection"]), *_facts(one)) for one in found]
+    if rows:
+        print_table(rows)
+
+
+@terminal.command(name="export")
+@click.argument("recording", metavar="RECORDING")
+@click.argument("target", metavar="[FILE]", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
+def export(recording: str, target: Path | None, *, force: bool) -> None:
+    """Write a recording as an asciicast, version 3, which asciinema plays.
+
+    RECORDING is its uuid or the beginning of it. Without FILE it is written to standard output. The file is readable by
+    you alone, because a recording has all that was printed, secrets included.
+    """
+    if target is not None:
+        check_new(target, force=force)
+    client = connect()
+    found = with_beginning({one["recording"] for one in client.recording.query()}, recording)
+    if len(found) != 1:
+        raise Failure(
+            f"{counted(len(found), 'recording')} of that name: `connmgr terminal recordings` lists them.", NOT_FOUND
+        )
+    content = client.recording.read(found.pop())
+    if target is None:
+        click.echo(content, nl=False)
+    else:
+        write_private(target, content.decode(), replace=force)
+
+
+def _search(client: Client, text: str, recordings: list[str] | None, *, as_json: bool) -> None:
+    if recordings == []:
+        return
+    answer = client.recording.search(text, recordings)
+    if as_json:
+        print_json(to_json(answer))
+    else:
+        for one in answer.matches:
+            click.echo(f"{one.recording}  {one.seconds:.1f} s  {visible(one.text)}")
+    if not answer.complete:
+        click.echo("connmgr: there may be more; choose fewer recordings, or a longer text.", err=True)
+
+
 def find_terminal(
     client: Client, connection: str | None, name: str, *, reads: bool = False, ended: bool = False
 ) -> str:
@@ -124,3 +201,15 @@ def _details(one: dict[str, Any]) -> tuple[str, ...]:
     command = visible(command_text(one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
     opened = datetime.fromisoformat(one["opened"].replace("Z", "+00:00"))
     return state, attached, ago(opened), command
+
+
+def _place(paths: dict[str, str], connection: str | None) -> str:
+    base, user = split_elevation(connection or "")
+    return visible(paths.get(base, "(removed)")) + (f" as {visible(user)}" if user else "")
+
+
+def _facts(one: dict[str, Any]) -> tuple[str, ...]:
+    began = datetime.fromisoformat(one["began"].replace("Z", "+00:00"))
+    length = "active" if one["active"] else lasting(one["seconds"] or 0.0)
+    command = visible((one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    return ago(began), length, amount(one["size"]), command

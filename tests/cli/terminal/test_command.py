@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +69,22 @@ def test_a_terminal_is_closed(connmgr: CommandLine, opened: str) -> None:
     assert "closed" in listed
     missing = connmgr("terminal", "screen", "ffffffff-0000", code=NOT_FOUND)
     assert "No such terminal" in missing.errors
+
+
+def test_recordings_are_listed_searched_and_exported(connmgr: CommandLine, tmp_path: Path) -> None:
+    client = connmgr.daemon.client
+    terminal = client.terminal.open(LOCAL_MACHINE, command="echo Hello there", record=True)
+    assert client.terminal.output(terminal, wait=20).data
+    listed = next(line for line in connmgr("terminal", "recordings").output.splitlines() if terminal in line)
+    assert listed.endswith("echo Hello there")
+    found = connmgr("terminal", "recordings", "local*", "--json").json
+    assert terminal in [one["recording"] for one in found]
+    matches = connmgr("terminal", "recordings", "--search", "hello THERE").output.splitlines()
+    assert any(line.startswith(terminal) and line.endswith(" s  Hello there") for line in matches)
+    target = tmp_path / "demo.cast"
+    connmgr("terminal", "export", terminal[:8], str(target))
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert json.loads(target.read_text().splitlines()[0])["version"] == 3
+    assert connmgr("terminal", "export", terminal).output == target.read_text()
+    assert "exists already" in connmgr("terminal", "export", terminal, str(target), code=1).errors
+    assert "0 recordings" in connmgr("terminal", "export", "00000000", code=NOT_FOUND).errors

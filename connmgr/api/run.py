@@ -1,0 +1,554 @@
+"""``/run``: one command on many connections, which outlives clients and daemons."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from connmgr import errors
+from connmgr.api.answer import output_text
+from connmgr.api.body import LISTED_VALUES
+from connmgr.api.broadcast import Selection, resolved
+from connmgr.api.connection_data import locked_ones
+from connmgr.api.context import caller, continuation, detail, request_context
+from connmgr.api.endpoint import Group
+from connmgr.api.running import EXAMPLE, with_words
+from connmgr.api.services import services
+from connmgr.contract.message import given_json, replace
+from connmgr.contract.run import (
+    DONE,
+    ENDED,
+    MAX_TARGETS,
+    STARTING,
+    STOPPED,
+    TARGET_STATES,
+    WAITING,
+    RunGroup,
+    RunInfo,
+    RunOutputRequest,
+    RunOutputResponse,
+    RunQueryRequest,
+    RunQueryResponse,
+    RunRemoveRequest,
+    RunRequest,
+    RunRetryRequest,
+    RunStartRequest,
+    RunStartResponse,
+    RunStopRequest,
+    RunTarget,
+    RunTargetsRequest,
+    RunTargetsResponse,
+    RunWaitRequest,
+)
+from connmgr.links.chain import locked_connections
+from connmgr.rights.actions import Action, always
+from connmgr.runs.author import RUN
+from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
+from connmgr.secrets.principals import Access
+from connmgr.suspension import Suspended
+from connmgr.vault import Connection
+from connmgr.vault.names import base_of
+from connmgr.vault.runs import NewRun, StoredRun
+from connmgr.vault.schema import Row, now
+
+group = Group(
+    "run",
+    "One command on many connections, in waves, with a stop at failures. A run is kept in the vault: it needs no "
+    "client, a restarted daemon goes on with it, and the daemons of a vault on PostgreSQL share its targets.",
+)
+
+RUN_ID = "0d5f0b0e-4a44-4b57-9f0c-2a6f2d3c1e11"
+DAY = 86400
+
+_COUNTS = dict.fromkeys(TARGET_STATES, 0)
+_INFO = {
+    "run": RUN_ID,
+    "name": "upgrade",
+    "state": "running",
+    "reason": None,
+    "command": "apt-get -y upgrade",
+    "as": "shell",
+    "why": "its timeout of 300 s is not more than 600 s",
+    "targets": 200,
+    "counts": {**_COUNTS, WAITING: 180, STARTING: 4, DONE: 16},
+    "wave": 2,
+    "waves": [1, 19, 180],
+    "parallel": 100,
+    "stopAfter": 10,
+    "retryOf": None,
+    "token": None,
+    "submitted": "2026-01-31T08:15:00.000000Z",
+    "began": "2026-01-31T08:15:00.020000Z",
+    "ended": None,
+    "rate": 3.2,
+    "left": 57.5,
+    "daemons": ["control1"],
+}
+
+
+@dataclass(frozen=True)
+class RunSelection:
+    """What a request to start a run selects, and the request before any rule has changed it."""
+
+    found: Selection
+    asked: RunStartRequest
+    retry_of: str | None = None
+
+
+def _select(request: RunStartRequest) -> RunStartRequest:
+    """Return the request with the connections and the words that it means; its selection is the context's."""
+    if request.script is not None:
+        request = replace(request, script=None, argv=request.script.argv())
+    chosen = resolved(request, MAX_TARGETS, "a run")
+    request_context().selection = RunSelection(request_context().selection, chosen)
+    return chosen
+
+
+def _select_again(request: RunRetryRequest) -> RunStartRequest:
+    """Return the request of an earlier run, on those of its targets that are to run again."""
+    run = _ended(_found(request.run))
+    rows, _ = services().vault.runs.targets(run.id, states=request.states)
+    if not rows:
+        raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
+    asked = RunStartRequest.read(run.spec["asked"])
+    again = replace(asked, connections=[row["connection"] for row in rows], key=None, dry_run=False)
+    ids = list(again.connections or ())
+    found = Selection(services().vault.connections.each(ids))
+    chosen = with_words(again)
+    request_context().selection = RunSelection(found, chosen, run.id)
+    return chosen
+
+
+STARTS: dict[str, Any] = {
+    "has_content": True,
+    "most_values": LISTED_VALUES,
+    "raises": [errors.IntegrityError, errors.UnknownConnection, errors.UnknownCommand, errors.RunLimit],
+    "waits": True,
+}
+
+
+@group.endpoint(
+    "/start",
+    RunStartRequest,
+    RunStartResponse,
+    action=RUN,
+    about=("connectionFilter", "categoryFilter", "typeFilter", "session", "command", "argv", "name"),
+    selects=_select,
+    example={
+        "connectionFilter": "web*",
+        "command": "apt-get -y upgrade",
+        "waves": [1, "10%", "100%"],
+        "stopAfter": "5%",
+        "timeout": 300,
+    },
+    answer={
+        "run": RUN_ID,
+        "targets": 200,
+        "waves": [1, 19, 180],
+        "as": "shell",
+        "why": "its timeout of 300 s is not more than 600 s",
+    },
+    **STARTS,
+)
+def start(request: RunStartRequest) -> RunStartResponse:
+    """Start a run, and answer at once.
+
+    The selection is frozen now; `dryRun` shows it. Each target's rights are checked again when it begins, and a token
+    that is revoked stops its run. A machine that cannot be reached is `unreachable`, which is not `failed`.
+    """
+    return _start(request)
+
+
+@group.endpoint(
+    "/retry",
+    RunRetryRequest,
+    RunStartResponse,
+    action=Action("run.retry", runs=True, in_shell=always),
+    about=("run", "states"),
+    selects=_select_again,
+    example={"run": RUN_ID, "states": ["failed", "unreachable"]},
+    answer={
+        "run": "7a3c7c1e-9a5e-4b0c-8d0a-1f3f5a2b9c22",
+        "targets": 3,
+        "waves": [3],
+        "as": "shell",
+        "why": "its timeout of 300 s is not more than 600 s",
+    },
+    **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
+)
+def retry(request: RunStartRequest) -> RunStartResponse:
+    """Run again what did not succeed in a run that has ended: as a new run of the same command, which names the old."""
+    return _start(request)
+
+
+def _start(request: RunStartRequest) -> RunStartResponse:
+    found, selection = services(), request_context().selection
+    ids = list(request.connections or ())
+    for id in ids:
+        if id not in selection.found.stored:
+            raise errors.UnknownConnection(id)
+    waves = waves_of(request, len(ids))
+    timeout = found.settings.command_timeout if request.timeout is None else request.timeout
+    manner, why = manner_of(request, timeout)
+    locked, lent = _locked(ids)
+    answer = RunStartResponse(targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None)
+    detail(targets=len(ids))
+    if request.dry_run:
+        names = [_path(selection.found.stored.get(id)) or id for id in ids]
+        return replace(answer, connections=[base_of(id) for id in ids], names=names)
+    new = NewRun(
+        id=str(uuid.uuid4()),
+        spec=_spec(request, selection, waves, timeout, manner, why),
+        batches=batches_of(waves, ids, partial(_home, selection.found.stored, lent)),
+        parallel=request.parallel,
+        name=request.name,
+        token=caller().token,
+        key=request.key,
+        stop_after=stop_after_of(request, len(ids)),
+        timeout=request.run_timeout,
+    )
+    id, is_new = found.runs.submit(new, caller().access)
+    detail(run=id)
+    if not is_new:
+        stored = found.vault.runs.get(id)
+        waves, manner, why = stored.spec["waves"], stored.spec["as"], stored.spec["why"]
+        return RunStartResponse(run=id, targets=sum(waves), waves=waves, as_=manner, why=why)
+    return replace(answer, run=id)
+
+
+def _spec(
+    request: RunStartRequest, selection: RunSelection, waves: list[int], timeout: float, manner: str, why: str
+) -> dict[str, Any]:
+    """Return what the vault keeps of a run besides its targets, as JSON."""
+    grant, days = caller().grant, services().settings.run_days
+    keep = (days * DAY if days else None) if request.keep is None else request.keep
+    return {
+        "client": caller().name,
+        "lineage": [] if grant is None else grant.lineage_ids,
+        "request": _kept(request),
+        "asked": _kept(selection.asked),
+        "grounds": [ground.stored() for ground in request_context().grounds.values()],
+        "shown": request.command if request.argv is None else request_context().recorded or request.argv,
+        "waves": waves,
+        "wavePause": request.wave_pause,
+        "waveApproval": request.wave_approval,
+        "retries": request.retries,
+        "retryDelay": request.retry_delay,
+        "timeout": timeout,
+        "keep": keep,
+        "as": manner,
+        "why": why,
+        "retryOf": selection.retry_of,
+    }
+
+
+def _kept(request: RunStartRequest) -> dict[str, Any]:
+    saved = None if request.saved is None else replace(request.saved, too_free=None)
+    without = replace(
+        request,
+        saved=saved,
+        connections=None,
+        connection_filter=None,
+        category_filter=None,
+        type_filter=None,
+        key=None,
+    )
+    return given_json(without)
+
+
+def _locked(ids: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return the connections that the caller cannot open, and those that only its own secrets open."""
+    found = services()
+    if not found.vault.principals.status(Access()).has_users:
+        return set(), set()
+    locked = locked_ones(ids)
+    by_vault = locked_connections(found.vault, found.registry, ids, Access())
+    return locked, by_vault - locked
+
+
+def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collection[str], id: str) -> tuple[str, bool]:
+    found, row = services(), stored.get(id)
+    if not found.vault.database.is_shared or not isinstance(row, Connection):
+        return "", False
+    away = found.authorisation.visibility.leads_away(row.data)
+    return found.runs.home_of(id, leads_away=away, own_secrets=id in lent)
+
+
+@group.endpoint(
+    "/info",
+    RunRequest,
+    RunInfo,
+    action="run.info",
+    reads=True,
+    audited=False,
+    about=("run",),
+    raises=[errors.UnknownRun],
+    example={"run": RUN_ID},
+    answer=_INFO,
+)
+def info(request: RunRequest) -> RunInfo:
+    """Describe a run: its state, how many targets are in each state, how fast it goes."""
+    return _info(_found(request.run))
+
+
+@group.endpoint(
+    "/wait",
+    RunWaitRequest,
+    RunInfo,
+    action="run.wait",
+    suspends=True,
+    reads=True,
+    audited=False,
+    about=("run",),
+    raises=[errors.UnknownRun],
+    example={"run": RUN_ID, "wait": 25},
+    answer={**_INFO, "state": "done", "left": 0.0, "ended": "2026-01-31T08:16:02.500000Z", "daemons": []},
+)
+def wait(request: RunWaitRequest) -> RunInfo:
+    """Wait for the end of a run, at most `wait` seconds, and describe the run."""
+    version = services().runs.version(request.run)
+    run = _found(request.run)
+    if run.state not in ENDED and continuation().is_younger_than(request.wait):
+        raise Suspended(partial(services().runs.subscribe, run.id, version), request.wait)
+    return _info(run)
+
+
+@group.endpoint(
+    "/targets",
+    RunTargetsRequest,
+    RunTargetsResponse,
+    action="run.targets",
+    reads=True,
+    about=("run", "states"),
+    raises=[errors.UnknownRun],
+    example={"run": RUN_ID, "states": ["failed"], "offset": 0, "limit": 100},
+    answer={
+        "targets": [
+            {
+                "connection": EXAMPLE,
+                "name": "web7",
+                "state": "failed",
+                "exitCode": 100,
+                "seconds": 2.25,
+                "wave": 2,
+                "tries": 1,
+                "stdout": "",
+                "stderr": "E: Could not get lock",
+                "daemon": "control1",
+            }
+        ],
+        "total": 1,
+    },
+)
+def targets(request: RunTargetsRequest) -> RunTargetsResponse:
+    """List the targets of a run, by their states and in pages, each with the end of its output."""
+    run = _found(request.run)
+    rows, total = services().vault.runs.targets(
+        run.id, states=request.states, offset=request.offset, limit=request.limit
+    )
+    names = _names(row["connection"] for row in rows)
+    return RunTargetsResponse(targets=[_target(row, names, request.output) for row in rows], total=total)
+
+
+@group.endpoint(
+    "/output",
+    RunOutputRequest,
+    RunOutputResponse,
+    action="run.output",
+    reads=True,
+    about=("run", "connection"),
+    raises=[errors.UnknownRun, errors.UnknownConnection],
+    example={"run": RUN_ID},
+    answer={
+        "groups": [
+            {
+                "connections": [EXAMPLE],
+                "names": ["web7"],
+                "state": "failed",
+                "exitCode": 100,
+                "stdout": "",
+                "stderr": "E: Could not get lock",
+            }
+        ]
+    },
+)
+def output(request: RunOutputRequest) -> RunOutputResponse:
+    """Read the whole output that a run keeps: of one target, or of all, equal ones together."""
+    run, stored = _found(request.run), services().vault.runs
+    rows, _ = stored.targets(run.id, connection=request.connection)
+    if request.connection is not None and not rows:
+        raise errors.UnknownConnection(request.connection)
+    alike: defaultdict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if request.connection is not None or row["state"] not in (WAITING, STARTING):
+            alike[row["state"], row["exit_code"], row["output"], row["error"]].append(row)
+    names = _names(row["connection"] for row in rows)
+    groups = []
+    for (state, exit_code, _, error), same in sorted(alike.items(), key=lambda item: -len(item[1])):
+        stdout, stderr, truncated = stored.output(same[0]["sealed"])
+        ids = [base_of(row["connection"]) for row in same]
+        groups.append(
+            RunGroup(
+                connections=ids,
+                names=[names.get(id) for id in ids],
+                state=state,
+                exit_code=exit_code,
+                stdout=output_text(stdout, "utf-8"),
+                stderr=output_text(stderr, "utf-8"),
+                truncated=truncated or None,
+                error=None if error is None else json.loads(error),
+            )
+        )
+    return RunOutputResponse(groups=groups)
+
+
+CHANGES = [errors.UnknownRun, errors.RunEnded]
+
+
+@group.endpoint("/pause", RunRequest, action="run.pause", about=("run",), raises=CHANGES, example={"run": RUN_ID})
+def pause(request: RunRequest) -> None:
+    """Begin no more targets of a run until `/run/resume`; those that have begun go on."""
+    services().runs.pause(_found(request.run).id)
+
+
+@group.endpoint("/resume", RunRequest, action="run.resume", about=("run",), raises=CHANGES, example={"run": RUN_ID})
+def resume(request: RunRequest) -> None:
+    """Go on with a run that is paused, or let the next wave begin."""
+    services().runs.resume(_found(request.run).id)
+
+
+@group.endpoint(
+    "/stop",
+    RunStopRequest,
+    action="run.stop",
+    about=("run", "kill"),
+    raises=CHANGES,
+    example={"run": RUN_ID, "kill": True},
+)
+def stop(request: RunStopRequest) -> None:
+    """Stop a run: no more targets begin, and it ends when those that have begun have ended."""
+    reason = f"It was stopped by {caller().name}."
+    services().runs.stop(_found(request.run).id, reason, kill=request.kill)
+
+
+@group.endpoint(
+    "/query",
+    RunQueryRequest,
+    RunQueryResponse,
+    action="run.query",
+    reads=True,
+    audited=False,
+    about=("name", "states"),
+    example={"states": ["running"]},
+    answer={"runs": [_INFO]},
+)
+def query(request: RunQueryRequest) -> RunQueryResponse:
+    """List the runs that match, newest first. A token sees those that it, or a token below it, has started."""
+    found = services().vault.runs.find(states=request.states, name=request.name)
+    return RunQueryResponse(runs=[_info(run) for run in list(filter(_is_visible, found))[: request.limit]])
+
+
+@group.endpoint(
+    "/remove",
+    RunRemoveRequest,
+    action="run.remove",
+    about=("run",),
+    raises=[errors.UnknownRun, errors.RunUnderWay],
+    example={"run": RUN_ID},
+)
+def remove(request: RunRemoveRequest) -> None:
+    """Remove a run that has ended, with its targets and their output."""
+    services().vault.runs.remove(_found(request.run).id)
+
+
+def _found(id: str) -> StoredRun:
+    run = services().vault.runs.get(id)
+    if not _is_visible(run):
+        raise errors.UnknownRun(id)
+    return run
+
+
+def _is_visible(run: StoredRun) -> bool:
+    grant = caller().grant
+    return grant is None or grant.id in run.spec["lineage"]
+
+
+def _ended(run: StoredRun) -> StoredRun:
+    if run.state not in ENDED:
+        raise errors.RunUnderWay("The run is under way: stop it, or wait for its end.")
+    return run
+
+
+def _info(run: StoredRun) -> RunInfo:
+    stored, spec = services().vault.runs, run.spec
+    counts = stored.counts(run.id)
+    left = counts[WAITING] + counts[STARTING]
+    over = sum(counts.values()) - left - counts[STOPPED]
+    seconds = None if run.began is None else ((run.ended or now()) - run.began).total_seconds()
+    rate = over / seconds if seconds and over else None
+    boots = [] if run.state in ENDED else stored.at_work(run.id)
+    return RunInfo(
+        run=run.id,
+        name=run.name,
+        state=run.state,
+        reason=run.reason,
+        command=spec["shown"],
+        as_=spec["as"],
+        why=spec["why"],
+        targets=sum(spec["waves"]),
+        counts=counts,
+        wave=run.wave + 1,
+        waves=spec["waves"],
+        parallel=run.parallel,
+        stop_after=run.stop_after,
+        retry_of=spec["retryOf"],
+        token=run.token,
+        submitted=run.submitted,
+        began=run.began,
+        ended=run.ended,
+        rate=None if rate is None else round(rate, 3),
+        left=None if rate is None else round(left / rate, 3),
+        daemons=sorted({_daemon_of(boot) or "" for boot in boots}),
+    )
+
+
+def _daemon_of(boot: str | None) -> str | None:
+    return None if boot is None else boot.rpartition("/")[0]
+
+
+def _names(connections: Iterable[str]) -> dict[str, str | None]:
+    """Return the paths of connections as they are now, by their ids."""
+    stored = services().vault.connections.each({base_of(id) for id in connections})
+    return {id: _path(one) for id, one in stored.items()}
+
+
+def _path(one: Connection | errors.IntegrityError | None) -> str | None:
+    return "/".join(one.path) if isinstance(one, Connection) else None
+
+
+def _target(row: Row, names: Mapping[str, str | None], characters: int) -> RunTarget:
+    shown: dict[str, Any] = {}
+    if characters and row["sealed"] is not None:
+        stdout, stderr, truncated = services().vault.runs.output(row["sealed"])
+        # Four bytes a character at the most; what is cut off of the first one is dropped with it.
+        ends = [output_text(text[-4 * characters :], "utf-8")[-characters:] for text in (stdout, stderr)]
+        shown = {"stdout": ends[0], "stderr": ends[1], "truncated": truncated or None}
+    id = base_of(row["connection"])
+    return RunTarget(
+        connection=id,
+        name=names.get(id),
+        state=row["state"],
+        exit_code=row["exit_code"],
+        seconds=None if row["seconds"] is None else round(row["seconds"], 6),
+        wave=row["wave"] + 1,
+        tries=row["tries"],
+        error=None if row["error"] is None else json.loads(row["error"]),
+        job=row["job"],
+        daemon=_daemon_of(row["owner"]),
+        **shown,
+    )

@@ -1,0 +1,74 @@
+"""``/event/stream``: what changes at the daemon, as it happens, over restarts and broken connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+
+from connmgr.client.errors import Answer, ClientError, Unreachable, from_member
+from connmgr.client.http import HttpSession
+from connmgr.client.output import LINES, lines_of
+from connmgr.client.repeat import OnRetry, Retry, is_transient
+from connmgr.client.wire import Response, WireError
+from connmgr.contract.event import ALIVE, BEGUN, ENDED, STREAM, Event, EventStreamRequest
+from connmgr.contract.message import given_json
+
+SILENCE_SECONDS = 40.0
+"""A stream without even a sign of life for this long is broken."""
+
+_AWAY = frozenset({"stopping", "vault_unavailable", "busy", "internal"})
+"""Why a stream ends that can be opened again."""
+
+
+def events(
+    http: HttpSession, kinds: Sequence[str] | None, after: int | None, retry_timeout: float, on_retry: OnRetry | None
+) -> Iterator[Event]:
+    """Yield the events, and of the lines about the stream ``begun`` once and each ``missed``.
+
+    :raises ClientError: the token has become invalid, or for ``retry_timeout`` seconds no daemon was reached.
+    """
+    retry, has_begun = Retry(retry_timeout, on_retry, is_transient), False
+    while True:
+        broken: ClientError = Unreachable("The stream of events broke off.", sent=True)
+        try:
+            with closing(retry.call(partial(_opened, http, kinds, after))) as response:
+                for event in _read(response):
+                    retry.succeeded()
+                    about_stream = event.change if event.kind == STREAM else None
+                    if about_stream == ENDED:
+                        broken = from_member({"code": event.code, "message": event.message})
+                        if event.code not in _AWAY:
+                            raise broken
+                        break
+                    after = event.number
+                    if about_stream == ALIVE or (about_stream == BEGUN and has_begun):
+                        continue
+                    has_begun = True
+                    yield event
+        except (OSError, WireError, EOFError) as error:
+            broken = Unreachable(f"The stream of events broke off: {error or type(error).__name__}", sent=True)
+        finally:
+            # The rest of an answer without an end cannot be read to reuse the connection.
+            http.close()
+        retry.pause(broken)
+
+
+def _opened(http: HttpSession, kinds: Sequence[str] | None, after: int | None) -> Response:
+    request = EventStreamRequest(kinds=None if kinds is None else list(kinds), after=after)
+    with http.answered_within(SILENCE_SECONDS):
+        response = http.open("/event/stream", http.encoded(**given_json(request)), accept=LINES)
+    if response.headers.content_type != LINES:
+        response.close()
+        raise ClientError("The answer has no lines, so it is not that of a daemon of this version.", "unknown", 200)
+    return response
+
+
+def _read(response: Response) -> Iterator[Event]:
+    for line in lines_of(response):
+        try:
+            members = json.loads(line, object_hook=Answer)
+        except ValueError:
+            raise ClientError("A line is not JSON, so it is not the daemon's.", "unknown", 200) from None
+        yield Event.read(members)

@@ -1,0 +1,75 @@
+"""What a run is to be, before it begins: its waves, its batches, the number of failures that stops it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
+
+from connmgr.contract.run import JOB, LONG_SECONDS, SHELL, RunStartRequest, share_of
+from connmgr.errors import InvalidRequest
+from connmgr.vault.runs import NewBatch
+
+BATCH = 100
+"""Targets that a daemon claims at a time."""
+
+Home = Callable[[str], tuple[str, bool]]
+"""Returns the home of a connection's batch, and whether the batch is bound to it; see :class:`NewBatch`."""
+
+
+def waves_of(request: RunStartRequest, total: int) -> list[int]:
+    """Return how many of ``total`` targets each wave has.
+
+    :raises InvalidRequest: nothing is selected, or a wave has no target of its own.
+    """
+    if not total:
+        raise InvalidRequest("The selection is empty: no connection matches.")
+    ends: list[int] = []
+    for number, value in enumerate(request.waves or ()):
+        share = share_of(value, "waves")
+        end = min(total, share) if isinstance(share, int) else math.ceil(share * total)
+        # On a small fleet 1 and 10% may be the same target.
+        if ends and end < ends[-1]:
+            raise InvalidRequest(f"waves.{number}: It ends before the wave before it: {ends[-1]} targets, then {end}.")
+        if not ends or end > ends[-1]:
+            ends.append(end)
+    if not ends or ends[-1] < total:
+        ends.append(total)
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def stop_after_of(request: RunStartRequest, total: int) -> int | None:
+    """Return the number of failures after which a run of ``total`` targets stops, or None."""
+    if request.stop_after is None:
+        return None
+    share = share_of(request.stop_after, "stopAfter")
+    return share if isinstance(share, int) else math.ceil(share * total)
+
+
+def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
+    """Return whether each command runs in a ``shell`` or as a ``job``, and why."""
+    if request.as_ is not None:
+        return request.as_, "as the request asked"
+    if request.fresh or (request.elevate is not None and request.elevate.password is not None):
+        return SHELL, "a new shell, or a password of one request, ends with the daemon"
+    if request.timeout is not None and timeout > LONG_SECONDS:
+        return JOB, f"its timeout of {timeout:g} s is more than {LONG_SECONDS} s, so it is to outlive the daemon"
+    if request.timeout is None:
+        return SHELL, "no timeout was given that is too long for a shell"
+    return SHELL, f"its timeout of {timeout:g} s is not more than {LONG_SECONDS} s"
+
+
+def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home) -> list[NewBatch]:
+    """Return the batches of a run; the targets of one have the same wave and the same home."""
+    rest = iter(connections)
+    found = []
+    for wave, size in enumerate(waves):
+        homes = {id: home(id) for id in islice(rest, size)}
+        for (where, bound), ids in groupby(sorted(homes, key=homes.__getitem__), key=homes.__getitem__):
+            found += [NewBatch(wave, some, where, bound) for some in _in_lists(ids)]
+    return found
+
+
+def _in_lists(ids: Iterator[str]) -> Iterator[list[str]]:
+    while some := list(islice(ids, BATCH)):
+        yield some

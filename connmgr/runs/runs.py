@@ -1,0 +1,558 @@
+"""The runs of this daemon: submitted here, and worked on with whatever other daemons of the vault there are.
+
+One thread, ``runs``, looks what is to be done; a thread for each run, its *driver*, begins and stores its targets. All
+decisions are transactions of :class:`connmgr.vault.runs.StoredRuns`, and a daemon may be killed between any two.
+Neither thread exists before the first run, except on PostgreSQL, where another daemon may submit one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from connmgr.contract.common import bytes_of
+from connmgr.contract.run import ENDED, FAILED, JOB, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.engine.envelope import Command, Requester
+from connmgr.engine.running import Result
+from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError, RunEnded, UnknownRun, VaultUnavailable
+from connmgr.jobs.jobs import Jobs
+from connmgr.rights.ground import Ground
+from connmgr.runs.author import Author, Authors, RunRights
+from connmgr.runs.plan import BATCH
+from connmgr.runs.work import JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
+from connmgr.secrets.principals import Access
+from connmgr.settings import Settings
+from connmgr.shell.broadcast import Order
+from connmgr.shell.shells import ShellTable
+from connmgr.vault import Vault
+from connmgr.vault.runs import BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
+
+logger = logging.getLogger("connmgr.runs")
+
+MAX_DRIVERS = 8
+"""Runs that a daemon works on at the same time; others wait for their turn, oldest first."""
+
+TICK_SECONDS = 0.5
+"""Interval of looking while runs are under way."""
+
+IDLE_SECONDS = 3.0
+"""Interval of looking on PostgreSQL while none is."""
+
+GATHER_SECONDS = 0.02
+"""Time for further outcomes to come, which are then stored in the same transaction."""
+
+RETRY_SECONDS = 0.5
+"""Time until another attempt when the database does not answer."""
+
+TIDY_SECONDS = 3600.0
+
+Recorder = Callable[[StoredRun, Author, Sequence[tuple[str, TargetOutcome]]], None]
+"""Records outcomes, with the connection of each, in the audit log."""
+
+
+class LeaseLapsed(CommandCancelled):
+    """This daemon was silent for too long: others may have taken over, so it begins nothing."""
+
+
+def boot_time() -> float:
+    """Return seconds of a clock that goes on while the machine sleeps, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Subscription(Protocol):
+    """Cancels what it was returned for."""
+
+    def __call__(self) -> None: ...
+
+
+@dataclass
+class News:
+    """How often a run was changed as seen from here, and who is to be told of the next change."""
+
+    version: int = 0
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Membership:
+    """This daemon's part in the runs of a vault: its boot, under which it owns batches, and its lease.
+
+    On SQLite one process holds the vault, and the lease never ends. On PostgreSQL a lapsed lease is never renewed: the
+    daemon takes another boot, for the batches of the old one may be others' since.
+    """
+
+    def __init__(self, vault: Vault, name: str, lease: float) -> None:
+        self.name = name
+        self._vault, self._lease = vault, lease
+        self._shared = vault.database.is_shared
+        self._ends = 0.0
+        self._beaten = float("-inf")
+        self.boot = ""
+
+    def join(self) -> None:
+        """Take part, with a new boot."""
+        boot, sent = f"{self.name}/{secrets.token_hex(6)}", boot_time()
+        self._vault.runs.join(boot, self.name)
+        self.boot, self._beaten = boot, sent
+        # From before the request was sent: the server cannot have noted an earlier time.
+        self._ends = sent + self._lease if self._shared else float("inf")
+
+    def is_held(self, boot: str) -> bool:
+        """Whether this daemon may begin targets as ``boot``."""
+        return boot == self.boot and boot_time() < self._ends
+
+    def beat(self) -> None:
+        """Renew the lease in time; after it has lapsed, take part anew."""
+        if not self._shared or boot_time() < self._beaten + self._lease / 3:
+            return
+        sent = boot_time()
+        if sent < self._ends and self._vault.runs.beat(self.boot, self._lease):
+            self._beaten, self._ends = sent, sent + self._lease
+        else:
+            logger.warning("The lease of this daemon has lapsed; others may go on with what it had claimed of runs.")
+            self.join()
+
+    def take_over(self) -> int:
+        """Free the batches of daemons that are gone."""
+        return self._vault.runs.take_over(self.boot, self._lease)
+
+
+class Runs:
+    """Runs, and their threads. Safe to use from several threads.
+
+    ``record`` is called with outcomes that were stored.
+    """
+
+    def __init__(
+        self, vault: Vault, shells: ShellTable, jobs: Jobs, authors: Authors, settings: Settings, record: Recorder
+    ) -> None:
+        self._vault, self._shells, self._jobs = vault, shells, jobs
+        self._authors, self._settings, self._record = authors, settings, record
+        self.name = settings.daemon_name or socket.gethostname()
+        self._membership = Membership(vault, self.name, settings.run_lease)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._drivers: dict[str, RunDriver] = {}
+        self._access: dict[str, Access] = {}
+        self._news: defaultdict[str, News] = defaultdict(News)
+
+    def begin(self) -> None:
+        """Go on with the runs that are under way, as the daemon starts."""
+        if self._vault.database.is_shared or self._vault.runs.are_under_way():
+            self.poke()
+
+    def poke(self) -> None:
+        """Look now what is to be done, in a thread that then lasts as long as the daemon."""
+        with self._lock:
+            self._wake.set()
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
+                self._thread.start()
+
+    def submit(self, new: NewRun, access: Access) -> tuple[str, bool]:
+        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens."""
+        id, is_new = self._vault.runs.submit(new)
+        if is_new:
+            self._access[id] = access
+            self.poke()
+        return id, is_new
+
+    def home_of(self, connection: str, *, leads_away: bool, own_secrets: bool) -> tuple[str, bool]:
+        """Return the home of a connection's batch, and whether it is bound to it.
+
+        A connection that does not lead away from the daemon's machine means another one elsewhere; one whose secrets
+        only the sender has opened can be opened here alone.
+        """
+        if not self._vault.database.is_shared:
+            return "", False
+        if own_secrets:
+            return self._membership.boot, True
+        if not leads_away:
+            return self.name, True
+        is_open = self._shells.surroundings(connection) is not None
+        return (self._membership.boot, False) if is_open else ("", False)
+
+    def pause(self, id: str) -> None:
+        """Let a run begin no more targets."""
+        self._vault.runs.pause(id)
+        self._tell(id)
+
+    def resume(self, id: str) -> None:
+        """Let a run go on."""
+        self._vault.runs.resume(id)
+        self._tell(id)
+
+    def stop(self, id: str, reason: str, *, kill: bool) -> None:
+        """Let a run end; with ``kill``, end its commands too."""
+        self._vault.runs.stop(id, reason, kill=kill)
+        self._tell(id)
+
+    def stop_those_of(self, reasons: Mapping[str, ConnmgrError]) -> None:
+        """Stop the runs of tokens that have become invalid, each for its reason, and kill their commands."""
+        for id in self._vault.runs.of_tokens(reasons):
+            run = self._vault.runs.get(id)
+            with suppress(RunEnded, UnknownRun):
+                self.stop(id, reasons[run.token or ""].message, kill=True)
+
+    def version(self, id: str) -> int:
+        """Return a number that changes with a run, as far as it was noticed here."""
+        with self._lock:
+            return self._news[id].version if id in self._news else 0
+
+    def subscribe(self, id: str, version: int, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` once when ``version`` is outdated; return a function that cancels that."""
+        with self._lock:
+            news = self._news[id]
+            if news.version == version:
+                news.waiting.append(callback)
+                return lambda: self._forget(id, callback)
+        callback()
+        return lambda: None
+
+    def active(self) -> int:
+        """Return the number of runs that this daemon works on."""
+        with self._lock:
+            return len(self._drivers)
+
+    def close(self, timeout: float) -> None:
+        """Begin nothing more, wait for what runs, at most about ``timeout`` seconds, and let others go on."""
+        self._closing.set()
+        self._wake.set()
+        with self._lock:
+            thread, drivers = self._thread, list(self._drivers.values())
+        for driver in drivers:
+            driver.close(timeout)
+        deadline = time.monotonic() + timeout
+        for driver in drivers:
+            driver.thread.join(max(0.1, deadline - time.monotonic()) + 1.0)
+        if thread is not None:
+            thread.join(timeout)
+        if self._membership.boot:
+            try:
+                self._vault.runs.leave(self._membership.boot)
+                self._membership.boot = ""
+            except ConnmgrError as error:
+                logger.warning("The runs are not handed over: %s", error.message)
+
+    def _forget(self, id: str, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if id in self._news and callback in self._news[id].waiting:
+                self._news[id].waiting.remove(callback)
+
+    def _tell(self, id: str) -> None:
+        """Tell those who wait for a run's news, and the threads that work on it."""
+        self._tell_only(id)
+        with self._lock:
+            driver = self._drivers.get(id)
+        if driver is not None:
+            driver.look()
+        self.poke()
+
+    def _run(self) -> None:
+        """Look what is to be done, until the daemon stops."""
+        tidied = float("-inf")
+        while not self._closing.is_set():
+            self._wake.clear()
+            interval: float | None = IDLE_SECONDS
+            try:
+                if not self._membership.boot:
+                    self._membership.join()
+                self._membership.beat()
+                if time.monotonic() - tidied > TIDY_SECONDS:
+                    tidied = time.monotonic()
+                    self._vault.runs.remove_expired()
+                self._membership.take_over()
+                interval = self._look()
+            except VaultUnavailable as error:
+                logger.warning("The runs wait for the vault: %s", error.message)
+                interval = RETRY_SECONDS
+            except Exception:
+                # The next round tries again: a fault in one run must not end all others.
+                logger.exception("The runs could not be looked at.")
+            self._wake.wait(interval)
+
+    def _look(self) -> float | None:
+        """Start drivers, wake those whose run has changed, and return the seconds until the next look."""
+        under_way = self._vault.runs.tend()
+        with self._lock:
+            watched = [id for id, news in self._news.items() if news.waiting and id not in under_way]
+            ended = [id for id in self._access if id not in under_way]
+            for id in ended:
+                del self._access[id]
+            for id, driver in self._drivers.items():
+                if under_way.get(id, (STOPPED, False))[0] != RUNNING:
+                    driver.look()
+        for id in watched:
+            self._tell_only(id)
+        if not under_way:
+            return IDLE_SECONDS if self._vault.database.is_shared else None
+        for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
+            with self._lock:
+                if id in self._drivers or len(self._drivers) >= MAX_DRIVERS or self._closing.is_set():
+                    continue
+                access = self._access.get(id) or Access()
+                driver = RunDriver(self, id, self._membership, access)
+                self._drivers[id] = driver
+            driver.thread.start()
+        return TICK_SECONDS
+
+    def _tell_only(self, id: str) -> None:
+        """Tell those who wait for a run's news."""
+        with self._lock:
+            news = self._news[id]
+            news.version += 1
+            waiting, news.waiting = news.waiting, []
+        for callback in waiting:
+            callback()
+
+    def _gone(self, driver: RunDriver) -> None:
+        with self._lock:
+            self._drivers.pop(driver.id, None)
+        self._tell(driver.id)
+
+
+class RunDriver:
+    """Works on the batches of one run that this daemon claims, in a thread of its own, until there are none."""
+
+    def __init__(self, runs: Runs, id: str, membership: Membership, access: Access) -> None:
+        self.id = id
+        self.thread = threading.Thread(target=self._run, name="run", daemon=True)
+        self._runs, self._vault, self._access = runs, runs._vault, access
+        self._membership, self._boot = membership, membership.boot
+        self._begun: dict[str, BegunTarget] = {}
+        self._closes_at: float | None = None
+        self._work: TargetWork | None = None
+        self._killed = self._lapsed = False
+
+    def look(self) -> None:
+        """Look whether the run was stopped or paused."""
+        if (work := self._work) is not None:
+            work.wake()
+
+    def close(self, timeout: float) -> None:
+        """Begin nothing more, and kill what still runs after ``timeout`` seconds."""
+        self._closes_at = time.monotonic() + timeout
+        self.look()
+
+    def _run(self) -> None:
+        try:
+            self._drive()
+        except (UnknownRun, RunEnded):
+            logger.info("The run %s is over.", self.id)
+        except ConnmgrError as error:
+            self._give_up(error)
+        except Exception:
+            logger.exception("The run %s could not go on.", self.id)
+            self._give_up(None)
+        finally:
+            self._runs._gone(self)
+
+    def _give_up(self, error: ConnmgrError | None) -> None:
+        """Stop a run that cannot go on: its token is gone, or its row was changed outside of connmgr."""
+        if isinstance(error, VaultUnavailable):
+            logger.warning("The run %s waits for the vault: %s", self.id, error.message)
+            return
+        reason = "It could not go on; the daemon's log says more." if error is None else error.message
+        lost = [
+            TargetOutcome(n=one.n, epoch=one.epoch, state=UNKNOWN, error={"code": "internal", "message": reason})
+            for one in self._begun.values()
+        ]
+        try:
+            self._vault.runs.stop(self.id, reason, kill=True, ends=FAILED)
+            self._vault.runs.step(self.id, self._boot, self._runs.name, lost, 0, batch=BATCH)
+        except ConnmgrError as further:
+            logger.warning("The run %s is not stopped: %s", self.id, further.message)
+
+    def _drive(self) -> None:
+        run = self._vault.runs.get(self.id)
+        self._run_row, self._selection = run, self._vault.runs.selection(self.id)
+        self._author = self._authors.of(run, self._access)
+        self._author.require_valid()
+        work = self._work = self._work_of(run)
+        with work.open():
+            outcomes: list[TargetOutcome] = []
+            while True:
+                step = self._step(outcomes, run.parallel - len(self._begun))
+                if step is None:
+                    return
+                outcomes = []
+                work.feed([self._started(one) for one in step.begun])
+                if self._closes_at is not None and run.spec["as"] == JOB:
+                    # The jobs run on, and whoever continues the run finds them.
+                    return
+                if step.kills and not self._killed:
+                    self._killed = True
+                    work.kill()
+                if not self._begun and not self._goes_on(step):
+                    return
+                outcomes = self._gathered(work, step)
+
+    @property
+    def _authors(self) -> Authors:
+        return self._runs._authors
+
+    def _goes_on(self, step: RunStep) -> bool:
+        """Whether something may be begun soon by this thread, where nothing runs now."""
+        return step.state == RUNNING and step.has_work and self._closes_at is None and not self._lapsed
+
+    def _step(self, outcomes: list[TargetOutcome], room: int) -> RunStep | None:
+        """Store and begin in one transaction, waiting for the database if need be; None if others have taken over."""
+        while True:
+            held = self._membership.is_held(self._boot)
+            if not held and not self._lapsed:
+                self._lapsed = True
+                logger.warning("The run %s goes on elsewhere: this daemon was silent for too long.", self.id)
+            if self._lapsed and not self._begun:
+                return None
+            if self._closes_at is not None or not held or self._killed:
+                room = 0
+            try:
+                step = self._vault.runs.step(self.id, self._boot, self._runs.name, outcomes, room, batch=BATCH)
+            except VaultUnavailable as error:
+                if self._closes_at is not None:
+                    raise
+                logger.warning("The run %s waits for the vault: %s", self.id, error.message)
+                self._runs._closing.wait(RETRY_SECONDS)
+                continue
+            if outcomes:
+                named = [(self._selection[one.n], one) for one in outcomes]
+                self._runs._record(self._run_row, self._author, named)
+            if step.state in ENDED:
+                self._runs._tell_only(self.id)
+            for one in step.begun:
+                self._begun[self._selection[one.n]] = one
+            return step
+
+    def _started(self, one: BegunTarget) -> TargetStart:
+        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
+
+    def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
+        """Return the outcomes of the next targets that end, as soon as there are some."""
+        seconds = TICK_SECONDS
+        if not self._begun:
+            # Nothing runs: targets wait for another try, or other daemons have all that may run at a time.
+            seconds = min(TICK_SECONDS, TICK_SECONDS / 5 if step.wait is None else step.wait + 0.01)
+        if self._closes_at is not None:
+            if time.monotonic() >= self._closes_at and not self._killed:
+                self._killed = True
+                work.kill()
+            seconds = 0.1
+        ended = work.take(seconds)
+        if ended:
+            # One transaction for many: each costs an fsync, and much of what runs at a time ends at about this time.
+            until = time.monotonic() + GATHER_SECONDS
+            while (
+                len(ended) < len(self._begun) and (left := until - time.monotonic()) > 0 and (more := work.take(left))
+            ):
+                ended += more
+        found = []
+        for one in ended:
+            begun = self._begun.pop(one.connection)
+            found.append(self._outcome(begun, one))
+        return found
+
+    def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:
+        spec, state, result = self._run_row.spec, ended.state, ended.result
+        printed, error = None, None
+        if isinstance(result, Result | CommandTimeout):
+            printed = self._printed(result.stdout, result.stderr, truncated=result.truncated)
+        if not isinstance(result, Result):
+            error = self._shown(result)
+        again = None
+        if state in (FAILED, UNREACHABLE) and begun.tries <= spec["retries"] and not self._killed:
+            again = float(spec["retryDelay"])
+        elif state == STOPPED and self._closes_at is not None:
+            # It was marked as begun, and nothing was sent, because the daemon stops: another one begins it.
+            again = 0.0
+        return TargetOutcome(
+            n=begun.n,
+            epoch=begun.epoch,
+            state=state,
+            exit_code=result.exit_code if isinstance(result, Result) else None,
+            seconds=ended.seconds,
+            printed=printed,
+            error=error,
+            job=ended.job,
+            again=again,
+        )
+
+    def _printed(
+        self, stdout: bytes | bytearray, stderr: bytes | bytearray, *, truncated: bool
+    ) -> tuple[bytes, bytes] | None:
+        most = self._runs._settings.run_output
+        cut = truncated or len(stdout) > most or len(stderr) > most
+        return self._vault.runs.sealed_output(bytes(stdout[-most:]), bytes(stderr[-most:]), truncated=cut)
+
+    def _shown(self, error: BaseException) -> Mapping[str, Any]:
+        if not isinstance(error, ConnmgrError):
+            logger.error("Unforeseen %s in the run %s", type(error).__name__, self.id, exc_info=error)
+            return {"code": "internal", "message": "An internal error occurred; the daemon's log says more."}
+        of_token = self._run_row.token is not None and error.for_tokens
+        return {"code": error.code, "message": of_token or error.message}
+
+    def _work_of(self, run: StoredRun) -> TargetWork:
+        runs, spec = self._runs, run.spec
+        request = RunStartRequest.read(spec["request"])
+        grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}
+        rights = self._authors.rights_of(run, self._author, grounds)
+        command = command_of(request, self._author)
+        if spec["as"] == JOB:
+            job = JobOrder(
+                command,
+                spec["timeout"],
+                run.parallel,
+                request.session,
+                run.name,
+                run.token,
+                grounds,
+                self._admits(rights),
+                runs._settings.run_output,
+                runs._settings.job_output,
+            )
+            return JobWork(self._vault, runs._shells, runs._jobs, self._access, job)
+        order = Order(
+            command,
+            spec["timeout"],
+            run.parallel,
+            True,
+            request.session,
+            request.fresh,
+            grounds,
+            self._admits(rights),
+        )
+        return ShellWork(self._vault, runs._shells, self._access, order)
+
+    def _admits(self, rights: RunRights) -> Callable[[str], None]:
+        def admits(connection: str) -> None:
+            # The last look before a command is sent: a daemon that was frozen wakes here.
+            if not self._membership.is_held(self._boot):
+                raise LeaseLapsed("This daemon was silent for too long; others may have begun this target.")
+            if self._closes_at is not None:
+                raise CommandCancelled("The daemon stops.")
+            rights.require(connection)
+
+        return admits
+
+
+def command_of(request: RunStartRequest, author: Author) -> Command:
+    """Return the command of a run."""
+    tokens = () if author.grant is None else tuple(one.id for one in author.grant.lineage)
+    requester = Requester(author.name, tokens, None if author.grant is None else author.grant.name)
+    return Command(
+        (request.command or "").encode(),
+        bytes_of(request.stdin or "", request.encoding),
+        directory=None if request.cwd is None else request.cwd.encode(),
+        environment=request.env,
+        sent=request.send_env,
+        argv=tuple(word.encode() for word in request.argv or ()),
+        requester=requester,
+    )

@@ -1,0 +1,292 @@
+"""How the targets of a run are worked on: in the open shells of their connections, or as jobs with keys.
+
+Both ways have the same few methods (:class:`TargetWork`). Neither knows the vault's rows of runs:
+:mod:`connmgr.runs.runs` says what begins, and stores what comes out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from connmgr import errors
+from connmgr.cancellation import Cancellation
+from connmgr.contract.run import DONE, FAILED, STOPPED, UNKNOWN, UNREACHABLE
+from connmgr.engine.envelope import Command
+from connmgr.engine.running import Result
+from connmgr.jobs.jobs import Jobs
+from connmgr.jobs.launch import Launch
+from connmgr.jobs.remote import RemoteJobs
+from connmgr.rights.ground import Ground
+from connmgr.secrets.principals import Access
+from connmgr.shell.broadcast import Broadcast, Order
+from connmgr.shell.grounds import state_of
+from connmgr.shell.shells import ShellTable
+from connmgr.vault import Connection, Vault
+from connmgr.vault.jobs import StoredJob
+from connmgr.vault.schema import now
+
+REFUSED = (
+    errors.UnknownConnection,
+    errors.UnknownType,
+    errors.SecretLocked,
+    errors.IntegrityError,
+    errors.RequestError,
+)
+"""Errors that are not about reaching a machine: nothing was sent, and another try would not help."""
+
+JOB_KEEP_SECONDS = 7 * 86400
+"""A job that its run has not removed, because its machine was away, is kept so long."""
+
+LOOK_SECONDS = 60.0
+"""Longest wait for a job's news before it is looked at anyway."""
+
+KILL_GRACE_SECONDS = 5.0
+
+
+class TargetStart(NamedTuple):
+    """A target to begin: its connection, and the key of its job, if it is to be one."""
+
+    connection: str
+    key: str
+
+
+class TargetEnd(NamedTuple):
+    """What became of the command on one connection; ``sent`` says whether any of it may have been sent."""
+
+    connection: str
+    seconds: float
+    result: Result | BaseException
+    sent: bool
+    job: str | None = None
+
+    @property
+    def state(self) -> str:
+        """The state of the target."""
+        if isinstance(self.result, Result):
+            return FAILED if self.result.exit_code else DONE
+        if not self.sent or (isinstance(self.result, errors.ShellLost) and not self.result.sent):
+            if isinstance(self.result, errors.CommandCancelled):
+                return STOPPED
+            return FAILED if isinstance(self.result, REFUSED) else UNREACHABLE
+        # It has run, and what became of it is known; or the link was lost meanwhile.
+        known = (errors.CommandTimeout, errors.CommandCancelled, errors.RequestError)
+        return FAILED if isinstance(self.result, known) else UNKNOWN
+
+
+class TargetWork(Protocol):
+    """Works on the targets that are fed, while it is open."""
+
+    def open(self) -> AbstractContextManager[None]:
+        """TargetWork until the context ends; then kill what still runs."""
+
+    def feed(self, targets: Collection[TargetStart]) -> None:
+        """Begin on ``targets``."""
+
+    def take(self, seconds: float) -> list[TargetEnd]:
+        """Return the next targets that have ended; none if none does within ``seconds``, or after :meth:`wake`."""
+
+    def wake(self) -> None:
+        """Let :meth:`take` return."""
+
+    def kill(self) -> None:
+        """Kill what runs, and begin nothing more; all outcomes follow."""
+
+
+class ShellWork:
+    """Runs the command in the open shells of connections, and starts missing ones."""
+
+    def __init__(self, vault: Vault, shells: ShellTable, access: Access, order: Order) -> None:
+        self._vault, self._shells, self._access = vault, shells, access
+        self._admits = order.admits
+        self._sent = set[str]()
+        self._order = replace(order, admits=self._admit)
+        self._broadcast = Broadcast(shells, access, self._order, (), ())
+
+    def open(self) -> AbstractContextManager[None]:
+        return self._broadcast.open()
+
+    def feed(self, targets: Collection[TargetStart]) -> None:
+        ids = [target.connection for target in targets]
+        # In one transaction, because each costs an fsync; the use of each shell would make its own.
+        self._vault.connections.touch(*ids)
+        ready: list[str] = []
+        if not self._order.fresh:
+            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
+            ready = [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+        running = set(ready)
+        self._broadcast.feed(ready, [id for id in ids if id not in running])
+
+    def take(self, seconds: float) -> list[TargetEnd]:
+        ended = self._broadcast.take(seconds)
+        return [TargetEnd(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
+
+    def wake(self) -> None:
+        self._broadcast.wake()
+
+    def kill(self) -> None:
+        self._broadcast.kill()
+
+    def _admit(self, connection: str) -> None:
+        """Called when the command is about to be sent."""
+        if self._admits is not None:
+            self._admits(connection)
+        self._sent.add(connection)
+
+    def _was_sent(self, connection: str) -> bool:
+        sent = connection in self._sent
+        self._sent.discard(connection)
+        return sent
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """A command to run as a job on each connection: at most ``parallel`` at a time, of ``token``, called ``name``."""
+
+    command: Command
+    timeout: float
+    parallel: int
+    session: str | None
+    name: str | None
+    token: str | None
+    grounds: Mapping[str, Ground]
+    admits: Callable[[str], None]
+    most_output: int
+    cap: int
+
+
+class JobWork:
+    """Runs the command as a job with a key on each connection.
+
+    If a job with the key exists, because a daemon that is gone has started it, that one is waited for. A thread waits
+    for each job: one that ends at once would not need a job.
+    """
+
+    def __init__(self, vault: Vault, shells: ShellTable, jobs: Jobs, access: Access, order: JobOrder) -> None:
+        self._vault, self._shells, self._jobs, self._access, self._order = vault, shells, jobs, access, order
+        self._cancellation = Cancellation()
+        self._closing = threading.Event()
+        self._outcomes = queue.SimpleQueue[list[TargetEnd]]()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        self._pool = ThreadPoolExecutor(self._order.parallel, "run-job")
+        try:
+            yield
+        finally:
+            # The jobs run on: whoever continues the run finds them by their keys.
+            self._closing.set()
+            self._cancellation.cancel()
+            self._pool.shutdown()
+
+    def feed(self, targets: Collection[TargetStart]) -> None:
+        for target in targets:
+            self._pool.submit(self._run, target)
+
+    def take(self, seconds: float) -> list[TargetEnd]:
+        with contextlib.suppress(queue.Empty):
+            return self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
+        return []
+
+    def wake(self) -> None:
+        self._outcomes.put([])
+
+    def kill(self) -> None:
+        self._cancellation.cancel()
+
+    def _run(self, target: TargetStart) -> None:
+        at, sent, job = time.monotonic(), False, None
+        try:
+            self._cancellation.require()
+            self._order.admits(target.connection)
+            sent = True
+            job = self._start(target)
+            result: Result | BaseException = self._end(job)
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
+            result = error
+            if job is None:
+                # The key finds out whether it was started, if the run goes on elsewhere; here, only the link's end
+                # leaves that open.
+                sent = sent and isinstance(error, errors.ShellLost | errors.TransferFailed)
+        if self._closing.is_set() and not isinstance(result, Result):
+            return
+        self._outcomes.put([TargetEnd(target.connection, time.monotonic() - at, result, sent, job)])
+
+    def _start(self, target: TargetStart) -> str:
+        """Start the job of a target, or find it, and return its id."""
+        order, connection = self._order, target.connection
+        stored = StoredJob(
+            id=str(uuid.uuid4()),
+            connection=connection,
+            session=order.session,
+            name=order.name,
+            key=target.key,
+            command=json.dumps(
+                [word.decode() for word in order.command.argv] or order.command.text.decode(errors="replace")
+            ),
+            stdin_open=False,
+            keep=JOB_KEEP_SECONDS,
+            created=now(),
+            token=order.token,
+        )
+        self._shells.start(connection, self._access, order.session, self._cancellation)
+        with self._shells.using(connection, self._access, order.session) as session:
+            ground = order.grounds.get(connection)
+            surroundings = session.surroundings
+            if ground is not None:
+                ground.require(session.connection_digest, state_of(surroundings))
+            launch = Launch(
+                id=stored.id,
+                text=order.command.text or None,
+                argv=order.command.argv,
+                surroundings=surroundings,
+                cwd=order.command.directory,
+                environment={
+                    **session.environment.select(order.command.sent or {}),
+                    **(order.command.environment or {}),
+                },
+                stdin=order.command.stdin,
+                timeout=order.timeout,
+                cap=order.cap,
+            )
+            beside = RemoteJobs(session.transport, session.helpers)
+            return self._jobs.start(stored, launch, beside, self._cancellation)[0].id
+
+    def _end(self, job: str) -> Result:
+        """Wait for a job's end, remove the job, and return its outcome."""
+        while not (seen := self._jobs.look(job, self._access)).over:
+            if self._closing.is_set():
+                raise errors.CommandCancelled("The daemon stops; the job runs on.")
+            if self._cancellation.cancelled:
+                with contextlib.suppress(errors.JobFinished):
+                    self._jobs.kill(job, self._access, "TERM", KILL_GRACE_SECONDS)
+            news = threading.Event()
+            cancel = self._jobs.subscribe(job, self._access, seen.last.version, news.set)
+            try:
+                with self._cancellation.waking(news.set):
+                    news.wait(KILL_GRACE_SECONDS if self._cancellation.cancelled else LOOK_SECONDS)
+            finally:
+                cancel()
+        read = self._jobs.output(job, self._access, 0, 0, self._order.most_output)
+        stored = seen.stored
+        self._jobs.reported(job)
+        with contextlib.suppress(errors.ConnmgrError):
+            # If its machine is away now, the job is removed when its time is over.
+            self._jobs.remove(job, self._access, force=False)
+        if stored.state == "timed_out":
+            text = f"The command ran longer than {self._order.timeout:g} s and was killed."
+            raise errors.CommandTimeout(text, read.stdout, read.stderr, truncated=False)
+        if stored.state == "killed" and self._cancellation.cancelled:
+            raise errors.CommandCancelled("The run was stopped, and the job was killed.")
+        if stored.exit_code is None:
+            raise errors.ShellLost("The job's machine was restarted, or what it printed was removed there.")
+        return Result(stored.exit_code, read.stdout, read.stderr, False)

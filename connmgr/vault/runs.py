@@ -1,0 +1,822 @@
+"""Runs in the vault: submitted, claimed by daemons, begun and stored; all decisions about a run are transactions here.
+
+A daemon *claims* batches of targets, *begins* targets of its batches, and *stores* their outcomes. Each claim raises
+the batch's epoch, and an outcome is stored only under the boot and the epoch with which its target began: so the
+outcome of a daemon that was thought dead, and whose batches others have taken over, changes nothing. A target that had
+begun by then is ``unknown``, and is never repeated by itself, unless it is a job, whose key finds what was started.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from connmgr.contract.run import (
+    DONE,
+    ENDED,
+    FAILED,
+    FAILURES,
+    JOB,
+    PAUSED,
+    PENDING,
+    RUNNING,
+    STARTING,
+    STOPPED,
+    STOPPING,
+    TARGET_STATES,
+    UNDER_WAY,
+    UNKNOWN,
+    WAITING,
+)
+from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
+from connmgr.secrets.sealing import Box
+from connmgr.vault.database import Database
+from connmgr.vault.schema import Row, canonical, chunks, now
+from connmgr.vault.schema import daemon as daemons
+from connmgr.vault.schema import run as runs
+from connmgr.vault.schema import run_batch as batches
+from connmgr.vault.schema import run_output as outputs
+from connmgr.vault.schema import run_target as targets
+
+HELD, CLAIMED = "held", "claimed"
+"""The states of batches beside ``waiting`` and ``done``: those of later waves are held."""
+
+MAX_RUNS = 100
+"""Most runs under way."""
+
+MAX_KEPT = 10_000
+"""Most runs that are kept; then the oldest ended ones are removed."""
+
+# Built once, because building a statement costs more than running it.
+_THIS = runs.c.id == sa.bindparam("run_id")
+# Without the selection, which may have megabytes.
+_SHOWN = sa.select(*(column for column in runs.c if column.name != "selection"))
+_ROW = _SHOWN.where(_THIS)
+_STORE = (
+    targets.update()
+    # Matched by owner and epoch, and not by the state: a commit whose answer was lost, and which is then repeated, must
+    # not look as if another daemon had taken over.
+    .where(
+        targets.c.run == sa.bindparam("run_id"),
+        targets.c.n == sa.bindparam("number"),
+        targets.c.owner == sa.bindparam("boot"),
+        targets.c.epoch == sa.bindparam("at_epoch"),
+    )
+    .values(
+        state=sa.bindparam("to_state"),
+        exit_code=sa.bindparam("code"),
+        seconds=sa.bindparam("took"),
+        output=sa.bindparam("printed"),
+        error=sa.bindparam("reason"),
+        job=sa.bindparam("job_id"),
+        again=sa.bindparam("again_at"),
+    )
+)
+_BEGIN = (
+    targets.update()
+    .where(targets.c.run == sa.bindparam("run_id"), targets.c.n == sa.bindparam("number"))
+    .values(
+        state=STARTING,
+        owner=sa.bindparam("boot"),
+        epoch=sa.bindparam("at_epoch"),
+        tries=targets.c.tries + 1,
+        again=None,
+    )
+)
+_PRINTED = sa.text(
+    "INSERT INTO run_output (run, digest, sealed) VALUES (:run_id, :digest, :sealed) ON CONFLICT DO NOTHING"
+).bindparams(sa.bindparam("digest", type_=sa.LargeBinary), sa.bindparam("sealed", type_=sa.LargeBinary))
+_OWN_BATCHES = sa.select(batches.c.batch, batches.c.epoch, batches.c.wave).where(
+    batches.c.state == CLAIMED, batches.c.run == sa.bindparam("run_id"), batches.c.owner == sa.bindparam("boot")
+)
+_READY = (
+    sa.select(targets.c.n, targets.c.batch, targets.c.tries, targets.c.job)
+    .where(
+        targets.c.run == sa.bindparam("run_id"),
+        targets.c.state == WAITING,
+        targets.c.batch.in_(sa.bindparam("mine", expanding=True)),
+        sa.or_(targets.c.again.is_(None), targets.c.again <= sa.bindparam("at")),
+    )
+    .order_by(targets.c.n)
+    .limit(sa.bindparam("most"))
+)
+_OPEN_BATCHES = (
+    sa.select(targets.c.batch)
+    .distinct()
+    .where(
+        targets.c.run == sa.bindparam("run_id"),
+        targets.c.state.in_((WAITING, STARTING)),
+        targets.c.batch.in_(sa.bindparam("mine", expanding=True)),
+    )
+)
+_CLAIMABLE = sa.and_(
+    batches.c.state == WAITING,
+    batches.c.run == sa.bindparam("run_id"),
+    sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((sa.bindparam("boot"), sa.bindparam("name")))),
+)
+_NEXT_BATCHES = (
+    sa.select(batches.c.batch, batches.c.home)
+    .where(_CLAIMABLE)
+    .order_by(
+        sa.case(
+            (batches.c.home.in_((sa.bindparam("boot"), sa.bindparam("name"))), 0), (batches.c.home == "", 1), else_=2
+        ),
+        batches.c.batch,
+    )
+    .limit(sa.bindparam("most"))
+)
+_UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
+
+
+@dataclass(frozen=True)
+class NewBatch:
+    """Targets that are claimed together: their wave, from 0, and the daemon that has their links.
+
+    ``home`` is a boot; if the batch is ``bound`` to it, a boot or the name of a daemon, and no other may claim it.
+    """
+
+    wave: int
+    connections: Sequence[str]
+    home: str = ""
+    bound: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """A run to submit. ``spec`` is JSON: what runs, as whom, and how; it is sealed."""
+
+    id: str
+    spec: Mapping[str, Any]
+    batches: Sequence[NewBatch]
+    parallel: int
+    name: str | None = None
+    token: str | None = None
+    key: str | None = None
+    stop_after: int | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run as it was last read. Times are aware and in UTC."""
+
+    id: str
+    name: str | None
+    token: str | None
+    key: str | None
+    spec: Mapping[str, Any] = field(repr=False)
+    parallel: int
+    stop_after: int | None
+    state: str
+    reason: str | None
+    kills: bool
+    wave: int
+    submitted: datetime
+    began: datetime | None
+    ended: datetime | None
+    expires: datetime | None
+
+
+@dataclass(frozen=True)
+class BegunTarget:
+    """A target that this daemon has just marked as begun, and may now begin; ``tries`` counts this time."""
+
+    n: int
+    epoch: int
+    tries: int
+    job: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOutcome:
+    """The end of a target that began under ``epoch``. If ``again`` is not None, it begins again after so many seconds.
+
+    ``printed`` is the digest of its output and the output itself, sealed; see :meth:`StoredRuns.sealed_output`.
+    """
+
+    n: int
+    epoch: int
+    state: str
+    exit_code: int | None = None
+    seconds: float | None = None
+    printed: tuple[bytes, bytes] | None = None
+    error: Mapping[str, Any] | None = None
+    job: str | None = None
+    again: float | None = None
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """What a daemon does next about a run: the ``begun`` targets, in a run that is in ``state``.
+
+    ``kills`` says that commands that run are to be killed. ``wait`` is the number of seconds until a target may be
+    tried again, None if none waits for that. ``has_work`` is False if no batch of the run is this daemon's.
+    """
+
+    state: str
+    kills: bool
+    begun: Sequence[BegunTarget] = ()
+    wait: float | None = None
+    has_work: bool = True
+
+
+class StoredRuns:
+    """The vault's runs; safe to use from several threads, and by several daemons on PostgreSQL.
+
+    ``key`` returns the key under which commands and outputs are sealed. Its methods raise
+    :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
+    """
+
+    def __init__(self, database: Database, key: Callable[[], bytes]) -> None:
+        self._database, self._key = database, key
+
+    @cached_property
+    def _box(self) -> Box:
+        return Box(self._key())
+
+    # What requests ask for.
+
+    def submit(self, new: NewRun) -> tuple[str, bool]:
+        """Store a run; as :meth:`submit_within`."""
+        return self._database.write(lambda tx: self.submit_within(tx, new))
+
+    def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
+        """Store a run, and return its id and True; or the id of the kept run with the same key and token, and False.
+
+        :raises RunLimit: :data:`MAX_RUNS` are under way.
+        """
+        if new.key is not None:
+            # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
+            same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
+            if (found := tx.scalar(same)) is not None:
+                return found, False
+        if (tx.scalar(sa.select(sa.func.count()).where(runs.c.state.in_(UNDER_WAY))) or 0) >= MAX_RUNS:
+            raise RunLimit(f"{MAX_RUNS} runs are under way: wait for one to end, or stop one.")
+        at = self._now(tx)
+        chosen = [id for batch in new.batches for id in batch.connections]
+        row = {
+            "id": new.id,
+            "name": new.name,
+            "token": new.token,
+            "key": new.key,
+            "sealed": self._box.seal(canonical([new.id, new.token, new.spec]).encode()),
+            "selection": self._box.seal(zlib.compress(canonical([new.id, chosen]).encode())),
+            "parallel": new.parallel,
+            "stop_after": new.stop_after,
+            "state": PENDING,
+            "kills": False,
+            "wave": 0,
+            "submitted": at,
+            "deadline": None if new.timeout is None else at + timedelta(seconds=new.timeout),
+        }
+        tx.execute(runs.insert(), row)
+        of_run = {"run": new.id, "epoch": 0}
+        tx.execute(
+            batches.insert(),
+            [
+                {**of_run, "batch": number, "wave": one.wave, "home": one.home, "bound": one.bound}
+                | {"state": HELD if one.wave else WAITING}
+                for number, one in enumerate(new.batches)
+            ],
+        )
+        every = [(number, id) for number, one in enumerate(new.batches) for id in one.connections]
+        tx.execute(
+            targets.insert(),
+            [
+                {**of_run, "n": n, "connection": id, "batch": number, "state": WAITING, "tries": 0}
+                for n, (number, id) in enumerate(every)
+            ],
+        )
+        return new.id, True
+
+    def get(self, id: str) -> StoredRun:
+        """Return the run ``id``, or raise :class:`UnknownRun`."""
+        row = self._database.read(lambda tx: tx.execute(_SHOWN.where(runs.c.id == id)).mappings().one_or_none())
+        if row is None:
+            raise UnknownRun(id)
+        return self._stored(row)
+
+    def find(self, *, states: Collection[str] | None = None, name: str | None = None) -> list[StoredRun]:
+        """Return the runs in one of ``states``, newest first."""
+        conditions: list[Any] = [] if states is None else [runs.c.state.in_(states)]
+        if name is not None:
+            conditions.append(runs.c.name == name)
+        wanted = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
+        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+
+    def selection(self, id: str) -> list[str]:
+        """Return the connections of a run's targets, in their order."""
+        sealed = self._database.read(lambda tx: tx.scalar(sa.select(runs.c.selection).where(runs.c.id == id)))
+        if sealed is None:
+            raise UnknownRun(id)
+        of, chosen = json.loads(zlib.decompress(self._box.open(sealed)))
+        if of != id:
+            raise _changed(id)
+        found: list[str] = chosen
+        return found
+
+    def counts(self, id: str) -> dict[str, int]:
+        """Return how many targets of a run are in each state."""
+        counted = sa.select(targets.c.state, sa.func.count()).where(targets.c.run == id).group_by(targets.c.state)
+        found = dict(self._database.read(lambda tx: [tuple(row) for row in tx.execute(counted)]))
+        return {state: found.get(state, 0) for state in TARGET_STATES}
+
+    def at_work(self, id: str) -> list[str]:
+        """Return the boots of the daemons that have claimed batches of a run."""
+        wanted = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
+        return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
+
+    def targets(
+        self,
+        id: str,
+        *,
+        states: Collection[str] | None = None,
+        connection: str | None = None,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> tuple[list[Row], int]:
+        """Return rows of a run's targets, with ``wave`` and ``sealed`` outputs, and how many there are in all."""
+        conditions: list[Any] = [targets.c.run == id]
+        if states is not None:
+            conditions.append(targets.c.state.in_(states))
+        if connection is not None:
+            conditions.append(targets.c.connection == connection)
+        joined = targets.join(
+            batches, sa.and_(batches.c.run == targets.c.run, batches.c.batch == targets.c.batch)
+        ).outerjoin(outputs, sa.and_(outputs.c.run == targets.c.run, outputs.c.digest == targets.c.output))
+        wanted = (
+            sa.select(targets, batches.c.wave, outputs.c.sealed)
+            .select_from(joined)
+            .where(*conditions)
+            .order_by(targets.c.n)
+            .offset(offset)
+            .limit(limit)
+        )
+        counted = sa.select(sa.func.count()).select_from(targets).where(*conditions)
+
+        def work(tx: sa.Connection) -> tuple[list[Row], int]:
+            return list(tx.execute(wanted).mappings().all()), tx.scalar(counted) or 0
+
+        return self._database.read(work)
+
+    def sealed_output(self, stdout: bytes, stderr: bytes, *, truncated: bool) -> tuple[bytes, bytes] | None:
+        """Return the digest of an output, and the output sealed; None for no output."""
+        if not (stdout or stderr or truncated):
+            return None
+        content = len(stdout).to_bytes(8, "big") + bytes([truncated]) + stdout + stderr
+        return self._box.digest(content), self._box.seal(content)
+
+    def output(self, sealed: bytes | None) -> tuple[bytes, bytes, bool]:
+        """Return the standard output and error of a sealed output, and whether it was cut off."""
+        if sealed is None:
+            return b"", b"", False
+        content = self._box.open(sealed)
+        end = 9 + int.from_bytes(content[:8], "big")
+        return content[9:end], content[end:], bool(content[8])
+
+    def pause(self, id: str) -> None:
+        """Let a run begin no more targets until :meth:`resume`."""
+
+        def work(tx: sa.Connection, row: Row) -> None:
+            if row["state"] in (PENDING, RUNNING, WAITING):
+                self._set(tx, id, state=PAUSED, reason=None, resumes=None)
+
+        self._change(id, work)
+
+    def resume(self, id: str) -> None:
+        """Let a run go on that is paused, or waits between two waves."""
+
+        def work(tx: sa.Connection, row: Row) -> None:
+            if row["state"] in (PAUSED, WAITING):
+                self._set(tx, id, state=RUNNING, reason=None, resumes=None)
+                self._advance(tx, id, self._now(tx), released=True)
+
+        self._change(id, work)
+
+    def stop(self, id: str, reason: str, *, kill: bool = False, ends: str = STOPPED) -> None:
+        """Let a run begin no more targets, and end in the state ``ends`` when those that run have ended."""
+
+        def work(tx: sa.Connection, row: Row) -> None:
+            if row["state"] == STOPPING:
+                self._set(tx, id, kills=row["kills"] or kill)
+            else:
+                self._stop(tx, id, reason, ends, self._now(tx), kill=kill)
+
+        self._change(id, work)
+
+    def remove(self, id: str) -> None:
+        """Remove a run that has ended, and erase its output from the disk.
+
+        :raises UnknownRun: there is no such run.
+        :raises RunUnderWay: it has not ended.
+        """
+
+        def work(tx: sa.Connection) -> None:
+            state = tx.scalar(sa.select(runs.c.state).where(runs.c.id == id))
+            if state is None:
+                raise UnknownRun(id)
+            if state not in ENDED:
+                raise RunUnderWay("The run is under way: stop it first.")
+            tx.execute(runs.delete().where(runs.c.id == id))
+
+        self._database.write(work, erases=True)
+
+    def remove_expired(self) -> int:
+        """Remove the runs whose time is over, and the oldest ended ones beyond :data:`MAX_KEPT`; return how many."""
+
+        def expired(tx: sa.Connection) -> list[str]:
+            over = sa.select(runs.c.id).where(runs.c.expires <= self._now(tx))
+            kept = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc())
+            return [*tx.scalars(over), *tx.scalars(kept.offset(MAX_KEPT))]
+
+        if not self._database.read(expired):
+            return 0
+
+        def work(tx: sa.Connection) -> int:
+            ids = expired(tx)
+            for some in chunks(ids):
+                tx.execute(runs.delete().where(runs.c.id.in_(some)))
+            return len(ids)
+
+        return self._database.write(work, erases=True)
+
+    # What daemons ask for.
+
+    def are_under_way(self) -> bool:
+        """Whether a run is under way."""
+        return self._database.read(lambda tx: tx.scalar(_UNDER_WAY.limit(1))) is not None
+
+    def of_tokens(self, tokens: Iterable[str]) -> list[str]:
+        """Return the runs under way that were started with one of ``tokens``."""
+        wanted = _UNDER_WAY.where(runs.c.token.in_(list(tokens)))
+        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+
+    def join(self, boot: str, name: str) -> None:
+        """Let a daemon take part in runs on PostgreSQL, until it misses a beat; forget those silent for a day."""
+
+        def work(tx: sa.Connection) -> None:
+            at = self._now(tx)
+            tx.execute(daemons.delete().where(daemons.c.seen < at - timedelta(days=1)))
+            tx.execute(daemons.insert(), {"boot": boot, "name": name, "seen": at})
+
+        self._database.write(work)
+
+    def beat(self, boot: str, lease: float) -> bool:
+        """Renew the lease of a daemon; return False if it has lapsed, which nothing renews."""
+
+        def work(tx: sa.Connection) -> bool:
+            at = self._now(tx)
+            alive = daemons.c.seen > at - timedelta(seconds=lease)
+            return tx.execute(daemons.update().where(daemons.c.boot == boot, alive).values(seen=at)).rowcount > 0
+
+        return self._database.write(work)
+
+    def leave(self, boot: str) -> None:
+        """End a daemon's part in runs, in order: its batches, of which nothing is begun any more, are free at once."""
+
+        def work(tx: sa.Connection) -> None:
+            self._release(tx, [boot])
+            tx.execute(daemons.delete().where(daemons.c.boot == boot))
+
+        self._database.write(work)
+
+    def take_over(self, boot: str, lease: float) -> int:
+        """Free the batches of daemons that are gone, and return how many.
+
+        On SQLite every other boot is gone, for one process holds the vault. On PostgreSQL it is one whose lease has
+        lapsed; but after an outage of the server nobody could beat, so all are waited for as long as a lease.
+        """
+
+        def gone(tx: sa.Connection) -> list[str]:
+            owners = set(tx.scalars(sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED)))
+            if self._database.is_shared:
+                if owners - {boot} and not tx.scalar(_UP_FOR, {"lease": lease}):
+                    return []
+                alive = daemons.c.seen > self._now(tx) - timedelta(seconds=lease)
+                owners -= set(tx.scalars(sa.select(daemons.c.boot).where(alive)))
+            return sorted(owners - {boot})
+
+        if not self._database.read(gone):
+            return 0
+        return self._database.write(lambda tx: self._release(tx, gone(tx)))
+
+    def runs_to_do(self, boot: str, name: str) -> list[str]:
+        """Return the runs of which this daemon has batches, or could claim some, oldest first."""
+        claimable = sa.and_(
+            batches.c.state == WAITING, sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((boot, name)))
+        )
+        own = sa.and_(batches.c.state == CLAIMED, batches.c.owner == boot)
+        wanted = (
+            sa.select(runs.c.id)
+            .where(
+                runs.c.state.in_((PENDING, RUNNING, STOPPING)),
+                sa.exists().where(batches.c.run == runs.c.id, sa.or_(claimable, own)),
+            )
+            .order_by(runs.c.submitted, runs.c.id)
+        )
+        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+
+    def tend(self) -> dict[str, tuple[str, bool]]:
+        """Resume the runs whose pause is over, and stop those whose time is over.
+
+        Return the runs that were under way before that: their state, and whether their commands are to be killed.
+        """
+
+        def due(tx: sa.Connection) -> tuple[list[str], list[str], dict[str, tuple[str, bool]]]:
+            at = self._now(tx)
+            resumed = sa.select(runs.c.id).where(runs.c.state == WAITING, runs.c.resumes <= at)
+            late = sa.select(runs.c.id).where(
+                runs.c.state.in_(UNDER_WAY), runs.c.state != STOPPING, runs.c.deadline <= at
+            )
+            found = tx.execute(sa.select(runs.c.id, runs.c.state, runs.c.kills).where(runs.c.state.in_(UNDER_WAY)))
+            states = {row.id: (row.state, row.kills) for row in found}
+            return list(tx.scalars(resumed)), list(tx.scalars(late)), states
+
+        resumed, late, under_way = self._database.read(due)
+        for id in resumed:
+            self._unless_ended(self.resume, id)
+        for id in late:
+            self._unless_ended(self.stop, id, "The run took longer than its runTimeout.", kill=True, ends=FAILED)
+        return under_way
+
+    def _unless_ended(self, change: Callable[..., None], id: str, *arguments: Any, **how: Any) -> None:
+        try:
+            change(id, *arguments, **how)
+        except (RunEnded, UnknownRun):
+            # Another daemon, or a request, was faster.
+            return
+
+    def step(
+        self, id: str, boot: str, name: str, outcomes: Sequence[TargetOutcome], room: int, *, batch: int
+    ) -> RunStep:
+        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction."""
+        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch))
+
+    def _step(
+        self,
+        tx: sa.Connection,
+        id: str,
+        boot: str,
+        name: str,
+        outcomes: Sequence[TargetOutcome],
+        room: int,
+        batch: int,
+    ) -> RunStep:
+        """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
+
+        Whoever stores the last outcome of a wave begins the next one, or ends the run.
+        """
+        row = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
+        if row is None:
+            return RunStep(STOPPED, True, has_work=False)
+        at = self._now(tx)
+        if outcomes:
+            self._store(tx, id, boot, outcomes, at)
+            failed = any(one.state in FAILURES and one.again is None for one in outcomes)
+            if failed and row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
+                self._stop_for_failures(tx, row, at)
+        mine = {one.batch: one for one in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
+        self._finish_batches(tx, id, mine)
+        if row["state"] == PENDING:
+            self._set(tx, id, state=RUNNING, began=at)
+        self._advance(tx, id, at)
+        row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+        begun: list[BegunTarget] = []
+        if row["state"] == RUNNING and room > 0:
+            begun = self._begin(tx, row, boot, name, mine, room, at, batch)
+        wait = None
+        if mine and not begun:
+            again = sa.select(sa.func.min(targets.c.again)).where(
+                targets.c.run == id, targets.c.state == WAITING, targets.c.batch.in_(list(mine))
+            )
+            if (next_at := tx.scalar(again)) is not None:
+                wait = max(0.0, (next_at - at).total_seconds())
+        return RunStep(row["state"], row["kills"], begun, wait, bool(mine))
+
+    def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
+        printed = {one.printed[0]: one.printed[1] for one in outcomes if one.printed is not None}
+        if printed:
+            tx.execute(
+                _PRINTED, [{"run_id": id, "digest": digest, "sealed": sealed} for digest, sealed in printed.items()]
+            )
+        tx.execute(
+            _STORE,
+            [
+                {
+                    "run_id": id,
+                    "number": one.n,
+                    "boot": boot,
+                    "at_epoch": one.epoch,
+                    "to_state": one.state if one.again is None else WAITING,
+                    "code": one.exit_code,
+                    "took": one.seconds,
+                    "printed": None if one.printed is None else one.printed[0],
+                    "reason": None if one.error is None else canonical(one.error),
+                    "job_id": one.job,
+                    "again_at": None if one.again is None else at + timedelta(seconds=one.again),
+                }
+                for one in outcomes
+            ],
+        )
+
+    def _finish_batches(self, tx: sa.Connection, id: str, mine: dict[int, Any]) -> None:
+        """Mark those of ``mine`` as done in which nothing waits or runs, and remove them from there."""
+        if not mine:
+            return
+        left = set(tx.scalars(_OPEN_BATCHES, {"run_id": id, "mine": list(mine)}))
+        over = [number for number in mine if number not in left]
+        if over:
+            tx.execute(
+                batches.update().where(batches.c.run == id, batches.c.batch.in_(over)).values(state=DONE, owner=None)
+            )
+            for number in over:
+                del mine[number]
+
+    def _begin(
+        self,
+        tx: sa.Connection,
+        row: Row,
+        boot: str,
+        name: str,
+        mine: dict[int, Any],
+        room: int,
+        at: datetime,
+        batch: int,
+    ) -> list[BegunTarget]:
+        id = row["id"]
+        if self._database.is_shared:
+            # The targets of all daemons together are bounded; one daemon alone knows what it has begun.
+            running = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
+            room = min(room, row["parallel"] - (tx.scalar(running) or 0))
+            if room <= 0:
+                return []
+        ready = self._ready(tx, id, mine, room, at)
+        while len(ready) < room and (claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1)):
+            mine |= claimed
+            ready += self._ready(tx, id, claimed, room - len(ready), at)
+        if ready:
+            tx.execute(
+                _BEGIN,
+                [{"run_id": id, "number": one.n, "boot": boot, "at_epoch": mine[one.batch].epoch} for one in ready],
+            )
+        return [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+
+    def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, Any], room: int, at: datetime) -> list[Any]:
+        if not mine:
+            return []
+        return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
+
+    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int) -> dict[int, Any]:
+        found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
+        at_home = [one.batch for one in found if one.home in (boot, name, "")]
+        # Batches whose links another daemon has are taken one at a time: it may be about to claim them itself.
+        taken = at_home or [one.batch for one in found[:1]]
+        if not taken:
+            return {}
+        tx.execute(
+            batches.update()
+            .where(batches.c.run == id, batches.c.batch.in_(taken))
+            .values(state=CLAIMED, owner=boot, epoch=batches.c.epoch + 1)
+        )
+        own = tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})
+        return {one.batch: one for one in own if one.batch in set(taken)}
+
+    def _release(self, tx: sa.Connection, boots: Collection[str]) -> int:
+        """Free the batches of ``boots``; what they had begun is unknown, or is looked for by its key if it is a job."""
+        if not boots:
+            return 0
+        of_these = sa.and_(batches.c.state == CLAIMED, batches.c.owner.in_(boots))
+        freed = tx.execute(sa.select(batches.c.run, batches.c.batch).where(of_these)).all()
+        at = self._now(tx)
+        for id in dict.fromkeys(one.run for one in freed):
+            row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+            numbers = [one.batch for one in freed if one.run == id]
+            begun = sa.and_(targets.c.run == id, targets.c.state == STARTING, targets.c.batch.in_(numbers))
+            if self._stored(row).spec["as"] == JOB and row["state"] != STOPPING:
+                # Under the same number of tries, which is part of the key.
+                tx.execute(targets.update().where(begun).values(state=WAITING, tries=targets.c.tries - 1))
+            else:
+                why = canonical({"code": "daemon_gone", "message": "The daemon that had begun it is gone."})
+                tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why))
+            tx.execute(
+                batches.update()
+                .where(batches.c.run == id, batches.c.batch.in_(numbers))
+                .values(state=WAITING, owner=None, epoch=batches.c.epoch + 1)
+            )
+            left = set(tx.scalars(_OPEN_BATCHES, {"run_id": id, "mine": numbers}))
+            if over := [number for number in numbers if number not in left]:
+                tx.execute(batches.update().where(batches.c.run == id, batches.c.batch.in_(over)).values(state=DONE))
+            if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
+                self._stop_for_failures(tx, row, at)
+            self._advance(tx, id, at)
+        return len(freed)
+
+    # The course of a run.
+
+    def _change(self, id: str, work: Callable[[sa.Connection, Row], None]) -> None:
+        """Change a run that is under way.
+
+        :raises UnknownRun: there is no such run.
+        :raises RunEnded: it has ended.
+        """
+
+        def change(tx: sa.Connection) -> None:
+            row = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
+            if row is None:
+                raise UnknownRun(id)
+            if row["state"] in ENDED:
+                raise RunEnded(f"The run has ended: it is {row['state']}.")
+            work(tx, row)
+
+        self._database.write(change)
+
+    def _set(self, tx: sa.Connection, id: str, **values: Any) -> None:
+        tx.execute(runs.update().where(runs.c.id == id).values(**values))
+
+    def _failures(self, tx: sa.Connection, id: str) -> int:
+        counted = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state.in_(FAILURES))
+        return tx.scalar(counted) or 0
+
+    def _has_failed(self, tx: sa.Connection, row: Row) -> bool:
+        return row["stop_after"] is not None and self._failures(tx, row["id"]) >= row["stop_after"]
+
+    def _stop_for_failures(self, tx: sa.Connection, row: Row, at: datetime) -> None:
+        reason = f"{self._failures(tx, row['id'])} targets failed, and it stops after {row['stop_after']}."
+        self._stop(tx, row["id"], reason, FAILED, at)
+
+    def _stop(self, tx: sa.Connection, id: str, reason: str, ends: str, at: datetime, *, kill: bool = False) -> None:
+        waiting = sa.and_(targets.c.run == id, targets.c.state == WAITING)
+        tx.execute(targets.update().where(waiting).values(state=STOPPED, again=None))
+        unclaimed = sa.and_(batches.c.run == id, batches.c.state.in_((HELD, WAITING)))
+        tx.execute(batches.update().where(unclaimed).values(state=DONE))
+        self._set(tx, id, state=STOPPING, reason=reason, ends=ends, kills=kill, resumes=None)
+        self._advance(tx, id, at)
+
+    def _advance(self, tx: sa.Connection, id: str, at: datetime, *, released: bool = False) -> None:
+        """Begin the next wave of a run, or end the run, if it has come so far."""
+        row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+        if row["state"] == STOPPING:
+            running = sa.select(targets.c.n).where(targets.c.run == id, targets.c.state == STARTING).limit(1)
+            if tx.scalar(running) is None:
+                self._end(tx, row, row["ends"], row["reason"], at)
+            return
+        if row["state"] != RUNNING:
+            return
+        open_ones = sa.select(batches.c.batch).where(
+            batches.c.run == id, batches.c.wave == row["wave"], batches.c.state.in_((WAITING, CLAIMED))
+        )
+        if tx.scalar(open_ones.limit(1)) is not None:
+            return
+        spec, wave = self._stored(row).spec, row["wave"] + 1
+        if wave == len(spec["waves"]):
+            failures = self._failures(tx, id)
+            failed = failures > 0 and row["stop_after"] is None
+            reason = f"{failures} of {sum(spec['waves'])} targets failed." if failures else None
+            self._end(tx, row, FAILED if failed else DONE, reason, at)
+        elif not released and spec["waveApproval"]:
+            reason = f"Wave {wave} of {len(spec['waves'])} has ended; the next one waits for /run/resume."
+            self._set(tx, id, state=WAITING, reason=reason, resumes=None)
+        elif not released and spec["wavePause"]:
+            reason = f"Wave {wave} of {len(spec['waves'])} has ended; the next one begins after a pause."
+            resumes = at + timedelta(seconds=spec["wavePause"])
+            self._set(tx, id, state=WAITING, reason=reason, resumes=resumes)
+        else:
+            of_wave = sa.and_(batches.c.run == id, batches.c.wave == wave, batches.c.state == HELD)
+            tx.execute(batches.update().where(of_wave).values(state=WAITING))
+            self._set(tx, id, wave=wave, reason=None)
+
+    def _end(self, tx: sa.Connection, row: Row, state: str, reason: str | None, at: datetime) -> None:
+        keep = self._stored(row).spec["keep"]
+        tx.execute(batches.update().where(batches.c.run == row["id"]).values(state=DONE, owner=None))
+        expires = None if keep is None else at + timedelta(seconds=keep)
+        self._set(tx, row["id"], state=state, reason=reason, ended=at, expires=expires, resumes=None, deadline=None)
+
+    def _stored(self, row: Row) -> StoredRun:
+        of, token, spec = json.loads(self._box.open(row["sealed"]))
+        if of != row["id"] or token != row["token"]:
+            raise _changed(row["id"])
+        members = {name: row[name] for name in StoredRun.__dataclass_fields__ if name != "spec"}
+        return StoredRun(**members, spec=spec)
+
+    def _now(self, tx: sa.Connection) -> datetime:
+        """Return the time by the clock that all daemons of the vault share."""
+        if not self._database.is_shared:
+            return now()
+        at: datetime = tx.scalar(sa.text("SELECT clock_timestamp()"))
+        return at
+
+
+_UP_FOR = sa.text("SELECT now() - pg_postmaster_start_time() > make_interval(secs => :lease)")
+
+
+def _changed(id: str) -> IntegrityError:
+    return IntegrityError(
+        f"The run {id} was changed outside of connmgr: remove it, or restore the vault from a backup."
+    )

@@ -1,0 +1,7 @@
+#!/bin/sh
+# End the session of the page that 98-web-login.sh began.
+set -eu
+. "$(dirname "$0")/request.sh"
+
+printf 'Content-Type: application/json\nAuthorization: Bearer %s\n' "$(cat "$state/page-token")" >"$state/page-headers"
+curl -sS --fail-with-body -H @"$state/page-headers" -X POST "$url/web/logout"

@@ -1,0 +1,102 @@
+"""The page's files: which are served, as what, and under which policy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from connmgr.api.page import PAGE
+from tests.api.wire import send
+from tests.daemon import Daemon
+
+
+def test_the_page_is_new_each_time_with_a_nonce_of_its_own(daemon: Daemon) -> None:
+    nonces = []
+    for _ in range(2):
+        answer = send(daemon.url, "/", method="GET")
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store")
+        (nonce,) = re.findall(r"'nonce-([\w-]+)'", answer.headers["Content-Security-Policy"])
+        assert f'nonce="{nonce}"' in answer.body.decode()
+        nonces.append(nonce)
+    assert nonces[0] != nonces[1]
+    assert all(len(nonce) >= 22 for nonce in nonces)
+
+
+def test_the_policy_allows_the_daemon_alone(daemon: Daemon) -> None:
+    headers = send(daemon.url, "/", method="GET").headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    nonce = policy.pop("style-src").partition(" ")[2]
+    assert re.fullmatch(r"'nonce-[\w-]+'", nonce)
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        # xterm places its cursor and its rows so.
+        "style-src-attr": "'unsafe-inline'",
+        "connect-src": "'self'",
+        "img-src": "'self' data:",
+        "frame-ancestors": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "camera=()" in headers["Permissions-Policy"]
+
+
+def test_a_file_is_kept_by_the_browser_and_asked_for_again(daemon: Daemon) -> None:
+    first = send(daemon.url, "/page/main.js", method="GET")
+    assert (first.status, first.headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
+    assert first.headers["Cache-Control"] == "no-cache"
+    assert first.body == (PAGE / "main.js").read_bytes()
+    second = send(daemon.url, "/page/main.js", headers={"If-None-Match": first.headers["Etag"]}, method="GET")
+    assert (second.status, second.body) == (304, b"")
+    assert send(daemon.url, "/page/main.js", headers={"If-None-Match": '"x"'}, method="GET").status == 200
+
+
+def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:
+    types = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".txt": "text/plain"}
+    served = [path for path in PAGE.rglob("*") if path.suffix in types]
+    assert len(served) >= 10, "the page's libraries are missing: scripts/page_libraries.py"
+    for path in served:
+        answer = send(daemon.url, f"/page/{path.relative_to(PAGE)}", method="GET")
+        assert (answer.status, answer.headers["Content-Type"].split(";")[0]) == (200, types[path.suffix]), path
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../settings.py",
+        "..%2fsettings.py",
+        "%2e%2e/settings.py",
+        "..%5csettings.py",
+        "core/../../settings.py",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "vendor/../index.html",
+        "index.html",
+        "package.json",
+        "package-lock.json",
+        "vendor/state",
+        "vendor",
+        "vendor/",
+        "nothing.js",
+        "main.js/",
+        "main.js/x.js",
+        "main.js%00.css",
+        ".vendor-x/main.js",
+        "main.JS",
+        "",
+    ],
+)
+def test_nothing_else_is_served(daemon: Daemon, path: str) -> None:
+    answer = send(daemon.url, f"/page/{path}", method="GET")
+    assert (answer.status, answer.code) == (404, "not_found")
+
+
+def test_a_file_is_only_read(daemon: Daemon) -> None:
+    assert send(daemon.url, "/page/main.js", {}, method="POST").status == 405
+    assert send(daemon.url, "/", {}, method="POST").status == 405
