@@ -143,7 +143,7 @@ STARTS: dict[str, Any] = {
     RunStartRequest,
     RunStartResponse,
     action=RUN,
-    about=("connectionFilter", "categoryFilter", "typeFilter", "session", "command", "argv", "name"),
+    about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "name"),
     selects=_select,
     example={
         "connectionFilter": "web*",
@@ -261,6 +261,7 @@ def _kept(request: RunStartRequest) -> dict[str, Any]:
         connection_filter=None,
         category_filter=None,
         type_filter=None,
+        where=None,
         key=None,
     )
     return given_json(without)
