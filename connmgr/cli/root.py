@@ -21,6 +21,7 @@ SECTIONS = {
     "Run commands": {
         "exec": "commands.exec",
         "job": "commands.jobs",
+        "run": "commands.runs",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",

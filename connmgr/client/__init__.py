@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
+    from connmgr.client.runs import Runs
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
@@ -268,6 +269,13 @@ class Client:
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """``/run``."""
+        from connmgr.client.runs import Runs
+
+        return Runs(self.post)
 
     @cached_property
     def token(self) -> Tokens:
