@@ -13,10 +13,10 @@ from connmgr.api.vault import guesser
 from connmgr.contract.web import (
     LOGIN_SECONDS,
     STEP_UP_SECONDS,
-    WebLoginRequest,
-    WebLoginResponse,
     WebConfirmRequest,
     WebConfirmResponse,
+    WebLoginRequest,
+    WebLoginResponse,
     WebTicketResponse,
 )
 from connmgr.errors import (
