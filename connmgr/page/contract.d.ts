@@ -1587,6 +1587,16 @@ export interface VersionResponse {
   pro: boolean;
 }
 
+export interface WebConfirmRequest {
+  wait?: number;
+  user?: string;
+  passphrase?: string;
+}
+
+export interface WebConfirmResponse {
+  valid: number;
+}
+
 export interface WebLoginRequest {
   ticket: string;
 }
@@ -1738,6 +1748,7 @@ export interface Endpoints {
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
+  "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
   "/web/ticket": { request: Nothing; answer: WebTicketResponse };

@@ -131,6 +131,7 @@ def test_a_token_without_scopes_may_use_few_endpoints(quiet: Daemon) -> None:
         "/vault/unlock",
         "/vault/user/passphrase",
         "/web/logout",
+        "/web/confirm",
         "/web/ticket",
     }
 
