@@ -5,8 +5,8 @@ import { go, useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
 import { Rows, ago, confirm, failed, form, text, toast } from "../core/ui.js";
 import { Editor, NewFile } from "./files-edit.js";
-import { above, crumbs, fromWire, join, modeText, percent, size, toWire, unpercent } from "./files-names.js";
-import { addressOf, ask } from "./files-place.js";
+import { above, crumbs, fromWire, join, modeText, percent, size, toWire } from "./files-names.js";
+import { addressOf, ask, placeAt } from "./files-place.js";
 import { archiveOf, download, dropped, queryOf, send } from "./files-transfer.js";
 import { html, useCallback, useEffect, useMemo, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 
@@ -22,16 +22,10 @@ const HIDDEN_KEY = "connmgr.files.hidden";
 function Files() {
   useRoute();
   useStore();
-  // As it is written: the router decodes segments as UTF-8, and a path may have other bytes.
-  const [, address] = /** @type {string[]} */ (/^#\/files\/?(.*)$/s.exec(location.hash) ?? ["", ""]);
-  const [before, query = ""] = address.split("?");
-  const [connection = "", ...parts] = before.split("/");
-  const path = unpercent(parts.join("/")) || "~";
-  const options = new Map(query.split("&").map((each) => /** @type {[string, string]} */ ([...each.split("="), ""].slice(0, 2))));
-  const user = unpercent(options.get("as") ?? "");
+  const { connection, path, user, edit } = placeAt(location.hash);
   const place = useMemo(() => ({ connection, ...(user && { elevate: { user } }) }), [connection, user]);
   if (!connection) return html`<p class="empty">Choose a machine in the hub, and open its files there.</p>`;
-  if (options.has("edit")) return html`<${Editor} key=${address} place=${place} path=${path} />`;
+  if (edit) return html`<${Editor} key=${path} place=${place} path=${path} />`;
   return html`<${Directory} key=${connection + user} place=${place} path=${path} />`;
 }
 

@@ -19,7 +19,8 @@ const PIECE_EVENTS = 2000;
 /** `#/recordings`, or `#/recordings/ID` with `/SECONDS` to begin at. */
 function Recordings() {
   useStore();
-  const [id, seconds] = useRoute().path;
+  const { view, path } = useRoute();
+  const [id, seconds] = view === "recordings" ? path : [];
   return id ? html`<${Replay} key=${id} id=${id} from=${Number(seconds) || 0} />` : html`<${List} />`;
 }
 

@@ -101,14 +101,15 @@ function show(id) {
 
 /** `#/terminal`, or with the address of a tab: one id or several. */
 function Terminals() {
-  const { path } = useRoute();
+  const { view, path } = useRoute();
   useTerminals();
   useStore();
   useEffect(() => {
     refresh().catch(failed);
     return on("terminal", () => refresh().catch(failed));
   }, []);
-  const [address = ""] = path;
+  // This still renders once when another view has the address already.
+  const address = view === "terminal" ? (path[0] ?? "") : "";
   const found = opened(tabs, tabAt(address));
   useLayoutEffect(() => {
     if (found.tabs !== tabs) keep(found.tabs);
