@@ -4,6 +4,7 @@ import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
 import { Rows, ago, confirm, failed, form, text, toast } from "../core/ui.js";
+import { Chooser } from "./chooser.js";
 import { Editor, NewFile } from "./files-edit.js";
 import { above, crumbs, fromWire, join, modeText, percent, size, toWire } from "./files-names.js";
 import { addressOf, ask, placeAt } from "./files-place.js";
@@ -24,7 +25,15 @@ function Files() {
   useStore();
   const { connection, path, user, edit } = placeAt(location.hash);
   const place = useMemo(() => ({ connection, ...(user && { elevate: { user } }) }), [connection, user]);
-  if (!connection) return html`<p class="empty">Choose a machine in the hub, and open its files there.</p>`;
+  if (!connection) {
+    return html`
+      <section class="overview" aria-label="Files">
+        <h1>Files</h1>
+        <div class="chooser"><${Chooser} label="Files of …" choose=${(/** @type {string} */ id) => go(addressOf({ connection: id }, "~"))} /></div>
+        <p class="note">Or open them from a machine in the hub.</p>
+      </section>
+    `;
+  }
   if (edit) return html`<${Editor} key=${path} place=${place} path=${path} />`;
   return html`<${Directory} key=${connection + user} place=${place} path=${path} />`;
 }
@@ -240,7 +249,7 @@ function Directory({ place, path }) {
   };
 
   return html`
-    <section class=${over ? "files over" : "files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
+    <section class=${over ? "view files over" : "view files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
       onKeyDown=${onKeyDown} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => hover(false)}>
       <header>
         <nav class="crumbs" aria-label="Path">
@@ -401,7 +410,7 @@ register({
 export default {
   name: "files",
   title: "Files",
-  icon: "▤",
+  icon: "M2 12.5v-9h4.5L8 5h6v7.5z",
   actions: ["fs.list", "shell.start"],
   component: Files,
 };

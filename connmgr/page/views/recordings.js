@@ -319,7 +319,7 @@ function Find({ id, player }) {
 export default {
   name: "recordings",
   title: "Recordings",
-  icon: "●",
+  icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
   actions: ["recording.query", "recording.read"],
   component: Recordings,
 };
