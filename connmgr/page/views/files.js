@@ -257,7 +257,7 @@ function Directory({ place, path }) {
           ${!path.startsWith("/") && html`<a href=${addressOf(place, "/")}>/</a>`}
           ${path.startsWith("/") && html`<a href=${addressOf(place, "~")} title="Home">~</a>`}
           ${crumbs(path).map((step, index, all) => html`
-            <a href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`)}
+            <a class=${step.path === "/" ? "" : "step"} href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`)}
         </nav>
         <button class=${place.elevate ? "as elevated" : "as"} onClick=${as}>as ${text(place.elevate?.user ?? "login user")}</button>
       </header>
