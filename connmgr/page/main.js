@@ -26,7 +26,12 @@ const { useEffect, useState } = hooks;
 /** In the order of the navigation; a key of `g` and the letter goes there. */
 const VIEWS = [
   ["hub", "h"],
-
+  ["terminal", "e"],
+  ["files", "f"],
+  ["recordings", "r"],
+  ["tokens", "t"],
+  ["audit", "a"],
+  ["vault", "v"],
 ];
 
 const MENU = "M2 4h12M2 8h12M2 12h12";

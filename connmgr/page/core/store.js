@@ -221,7 +221,6 @@ export function follow() {
     store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
     changed();
   });
-  const changedShells = soon(async () => loadShells());
   const changedTunnels = soon(async () => loadTunnels());
   const changedCategories = soon(async () => {
     await loadCategories();
@@ -239,9 +238,13 @@ export function follow() {
         changedConnections(id);
         if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") changedTunnels(id);
       } else if (event.kind === "category") changedCategories(event.id ?? "");
-      else if (event.kind === "shell" && can("shell.list")) changedShells(id);
-      else if (event.kind === "tunnel") changedTunnels(id);
-      else if (event.kind === "link") {
+      else if (event.kind === "shell") shellChanged(event);
+      else if (event.kind === "tunnel") {
+        const known = store.tunnels.get(id);
+        if (!known) return changedTunnels(id);
+        store.tunnels.set(id, { ...known, state: event.state ?? event.change, address: event.address ?? null, since: event.time, wanted: event.change !== "stopped" });
+        changed();
+      } else if (event.kind === "link") {
         store.links.set(id.split("+")[0], event);
         changed();
       }
@@ -250,6 +253,18 @@ export function follow() {
   return () => {
     for (const end of ended) end();
   };
+}
+
+/** An event says enough of a shell; asking each time would fill the audit log. @param {import("./events.js").Event} event */
+function shellChanged({ connection = "", session, change, time }) {
+  const base = connection.split("+")[0];
+  const some = store.shells.get(base) ?? [];
+  const others = some.filter((one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined));
+  const before = some.find((one) => !others.includes(one)) ?? { connection, session, since: time };
+  const next = change === "ended" ? others : [...others, { ...before, state: change === "started" ? "idle" : change, running: change === "busy" ? before.running : undefined }];
+  if (next.length) store.shells.set(base, next);
+  else store.shells.delete(base);
+  changed();
 }
 
 /** @param {Connection} one @param {Connection} other */

@@ -112,9 +112,9 @@ const OVERSCAN = 6;
  * A list that draws only the rows that are seen. Its rows have the same height; `row` makes the content of one. The
  * arrows move, Enter opens, the space bar toggles. With `isPassive` the keys belong to somebody else, who says which row
  * is `active`.
- * @param {{items: readonly any[], keyOf: (item: any) => string, row: (item: any, index: number) => any, label: string, open?: (item: any) => void, toggle?: (item: any) => void, onActive?: (item: any) => void, key_?: (event: KeyboardEvent, item: any) => void, classOf?: (item: any) => string, levelOf?: (item: any) => number, isExpanded?: (item: any) => boolean | undefined, height?: number, id?: string, active?: number, isPassive?: boolean}} props
+ * @param {{items: readonly any[], keyOf: (item: any) => string, row: (item: any, index: number) => any, label: string, open?: (item: any) => void, toggle?: (item: any) => void, onActive?: (item: any) => void, key_?: (event: KeyboardEvent, item: any) => void, classOf?: (item: any) => string, levelOf?: (item: any) => number, onEnd?: () => void, isExpanded?: (item: any) => boolean | undefined, height?: number, id?: string, active?: number, isPassive?: boolean}} props
  */
-export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, classOf, levelOf, isExpanded, height, id = "rows", active, isPassive = false }) {
+export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, classOf, levelOf, isExpanded, onEnd, height, id = "rows", active, isPassive = false }) {
   const isNarrow = useNarrow();
   const size = height ?? (isNarrow ? 52 : 34);
   const frame = useRef(/** @type {HTMLElement | null} */ (null));
@@ -165,6 +165,9 @@ export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, c
 
   const first = Math.max(0, Math.floor(view.top / size) - OVERSCAN);
   const last = Math.min(items.length, Math.ceil((view.top + view.height) / size) + OVERSCAN);
+  useEffect(() => {
+    if (last === items.length) onEnd?.();
+  }, [last, items.length]);
   const drawn = [];
   for (let index = first; index < last; index += 1) {
     const item = items[index];
