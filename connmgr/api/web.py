@@ -46,6 +46,7 @@ _LOGIN = "web.login"
     WebTicketResponse,
     action="web.ticket",
     raises=[PageMissing],
+    example={"sameUser": True},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc", "valid": LOGIN_SECONDS},
 )
 def ticket(request: WebTicketRequest) -> WebTicketResponse:
