@@ -1607,6 +1607,10 @@ export interface WebLoginResponse {
   idle: number;
 }
 
+export interface WebTicketRequest {
+  sameUser?: boolean;
+}
+
 export interface WebTicketResponse {
   ticket: string;
   valid: number;
@@ -1752,5 +1756,5 @@ export interface Endpoints {
   "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
-  "/web/ticket": { request: Nothing; answer: WebTicketResponse };
+  "/web/ticket": { request: WebTicketRequest; answer: WebTicketResponse };
 }
