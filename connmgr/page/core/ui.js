@@ -19,12 +19,13 @@ export const hooks = { useCallback, useEffect, useLayoutEffect, useMemo, useRedu
 // Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
 
+const SHORT = /** @type {Record<string, string>} */ ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" });
+
 /** Text of a far side on one line, its control characters visible. @param {unknown} value */
 export function text(value) {
   return String(value ?? "").replace(CONTROLS, (character) => {
     const code = character.charCodeAt(0);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return code === 0x7f ? "␡" : `\\u${code.toString(16).padStart(4, "0")}`;
+    return SHORT[character] ?? (code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`);
   });
 }
 
@@ -40,6 +41,7 @@ const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
 ]);
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
 const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const SHORT_TIME = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 /** A time as people say it, with the exact one on it. @param {string | null | undefined} time */
 export function ago(time) {
@@ -50,6 +52,9 @@ export function ago(time) {
   const said = unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.trunc(seconds / size), unit);
   return html`<time datetime=${at.toISOString()} title=${EXACT.format(at)}>${said}</time>`;
 }
+
+/** A time for a column: without its year. @param {string} time */
+export const brief = (time) => SHORT_TIME.format(new Date(time));
 
 /** @param {string} time */
 export const exact = (time) => EXACT.format(new Date(time));
@@ -92,7 +97,7 @@ export const Icon = ({ path }) =>
   html`<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d=${path} /></svg>`;
 
 /** The state of something, as a dot and a word. @param {{kind: string, word: string}} props */
-export const State = ({ kind, word }) => html`<span class=${`state ${kind}`}><i aria-hidden="true"></i>${text(word)}</span>`;
+export const State = ({ kind, word }) => html`<span class=${`state ${kind}`}>${word && html`<i aria-hidden="true"></i>${text(word)}`}</span>`;
 
 /** What is said where nothing is, and what to do first. @param {{title: string, children?: any}} props */
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="title">${title}</p>${children}</div>`;

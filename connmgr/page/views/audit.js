@@ -4,7 +4,7 @@ import { ApiError, call } from "../core/api.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
 import { can } from "../core/store.js";
-import { Empty, Fault, Rows, State, Waiting, ago, counted, doing, exact, hooks, html, lines, openDialog, text, useNarrow } from "../core/ui.js";
+import { Empty, Fault, Rows, State, Waiting, ago, brief, counted, doing, exact, hooks, html, lines, openDialog, text, useNarrow } from "../core/ui.js";
 
 const { useEffect, useRef, useState } = hooks;
 
@@ -89,10 +89,10 @@ function Audit({ path, query }) {
   /** @param {any} entry */
   const row = (entry) => isNarrow
     ? html`<span class="name">${text(entry.action ?? entry.event)} <span class="note">${text(subjectOf(entry))}</span></span><span class="note">${ago(entry.time)}</span><${State} ...${outcomeOf(entry)} />`
-    : html`<span class="note mono">${exact(entry.time)}</span><span>${text(entry.action ?? "")}</span><span>${text(subjectOf(entry))}</span>
+    : html`<span class="note number">${brief(entry.time)}</span><span>${text(entry.action ?? "")}</span><span>${text(subjectOf(entry))}</span>
       <span class="note">${text(entry.tokenName ?? (entry.token ? entry.token : entry.client ? `owner, ${entry.client}` : ""))}</span><span><${State} ...${outcomeOf(entry)} /></span><span class="note number">${entry.ms === undefined ? "" : `${Math.round(entry.ms)} ms`}</span>`;
   return html`
-    <div class=${`view table audit ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : "11.5rem minmax(0, 9rem) minmax(0, 2fr) minmax(0, 1fr) minmax(0, 9rem) 5rem" }}>
+    <div class=${`view table audit ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : "8.5rem minmax(0, 10rem) minmax(0, 2fr) minmax(0, 1fr) minmax(0, 9rem) 5rem" }}>
       <header><h1>Audit</h1><button onClick=${again}>Read again</button>${can("audit.verify") && html`<button onClick=${doing(verify)}>Verify</button>`}</header>
       <form class="filters" role="search" onSubmit=${filter} key=${key}>
         ${FILTERS.map(([name, label, hint]) => html`<label key=${name}>${label}<input name=${name} placeholder=${hint} defaultValue=${query.get(name) ?? ""} value=${query.get(name) ?? ""} spellcheck=${false} /></label>`)}

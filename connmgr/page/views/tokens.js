@@ -4,7 +4,7 @@ import { call } from "../core/api.js";
 import { on } from "../core/events.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
-import { can, store } from "../core/store.js";
+import { store } from "../core/store.js";
 import { Empty, Fault, Form, Rows, State, Waiting, ago, confirm, counted, doing, exact, form, hooks, html, openDialog, text, toast, useAnswer, useNarrow } from "../core/ui.js";
 
 const { useEffect, useState } = hooks;
@@ -55,7 +55,7 @@ function Tokens({ path }) {
   `;
   return html`
     <div class=${`view table tokens ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "1fr auto" : "minmax(0, 1.3fr) 6rem minmax(0, 2fr) minmax(0, 1fr) 6rem 6rem" }}>
-      <header><h1>Tokens</h1>${can("token.create") && html`<button class="primary" onClick=${add}>Create a token</button>`}</header>
+      <header><h1>Tokens</h1>${tokens.length > 0 && html`<button class="primary" onClick=${add}>Create a token</button>`}</header>
       <div class="split">
         <section class="aside-list">
           ${error && html`<${Fault} error=${error} again=${again} />`}
