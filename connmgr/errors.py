@@ -277,6 +277,10 @@ class ApprovalDenied(RequestError, status=403):
     """A person denied the token's request; ``details`` have the ``approval``."""
 
 
+class StepUpRequired(RequestError, status=403):
+    """A page in a browser has to give a passphrase or get an approval first; ``details`` have which as ``stepUp``."""
+
+
 class QuotaExceeded(RequestError, status=429):
     """The token has used up its requests of the day, or has too many under way."""
 

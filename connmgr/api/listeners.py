@@ -294,9 +294,9 @@ class Listeners:
         if after is not None and self._events.after(after) is None:
             start = position
             lines.append(about_stream(MISSED, start))
-        listener.tell(lines, start)
         self._open[listener] = None
         self._events.listens = True
+        listener.tell(lines, start)
         self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
         self.wake()
         if not self._ticks:
@@ -515,8 +515,9 @@ class Lookout:
         states = {(one.connection, one.session): _state_of(one) for one in self._shells.status()} if active else {}
         before, self._states = self._states, states
         for (connection, session), state in states.items():
-            # A new one was published as started.
-            if state != before.get((connection, session), "idle"):
+            was = before.get((connection, session), "idle")
+            # A new one, perhaps in place of a lost one, was published as started.
+            if state != was and (was, state) != ("lost", "idle"):
                 named = {} if session is None else {"session": session}
                 self._publish(SHELL, state, connection, **named)
 

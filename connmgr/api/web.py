@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 from connmgr.api.context import caller, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.page import require_page
 from connmgr.api.services import services
-from connmgr.contract.web import LOGIN_SECONDS, WebLoginRequest, WebLoginResponse, WebTicketResponse
-from connmgr.errors import InvalidToken, PageMissing, TokenExpired, TokenRevoked
+from connmgr.api.step_up import requester
+from connmgr.api.vault import guesser
+from connmgr.contract.web import (
+    LOGIN_SECONDS,
+    STEP_UP_SECONDS,
+    WebConfirmRequest,
+    WebConfirmResponse,
+    WebLoginRequest,
+    WebLoginResponse,
+    WebTicketResponse,
+)
+from connmgr.errors import (
+    ApprovalDenied,
+    ApprovalRequired,
+    InvalidRequest,
+    InvalidToken,
+    PageMissing,
+    TokenExpired,
+    TokenRevoked,
+    UnlockFailed,
+    UnlockThrottled,
+)
+from connmgr.settings import STEP_UP_APPROVAL, STEP_UP_PASSPHRASE
 
 group = Group("web", "How the page at `/` gets its rights.")
 
@@ -53,6 +76,42 @@ def login(request: WebLoginRequest) -> WebLoginResponse:
     opener.require_valid()
     idle = services().settings.web_ttl
     return WebLoginResponse(session_token=services().tokens.issue("page", opener.live, is_page=True), idle=idle)
+
+
+@group.endpoint(
+    "/confirm",
+    WebConfirmRequest,
+    WebConfirmResponse,
+    action="web.confirm",
+    about=("user",),
+    raises=[UnlockFailed, UnlockThrottled, ApprovalRequired, ApprovalDenied],
+    waits=True,
+    suspends=True,
+    example={"user": "alice", "passphrase": "four words or more"},
+    answer={"valid": STEP_UP_SECONDS},
+)
+def confirm(request: WebConfirmRequest) -> WebConfirmResponse:
+    """Let a page do for 15 minutes what the setting `web-step-up` asks for more for: after `step_up_required`.
+
+    Where the setting is `passphrase`, the page sends the passphrase of a vault user, who is unlocked by that as by
+    `/vault/unlock`. Where it is `approval`, anybody who may decide about approvals approves it; a page decides only
+    after a step-up of its own.
+    """
+    asking, mode = caller(), services().settings.web_step_up
+    if mode == STEP_UP_PASSPHRASE and asking.is_page:
+        if request.user is None or request.passphrase is None:
+            raise InvalidRequest("user, passphrase: the setting web-step-up asks for both.")
+        services().vault.principals.unlock(asking.access, request.user, request.passphrase, guesser())
+    elif mode == STEP_UP_APPROVAL and asking.is_page:
+        asked = {"action": "web.confirm", "session": asking.id, "connections": [], "names": []}
+        try:
+            services().approvals.require(requester(asking), asked, request.wait)
+        except ApprovalRequired as error:
+            text = "Nobody has approved this page yet: decide with `connmgr approve`, and send the request again."
+            raise ApprovalRequired(text, **error.details) from error
+        services().approvals.begun()
+    asking.stepped_up = time.monotonic()
+    return WebConfirmResponse(valid=STEP_UP_SECONDS)
 
 
 @group.endpoint("/logout", action="web.logout")

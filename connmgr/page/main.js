@@ -26,6 +26,9 @@ const { useEffect, useState } = hooks;
 /** In the order of the navigation; a key of `g` and the letter goes there. */
 const VIEWS = [
   ["hub", "h"],
+  ["terminal", "e"],
+  ["files", "f"],
+  ["recordings", "r"],
   ["tokens", "t"],
   ["audit", "a"],
   ["vault", "v"],

@@ -27,7 +27,7 @@ from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
 from connmgr.runs.plan import BATCH
-from connmgr.runs.work import Ended, JobOrder, JobWork, ShellWork, Started, Work
+from connmgr.runs.work import JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.broadcast import Order
@@ -330,7 +330,7 @@ class RunDriver:
         self._membership, self._boot = membership, membership.boot
         self._begun: dict[str, BegunTarget] = {}
         self._closes_at: float | None = None
-        self._work: Work | None = None
+        self._work: TargetWork | None = None
         self._killed = self._lapsed = False
 
     def look(self) -> None:
@@ -432,10 +432,10 @@ class RunDriver:
                 self._begun[self._selection[one.n]] = one
             return step
 
-    def _started(self, one: BegunTarget) -> Started:
-        return Started(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
+    def _started(self, one: BegunTarget) -> TargetStart:
+        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
 
-    def _gathered(self, work: Work, step: RunStep) -> list[TargetOutcome]:
+    def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""
         seconds = TICK_SECONDS
         if not self._begun:
@@ -460,7 +460,7 @@ class RunDriver:
             found.append(self._outcome(begun, one))
         return found
 
-    def _outcome(self, begun: BegunTarget, ended: Ended) -> TargetOutcome:
+    def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:
         spec, state, result = self._run_row.spec, ended.state, ended.result
         printed, error = None, None
         if isinstance(result, Result | CommandTimeout):
@@ -499,7 +499,7 @@ class RunDriver:
         of_token = self._run_row.token is not None and error.for_tokens
         return {"code": error.code, "message": of_token or error.message}
 
-    def _work_of(self, run: StoredRun) -> Work:
+    def _work_of(self, run: StoredRun) -> TargetWork:
         runs, spec = self._runs, run.spec
         request = RunStartRequest.read(spec["request"])
         grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}

@@ -219,8 +219,9 @@ class Terminal:
         self.use()
         if was_leader:
             leader = self._leader
-            if leader is not None:
-                self.resized_by(leader)
+            if leader is not None and leader.size is not None:
+                # It is told too: a page has followed the size of the one that has left, and does not know this.
+                self._resize(*leader.size, by=None)
             self._keep_pace()
         self._changed(self, "clients")
 

@@ -244,14 +244,14 @@ class StoredRuns:
     # What requests ask for.
 
     def submit(self, new: NewRun) -> tuple[str, bool]:
+        """Store a run; as :meth:`submit_within`."""
+        return self._database.write(lambda tx: self.submit_within(tx, new))
+
+    def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
         """Store a run, and return its id and True; or the id of the kept run with the same key and token, and False.
 
         :raises RunLimit: :data:`MAX_RUNS` are under way.
         """
-        return self._database.write(lambda tx: self.submit_within(tx, new))
-
-    def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
-        """Store a run within a larger change; as :meth:`submit`."""
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
             same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
@@ -556,11 +556,7 @@ class StoredRuns:
     def step(
         self, id: str, boot: str, name: str, outcomes: Sequence[TargetOutcome], room: int, *, batch: int
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction.
-
-        The daemon claims further batches of about ``batch`` targets where it has too few. Whoever stores the last
-        outcome of a wave begins the next one, or ends the run.
-        """
+        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction."""
         return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch))
 
     def _step(
@@ -573,6 +569,10 @@ class StoredRuns:
         room: int,
         batch: int,
     ) -> RunStep:
+        """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
+
+        Whoever stores the last outcome of a wave begins the next one, or ends the run.
+        """
         row = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
         if row is None:
             return RunStep(STOPPED, True, has_work=False)

@@ -1,0 +1,325 @@
+// Recordings of terminals: listed, searched, replayed at any speed from any point, and exported as asciicasts.
+
+import { call } from "../core/api.js";
+import { useRoute } from "../core/router.js";
+import { nameOf, useStore } from "../core/store.js";
+import { ago, failed, text } from "../core/ui.js";
+import { size } from "./files-names.js";
+import { fetched } from "./raw.js";
+import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
+
+const SPEEDS = [0.5, 1, 2, 4, 8, 16];
+const LONGEST_PAUSE = 2;
+const PIECE_EVENTS = 2000;
+
+/** @typedef {{time: number, kind: string, data: string}} Event */
+/** @typedef {{columns: number, rows: number, events: Event[], length: number}} Cast */
+
+/** `#/recordings`, or `#/recordings/ID` with `/SECONDS` to begin at. */
+function Recordings() {
+  useStore();
+  const { view, path } = useRoute();
+  const [id, seconds] = view === "recordings" ? path : [];
+  return id ? html`<${Replay} key=${id} id=${id} from=${Number(seconds) || 0} />` : html`<${List} />`;
+}
+
+function List() {
+  const [recordings, found] = useState(/** @type {any[] | null} */ (null));
+  const [wanted, want] = useState("");
+  const [lines, match] = useState(/** @type {any | null} */ (null));
+  useEffect(() => {
+    call("/recording/query", { connectionFilter: "*" }).then((answer) => found(answer.recordings), failed);
+  }, []);
+  /** @param {SubmitEvent} event */
+  const search = (event) => {
+    event.preventDefault();
+    if (wanted) call("/recording/search", { contains: wanted }).then(match, failed);
+    else match(null);
+  };
+  if (!recordings) return null;
+  if (!recordings.length) {
+    return html`<p class="empty">There is no recording. Open a terminal with Record, or run <code>connmgr shell --record</code>.</p>`;
+  }
+  const named = new Map(recordings.map((one) => [one.recording, one]));
+  return html`
+    <div class="overview">
+      <form class="chooser" role="search" onSubmit=${search}>
+        <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed …" value=${wanted}
+          onInput=${(/** @type {any} */ event) => want(event.target.value)} />
+        <button>Find</button>
+      </form>
+      ${lines && html`<${Lines} lines=${lines} named=${named} />`}
+      <table>
+        <caption>Recordings</caption>
+        <thead>
+          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><th></th></tr>
+        </thead>
+        <tbody>
+          ${recordings.map(
+            (one) => html`
+              <tr key=${one.recording}>
+                <td>${one.locked ? place(one) : html`<a href=${`#/recordings/${one.recording}`}>${place(one)}</a>`}</td>
+                <td class="mono">${one.locked ? "locked" : text(one.command ?? "shell")}</td>
+                <td>${ago(one.began)}</td>
+                <td>${one.active ? "still runs" : clock(one.seconds ?? 0)}</td>
+                <td>${size(one.size)}</td>
+                <td class="actions">${!one.locked && html`<button class="quiet" onClick=${() => store(one.recording)}>Export</button>`}</td>
+              </tr>
+            `,
+          )}
+        </tbody>
+      </table>
+    </div>
+  `;
+}
+
+/** @param {any} one */
+function place(one) {
+  return one.connection ? text(nameOf(one.connection)) : "unknown";
+}
+
+/** @param {{lines: any, named: Map<string, any>}} props */
+function Lines({ lines: { matches, complete }, named }) {
+  if (!matches.length) return html`<p class="empty">No line has this text${complete ? "." : ", as far as there was time to look."}</p>`;
+  return html`
+    <ul class="found" aria-label="Lines found">
+      ${matches.map(
+        (/** @type {any} */ one) => html`
+          <li>
+            <a href=${`#/recordings/${one.recording}/${Math.max(0, one.seconds - 1).toFixed(1)}`}>
+              ${place(named.get(one.recording) ?? {})} ${clock(one.seconds)}
+            </a>
+            <code>${text(one.text)}</code>
+          </li>
+        `,
+      )}
+      ${!complete && html`<li>There may be more lines.</li>`}
+    </ul>
+  `;
+}
+
+/** @param {number} seconds */
+function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (/** @type {number} */ each) => String(each).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
+/** Stores a recording as a file of the browser. @param {string} id */
+async function store(id) {
+  try {
+    const response = await fetched("/recording/read", { recording: id });
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await response.blob());
+    link.download = `${id}.cast`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+  } catch (error) {
+    failed(error);
+  }
+}
+
+/** @param {string} content an asciicast of version 3 @returns {Cast} */
+export function parse(content) {
+  const [first, ...lines] = content.split("\n").filter((line) => line && !line.startsWith("#"));
+  const { term } = JSON.parse(first);
+  let time = 0;
+  const events = lines.map((line) => {
+    const [interval, kind, data] = JSON.parse(line);
+    time += interval;
+    return { time, kind, data };
+  });
+  return { columns: term.cols, rows: term.rows, events, length: time };
+}
+
+/** Plays a cast on an xterm. */
+class Player {
+  /** @param {any} term @param {Cast} cast @param {() => void} changed */
+  constructor(term, cast, changed) {
+    this.term = term;
+    this.cast = cast;
+    this.speed = 1;
+    this.skips = true;
+    this.playing = false;
+    this.now = 0;
+    this._next = 0;
+    this._last = 0;
+    this._frame = 0;
+    this._changed = changed;
+  }
+
+  toggle() {
+    if (!this.playing && this._next >= this.cast.events.length) this.seek(0);
+    this.playing = !this.playing;
+    this._last = performance.now();
+    if (this.playing) this._frame = requestAnimationFrame((at) => this._step(at));
+    this._changed();
+  }
+
+  close() {
+    this.playing = false;
+    cancelAnimationFrame(this._frame);
+  }
+
+  /** Shows the screen of a moment. @param {number} time */
+  seek(time) {
+    if (time < this.now || !this._next) {
+      this.term.reset();
+      this.term.resize(this.cast.columns, this.cast.rows);
+      this._next = 0;
+    }
+    this.now = Math.max(0, Math.min(time, this.cast.length));
+    this._show();
+    this._changed();
+  }
+
+  /** @param {number} at */
+  _step(at) {
+    if (!this.playing) return;
+    this.now += ((at - this._last) / 1000) * this.speed;
+    this._last = at;
+    const next = this.cast.events[this._next];
+    if (next && this.skips && next.time - this.now > LONGEST_PAUSE) this.now = next.time - LONGEST_PAUSE;
+    if (this._show()) this._frame = requestAnimationFrame((later) => this._step(later));
+    else this.playing = false;
+    this._changed();
+  }
+
+  /** Writes what was printed until now; returns whether more follows. */
+  _show() {
+    const { events } = this.cast;
+    let piece = "";
+    for (let count = 0; this._next < events.length && events[this._next].time <= this.now; count++) {
+      const { kind, data } = events[this._next++];
+      if (kind === "o") piece += data;
+      if (kind === "r" || count === PIECE_EVENTS) {
+        this.term.write(piece);
+        piece = "";
+        count = 0;
+      }
+      if (kind === "r") {
+        const [columns, rows] = data.split("x").map(Number);
+        // Behind what is still being written.
+        this.term.write("", () => this.term.resize(columns, rows));
+      }
+    }
+    if (piece) this.term.write(piece);
+    return this._next < events.length;
+  }
+}
+
+/** @param {{id: string, from: number}} props */
+function Replay({ id, from }) {
+  const frame = useRef(/** @type {HTMLElement | null} */ (null));
+  const [player, play] = useState(/** @type {Player | null} */ (null));
+  const [, draw] = useState(0);
+  const [why, tell] = useState("");
+  useLayoutEffect(() => {
+    /** @type {any} */
+    let term;
+    let closed = false;
+    /** @type {Player | null} */
+    let made = null;
+    const begin = async () => {
+      const [{ Terminal }, response] = await Promise.all([loadXterm(), fetched("/recording/read", { recording: id })]);
+      const cast = parse(await response.text());
+      if (closed || !frame.current) return;
+      term = new Terminal({ ...xtermOptions(), cols: cast.columns, rows: cast.rows, disableStdin: true });
+      term.options.theme = themeOf(frame.current);
+      term.options.linkHandler = { activate() {} };
+      term.open(frame.current);
+      drawFast(term);
+      made = new Player(term, cast, () => draw(performance.now()));
+      made.seek(from);
+      play(made);
+      if (!from) made.toggle();
+    };
+    begin().catch((error) => tell(error.message));
+    return () => {
+      closed = true;
+      made?.close();
+      term?.dispose();
+    };
+  }, [id]);
+  if (why) return html`<p class="how" role="alert">${text(why)}</p>`;
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (!player || /^(BUTTON|SELECT|INPUT)$/.test(target.tagName)) return;
+    const done = { " ": () => player.toggle(), ArrowLeft: () => player.seek(player.now - 5), ArrowRight: () => player.seek(player.now + 5) }[event.key];
+    if (!done) return;
+    event.preventDefault();
+    done();
+  };
+  return html`
+    <section class="pane replay" aria-label="Recording" onKeyDown=${onKeyDown}>
+      <header>
+        <a href="#/recordings">Recordings</a>
+        ${
+          player &&
+          html`
+          <div class="tools" role="toolbar" aria-label="Replay">
+            <button class="primary" title="Space" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}</button>
+            <input type="range" min="0" max=${player.cast.length} step="0.1" value=${player.now} aria-label="Moment"
+              aria-valuetext=${clock(player.now)} onInput=${(/** @type {any} */ event) => player.seek(Number(event.target.value))} />
+            <span class="clock">${clock(player.now)} / ${clock(player.cast.length)}</span>
+            <select aria-label="Speed" onChange=${(/** @type {any} */ event) => {
+              player.speed = Number(event.target.value);
+            }}>
+              ${SPEEDS.map((speed) => html`<option value=${speed} selected=${speed === player.speed}>${speed}×</option>`)}
+            </select>
+            <label title=${`Pauses last at most ${LONGEST_PAUSE} s`}>
+              <input type="checkbox" checked=${player.skips} onChange=${() => {
+                player.skips = !player.skips;
+                draw(performance.now());
+              }} /> Skip pauses
+            </label>
+            <button onClick=${() => store(id)}>Export</button>
+          </div>`
+        }
+      </header>
+      ${player && html`<${Find} id=${id} player=${player} />`}
+      <div class="xterm-frame" ref=${frame}></div>
+    </section>
+  `;
+}
+
+/** Finds a text in this recording, and goes to the moments where it was printed. @param {{id: string, player: Player}} props */
+function Find({ id, player }) {
+  const [wanted, want] = useState("");
+  const [answer, match] = useState(/** @type {any | null} */ (null));
+  const [at, move] = useState(0);
+  /** @param {number} index @param {any[]} matches */
+  const show = (index, matches) => {
+    move(index);
+    // Behind the line, so that it is on the screen.
+    if (matches[index]) player.seek(matches[index].seconds + 0.05);
+  };
+  /** @param {SubmitEvent} event */
+  const search = (event) => {
+    event.preventDefault();
+    if (answer?.for === wanted) return show((at + 1) % answer.matches.length, answer.matches);
+    call("/recording/search", { contains: wanted, recordings: [id] }).then((found) => {
+      match({ ...found, for: wanted });
+      show(0, found.matches);
+    }, failed);
+  };
+  return html`
+    <form class="find" role="search" onSubmit=${search}>
+      <input type="search" aria-label="Find in this recording" placeholder="Find" required value=${wanted}
+        onInput=${(/** @type {any} */ event) => want(event.target.value)} />
+      <button class="quiet">Next</button>
+      <span aria-live="polite">${answer && (answer.matches.length ? `${at + 1} of ${answer.matches.length}${answer.complete ? "" : "+"}` : "none")}</span>
+    </form>
+  `;
+}
+
+export default {
+  name: "recordings",
+  title: "Recordings",
+  icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
+  actions: ["recording.query", "recording.read"],
+  component: Recordings,
+};

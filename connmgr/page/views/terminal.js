@@ -1,0 +1,441 @@
+// Terminals: those that run, in tabs and panes, and the recordings of earlier ones. A terminal lives in the daemon; what
+// is here only shows it, so a reload, another browser or `connmgr shell --attach` finds it again.
+
+import { call } from "../core/api.js";
+import { on } from "../core/events.js";
+import { register } from "../core/palette.js";
+import { go, useRoute } from "../core/router.js";
+import { nameOf, useStore } from "../core/store.js";
+import { ago, confirm, failed, lines, text, toast } from "../core/ui.js";
+import { Chooser } from "./chooser.js";
+import { Session } from "./terminal-session.js";
+import { MAX_PANES, addressOf, opened, storeTabs, storedTabs, tabAt, without } from "./terminal-tabs.js";
+import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
+
+const FIRST_SIZE = { columns: 100, rows: 30 };
+
+/** @typedef {import("../contract.d.ts").TerminalInfo} TerminalInfo */
+
+/** @type {Map<string, Session>} */
+const sessions = new Map();
+let tabs = storedTabs();
+/** @type {Map<string, any>} */
+let known = new Map();
+/** @type {Set<() => void>} */
+const watchers = new Set();
+
+const changed = () => {
+  for (const each of watchers) each();
+};
+
+const host = {
+  /** @param {string} title @param {string} question @param {string} yes */
+  ask: (title, question, yes) => confirm({ title, text: lines(question), yes }),
+  changed,
+};
+
+/** Renders again whatever changes here. */
+function useTerminals() {
+  const [, render] = useReducer((count) => count + 1, 0);
+  useEffect(() => {
+    watchers.add(render);
+    return () => watchers.delete(render);
+  }, []);
+}
+
+async function refresh() {
+  const { terminals } = await call("/terminal/query", { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" });
+  known = new Map(terminals.map((/** @type {any} */ one) => [one.terminal, one]));
+  changed();
+}
+
+/** @param {import("./terminal-tabs.js").Tab[]} next */
+function keep(next) {
+  tabs = next;
+  storeTabs(tabs);
+  const shown = new Set(tabs.flatMap((tab) => tab.panes));
+  for (const [id, session] of sessions) {
+    if (!shown.has(id)) {
+      session.close();
+      sessions.delete(id);
+    }
+  }
+  changed();
+}
+
+/** @param {string} id */
+function sessionOf(id) {
+  let session = sessions.get(id);
+  if (!session) {
+    session = new Session(id, host);
+    sessions.set(id, session);
+  }
+  return session;
+}
+
+/**
+ * Opens a terminal on a connection, and shows it.
+ * @param {string} connection @param {{command?: string, argv?: string[], record?: boolean, elevate?: {user: string}, beside?: string}} options
+ */
+export async function openTerminal(connection, { beside, ...options } = {}) {
+  try {
+    const info = await call("/terminal/open", { connection, ...FIRST_SIZE, ...options });
+    known.set(info.terminal, info);
+    const tab = beside ? tabs.find((each) => each.panes.includes(beside)) : undefined;
+    if (tab && tab.panes.length < MAX_PANES) {
+      tab.panes.push(info.terminal);
+      keep(tabs);
+    }
+    show(info.terminal);
+    return info.terminal;
+  } catch (error) {
+    failed(error);
+    return null;
+  }
+}
+
+/** @param {string} id */
+function show(id) {
+  const tab = tabs.find((each) => each.panes.includes(id));
+  go(`#/terminal/${tab ? addressOf(tab) : id}`);
+}
+
+/** `#/terminal`, or with the address of a tab: one id or several. */
+function Terminals() {
+  const { view, path } = useRoute();
+  useTerminals();
+  useStore();
+  useEffect(() => {
+    refresh().catch(failed);
+    return on("terminal", () => refresh().catch(failed));
+  }, []);
+  // This still renders once when another view has the address already.
+  const address = view === "terminal" ? (path[0] ?? "") : "";
+  const found = opened(tabs, tabAt(address));
+  useLayoutEffect(() => {
+    if (found.tabs !== tabs) keep(found.tabs);
+  });
+  const tab = found.tabs[found.index];
+  return html`
+    <div class="terminals">
+      <${Tabs} tabs=${found.tabs} index=${found.index} address=${address} />
+      ${tab ? html`<${Panes} key=${addressOf(tab)} tab=${tab} />` : html`<${Overview} />`}
+    </div>
+  `;
+}
+
+/** @param {{tabs: import("./terminal-tabs.js").Tab[], index: number, address: string}} props */
+function Tabs({ tabs, index, address }) {
+  const label = (/** @type {string} */ id) => {
+    const info = known.get(id);
+    return sessions.get(id)?.title || (info ? (info.command ? words(info.command) : nameOf(info.connection)) : "terminal");
+  };
+  const leave = (/** @type {import("./terminal-tabs.js").Tab} */ tab) => {
+    keep(tabs.filter((each) => each !== tab));
+    go("#/terminal");
+  };
+  return html`
+    <nav class="tabs" aria-label="Terminals">
+      <a href="#/terminal" aria-current=${address === "" ? "page" : undefined}>All</a>
+      ${tabs.map(
+        (tab, each) => html`
+          <span class=${each === index ? "tab here" : "tab"}>
+            <a href=${`#/terminal/${addressOf(tab)}`} aria-current=${each === index ? "page" : undefined}>
+              <i class=${`dot ${stateOf(tab.panes[0])}`} aria-hidden="true"></i>${text(tab.panes.map(label).join(" · "))}
+            </a>
+            <button class="quiet" aria-label="Leave this tab; its terminals run on" onClick=${() => leave(tab)}>×</button>
+          </span>
+        `,
+      )}
+    </nav>
+  `;
+}
+
+/** @param {string} id */
+function stateOf(id) {
+  const session = sessions.get(id);
+  if (session) return session.state;
+  const info = known.get(id);
+  return info && info.state !== "running" ? "ended" : "attached";
+}
+
+/** @param {string | string[]} command */
+function words(command) {
+  return Array.isArray(command) ? command.join(" ") : command;
+}
+
+/** @param {{tab: import("./terminal-tabs.js").Tab}} props */
+function Panes({ tab }) {
+  const [searching, search] = useState(/** @type {string | null} */ (null));
+  const [current, choose] = useState(tab.panes[0]);
+  const here = tab.panes.includes(current) ? current : tab.panes[0];
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    const shifted = event.ctrlKey && event.shiftKey && !event.altKey;
+    const done = {
+      KeyF: () => search(here),
+      Backslash: () => split(here, false),
+      Minus: () => split(here, true),
+      ArrowLeft: () => step(tab, -1),
+      ArrowRight: () => step(tab, 1),
+    }[event.code];
+    if (shifted && done) {
+      event.preventDefault();
+      done();
+    } else if (event.key === "F6") {
+      event.preventDefault();
+      /** @type {HTMLElement | null} */ (document.querySelector(".terminals .tabs [aria-current]"))?.focus();
+    }
+  };
+  return html`
+    <div class=${tab.stacked ? "panes stacked" : "panes"} onKeyDown=${onKeyDown}>
+      ${tab.panes.map(
+        (id) => html`
+          <${Pane} key=${id} id=${id} alone=${tab.panes.length === 1} searching=${searching === id} search=${search}
+            focused=${here === id} chosen=${() => choose(id)} />
+        `,
+      )}
+    </div>
+    <${Keys} session=${sessionOf(here)} />
+  `;
+}
+
+/** @param {string} id @param {boolean} stacked */
+function split(id, stacked) {
+  const tab = tabs.find((each) => each.panes.includes(id));
+  const connection = known.get(id)?.connection;
+  if (!tab || !connection) return;
+  if (tab.panes.length >= MAX_PANES) {
+    toast(`A tab has at most ${MAX_PANES} panes; open another tab.`);
+    return;
+  }
+  if (tab.panes.length === 1) tab.stacked = stacked;
+  openTerminal(connection, { beside: id });
+}
+
+/** @param {import("./terminal-tabs.js").Tab} tab @param {number} by */
+function step(tab, by) {
+  const index = tabs.findIndex((each) => addressOf(each) === addressOf(tab));
+  const next = tabs[(index + by + tabs.length) % tabs.length];
+  if (next) go(`#/terminal/${addressOf(next)}`);
+}
+
+/** @param {{id: string, alone: boolean, searching: boolean, search: (id: string | null) => void, focused: boolean, chosen: () => void}} props */
+function Pane({ id, alone, searching, search, focused, chosen }) {
+  useTerminals();
+  const place = useRef(/** @type {HTMLElement | null} */ (null));
+  const session = sessionOf(id);
+  useLayoutEffect(() => {
+    place.current?.prepend(session.element);
+    session.show().then(() => focused && session.focus());
+    return () => {
+      session.hide();
+      session.element.remove();
+    };
+  }, [session]);
+  const info = known.get(id);
+  const title = session.title || (info?.command ? words(info.command) : "");
+  const leave = () => {
+    keep(without(tabs, id));
+    const left = tabs.find((tab) => tab.panes.length && tab.panes.some((each) => sessions.has(each)));
+    go(alone || !left ? "#/terminal" : `#/terminal/${addressOf(left)}`);
+  };
+  const end = async () => {
+    const what = title || "the shell";
+    if (!(await confirm({ title: "End this terminal?", text: `${what} on ${nameOf(info?.connection)} gets HUP.`, yes: "End", danger: true }))) return;
+    await call("/terminal/close", { terminal: id }).catch(failed);
+  };
+  return html`
+    <section class="pane" aria-label=${`Terminal on ${text(nameOf(info?.connection ?? ""))}`} onFocusIn=${chosen}>
+      <header>
+        <strong>${text(nameOf(info?.connection ?? ""))}</strong>
+        <span class="title">${text(title)}</span>
+        ${session.watch && html`<span class="note">watching</span>`}
+        ${session.foreignSize && html`
+          <button class="quiet" title="Another viewer sets the size" onClick=${() => session.lead()}>${session.foreignSize} · use mine</button>`}
+        <${Tools} id=${id} session=${session} search=${search} end=${end} leave=${leave} />
+      </header>
+      ${searching && html`<${Search} session=${session} done=${() => search(null)} />`}
+      <div class="xterm-frame" ref=${place}></div>
+      <${How} id=${id} session=${session} leave=${leave} />
+    </section>
+  `;
+}
+
+/** @param {{id: string, session: Session, search: (id: string) => void, end: () => void, leave: () => void}} props */
+function Tools({ id, session, search, end, leave }) {
+  const reader = localStorage.getItem("connmgr.terminal.reader") === "on";
+  const read = () => {
+    localStorage.setItem("connmgr.terminal.reader", reader ? "off" : "on");
+    for (const each of sessions.values()) if (each.term) each.term.options.screenReaderMode = !reader;
+    changed();
+  };
+  const copy = async () => toast((await session.copy()) ? "Copied." : "Nothing is selected.");
+  return html`
+    <div class="tools" role="toolbar" aria-label="Terminal">
+      <button class="quiet" title="Find (Ctrl+Shift+F)" onClick=${() => search(id)}>Find</button>
+      <button class="quiet" title="Copy (Ctrl+Shift+C)" onClick=${copy}>Copy</button>
+      <button class="quiet" title="Split to the right (Ctrl+Shift+\\)" onClick=${() => split(id, false)}>Split</button>
+      <button class="quiet" title="Say output aloud by a screen reader" aria-pressed=${reader} onClick=${read}>Reader</button>
+      ${session.state !== "ended" && !session.watch && html`<button class="quiet" onClick=${end}>End</button>`}
+      <button class="quiet" aria-label="Leave; the terminal runs on" title="Leave; the terminal runs on" onClick=${leave}>×</button>
+    </div>
+  `;
+}
+
+/** Says how a terminal ended, or why it is not attached, and offers what can be done. @param {{id: string, session: Session, leave: () => void}} props */
+function How({ id, session, leave }) {
+  if (!session.why) return null;
+  const info = known.get(id);
+  const again = () => {
+    keep(without(tabs, id));
+    const how = Array.isArray(info.command) ? { argv: info.command } : info.command ? { command: info.command } : {};
+    openTerminal(info.connection, how);
+  };
+  return html`
+    <p class="how" role="status">
+      ${text(session.why)}
+      ${session.state === "ended" && info && html`<button class="primary" onClick=${again}>Open again</button>`}
+      ${session.state === "ended" && html`<button onClick=${leave}>Close</button>`}
+    </p>
+  `;
+}
+
+/** @param {{session: Session, done: () => void}} props */
+function Search({ session, done }) {
+  const input = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const [found, tell] = useState("");
+  useEffect(() => {
+    input.current?.focus();
+    const heard = session.search.onDidChangeResults((/** @type {any} */ results) =>
+      tell(results.resultCount ? `${results.resultIndex + 1} of ${results.resultCount}` : "none"),
+    );
+    return () => {
+      heard.dispose();
+      session.search.clearDecorations();
+      session.focus();
+    };
+  }, [session]);
+  const options = {
+    decorations: { matchOverviewRuler: "#888888", activeMatchColorOverviewRuler: "#e0a030", matchBackground: "#80600060", activeMatchBackground: "#c08000" },
+  };
+  const find = (/** @type {boolean} */ back) => {
+    const wanted = input.current?.value ?? "";
+    if (wanted) session.search[back ? "findPrevious" : "findNext"](wanted, options);
+  };
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    if (event.key === "Enter") find(!event.shiftKey);
+    if (event.key === "Escape") done();
+    event.stopPropagation();
+  };
+  return html`
+    <div class="find" role="search">
+      <input ref=${input} type="search" aria-label="Find in the output" placeholder="Find" onKeyDown=${onKeyDown} onInput=${() => find(true)} />
+      <span aria-live="polite">${found}</span>
+      <button class="quiet" aria-label="Earlier" onClick=${() => find(true)}>↑</button>
+      <button class="quiet" aria-label="Later" onClick=${() => find(false)}>↓</button>
+      <button class="quiet" aria-label="Close the search" onClick=${done}>×</button>
+    </div>
+  `;
+}
+
+const KEYS = [
+  ["Esc", "\x1b"],
+  ["Tab", "\t"],
+  ["←", "D"],
+  ["↑", "A"],
+  ["↓", "B"],
+  ["→", "C"],
+  ["|", "|"],
+  ["/", "/"],
+  ["-", "-"],
+  ["~", "~"],
+];
+
+/** The keys that a phone's keyboard lacks. @param {{session: Session}} props */
+function Keys({ session }) {
+  // The keyboard of the phone stays only as long as the terminal has the focus.
+  const hold = (/** @type {Event} */ event) => event.preventDefault();
+  const press = (/** @type {string} */ key) => {
+    const arrow = /^[A-D]$/.test(key);
+    session.type(arrow ? `\x1b${session.term?.modes.applicationCursorKeysMode ? "O" : "["}${key}` : key);
+  };
+  const control = () => {
+    session.control = !session.control;
+    changed();
+  };
+  const paste = async () => session.paste(await navigator.clipboard.readText());
+  return html`
+    <div class="keys" role="toolbar" aria-label="Keys" onPointerDown=${hold} onMouseDown=${hold}>
+      <button aria-pressed=${session.control} onClick=${control}>Ctrl</button>
+      ${KEYS.map(([label, key]) => html`<button onClick=${() => press(key)}>${label}</button>`)}
+      <button onClick=${() => paste().catch(failed)}>Paste</button>
+    </div>
+  `;
+}
+
+/** All terminals that run, and the way to another one. */
+function Overview() {
+  const [record, keepRecord] = useState(false);
+  const listed = [...known.values()].reverse();
+  const watch = (/** @type {string} */ id) => {
+    sessions.get(id)?.close();
+    sessions.set(id, new Session(id, host, true));
+    show(id);
+  };
+  const close = (/** @type {string} */ id) => call("/terminal/close", { terminal: id }).then(refresh, failed);
+  return html`
+    <div class="overview">
+      <div class="chooser">
+        <${Chooser} label="Open a terminal on …" choose=${(/** @type {string} */ connection) => openTerminal(connection, record ? { record } : {})} />
+        <label class="check"><input type="checkbox" checked=${record} onChange=${() => keepRecord(!record)} /> Record</label>
+      </div>
+      ${
+        listed.length
+          ? html`
+            <table>
+              <caption>Terminals</caption>
+              <thead>
+                <tr><th scope="col">Connection</th><th scope="col">Runs</th><th scope="col">State</th><th scope="col">Viewers</th><th scope="col">Opened</th><th></th></tr>
+              </thead>
+              <tbody>
+                ${listed.map(
+                  (one) => html`
+                    <tr key=${one.terminal}>
+                      <td><a href=${`#/terminal/${one.terminal}`}>${text(nameOf(one.connection))}</a></td>
+                      <td class="mono">${one.locked ? "locked" : text(one.command ? words(one.command) : "shell")}</td>
+                      <td><i class=${`dot ${one.state === "running" ? "attached" : "ended"}`} aria-hidden="true"></i>${one.state}${one.exitCode === null ? "" : ` ${one.exitCode}`}${one.recording === "active" ? ", recorded" : ""}</td>
+                      <td>${one.clients || "–"}</td>
+                      <td>${ago(one.opened)}</td>
+                      <td class="actions">
+                        ${one.state === "running" && html`<button class="quiet" onClick=${() => watch(one.terminal)}>Watch</button>
+                        <button class="quiet" onClick=${() => close(one.terminal)}>End</button>`}
+                      </td>
+                    </tr>
+                  `,
+                )}
+              </tbody>
+            </table>
+          `
+          : html`<p class="empty">No terminal runs. Choose a machine above: a login shell opens on it, and goes on when you close this page.</p>`
+      }
+      <p><a href="#/recordings">Recordings</a> of terminals that were opened with Record.</p>
+    </div>
+  `;
+}
+
+register({
+  name: "Open a terminal",
+  actions: ["terminal.open"],
+  on: "connection",
+  run: (/** @type {string} */ connection) => openTerminal(connection),
+});
+
+export default {
+  name: "terminal",
+  title: "Terminals",
+  icon: "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5",
+  actions: ["terminal.open", "terminal.attach"],
+  component: Terminals,
+};
