@@ -103,7 +103,9 @@ export async function load() {
 
 async function loadConnections() {
   const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
-  store.connections = new Map(found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]));
+  store.connections = new Map(
+    found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]),
+  );
   store.infos.clear();
   changed();
 }
@@ -248,7 +250,13 @@ export function follow() {
       else if (event.kind === "tunnel") {
         const known = store.tunnels.get(id);
         if (!known) return changedTunnels(id);
-        store.tunnels.set(id, { ...known, state: event.state ?? event.change, address: event.address ?? null, since: event.time, wanted: event.change !== "stopped" });
+        store.tunnels.set(id, {
+          ...known,
+          state: event.state ?? event.change,
+          address: event.address ?? null,
+          since: event.time,
+          wanted: event.change !== "stopped",
+        });
         changed();
       } else if (event.kind === "link") {
         store.links.set(id.split("+")[0], event);
@@ -265,9 +273,21 @@ export function follow() {
 function shellChanged({ connection = "", session, change, time }) {
   const base = connection.split("+")[0];
   const some = store.shells.get(base) ?? [];
-  const others = some.filter((one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined));
+  const others = some.filter(
+    (one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined),
+  );
   const before = some.find((one) => !others.includes(one)) ?? { connection, session, since: time };
-  const next = change === "ended" ? others : [...others, { ...before, state: change === "started" ? "idle" : change, running: change === "busy" ? before.running : undefined }];
+  const next =
+    change === "ended"
+      ? others
+      : [
+          ...others,
+          {
+            ...before,
+            state: change === "started" ? "idle" : change,
+            running: change === "busy" ? before.running : undefined,
+          },
+        ];
   if (next.length) store.shells.set(base, next);
   else store.shells.delete(base);
   changed();
