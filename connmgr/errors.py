@@ -425,6 +425,10 @@ class TransferFailed(OperationError):
     """A file was not transferred completely."""
 
 
+class SourceFailed(OperationError):
+    """The file that a client has passed for an upload cannot be read, or became shorter meanwhile."""
+
+
 class FileOperationFailed(OperationError):
     """The remote host could not work on the file, for a reason without a class of its own."""
 

@@ -28,6 +28,7 @@ from connmgr.contract.event import (
     JOB,
     LINK,
     MISSED,
+    RUN,
     SHELL,
     STREAM,
     TERMINAL,
@@ -78,6 +79,7 @@ ACTIONS: Mapping[str, str] = {
     LINK: "connection.query",
     SHELL: "shell.list",
     JOB: "job.query",
+    RUN: "run.query",
     TERMINAL: "terminal.query",
     TUNNEL: "tunnel.query",
     APPROVAL: "approval.query",
@@ -459,7 +461,8 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind == TOKEN:
+    if one.kind in (TOKEN, RUN):
+        # The tokens above it.
         return grant.id in one.facts
     if one.kind == APPROVAL:
         named = one.members.get("connections") or ()

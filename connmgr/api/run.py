@@ -469,7 +469,7 @@ def query(request: RunQueryRequest) -> RunQueryResponse:
 )
 def remove(request: RunRemoveRequest) -> None:
     """Remove a run that has ended, with its targets and their output."""
-    services().vault.runs.remove(_found(request.run).id)
+    services().runs.remove(_found(request.run))
 
 
 def _found(id: str) -> StoredRun:

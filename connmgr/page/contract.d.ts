@@ -479,7 +479,7 @@ export interface Error {
 export interface Event {
   number: number;
   time: string;
-  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "stream";
   change: string;
   connection?: string;
   connections?: string[];
@@ -497,7 +497,7 @@ export interface Event {
 }
 
 export interface EventStreamRequest {
-  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token")[];
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token")[];
   after?: number;
 }
 
@@ -958,13 +958,6 @@ export interface PassphraseRequest {
   newPassphrase: string;
 }
 
-export interface PathRequest {
-  connection: string;
-  session?: string;
-  elevate?: { user?: string; password?: string; };
-  path: string | { base64: string; };
-}
-
 export interface PipeRequest {
   term?: string;
   columns?: number;
@@ -985,6 +978,14 @@ export interface ProblemInfo {
   plugin: string;
   distribution: string;
   reason: string;
+}
+
+export interface ReadRequest {
+  connection: string;
+  session?: string;
+  elevate?: { user?: string; password?: string; };
+  path: string | { base64: string; };
+  passed?: boolean;
 }
 
 export interface RecordedLine {
@@ -1676,7 +1677,7 @@ export interface Endpoints {
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: unknown };
   "/fs/move": { request: MoveRequest; answer: unknown };
-  "/fs/read": { request: PathRequest; answer: unknown };
+  "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };

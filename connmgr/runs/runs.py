@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from connmgr.contract.common import bytes_of
-from connmgr.contract.run import ENDED, FAILED, JOB, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.contract.event import RUN
+from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError, RunEnded, UnknownRun, VaultUnavailable
+from connmgr.events import Publish, unheard
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
@@ -131,8 +133,19 @@ class Runs:
     """
 
     def __init__(
-        self, vault: Vault, shells: ShellTable, jobs: Jobs, authors: Authors, settings: Settings, record: Recorder
+        self,
+        vault: Vault,
+        shells: ShellTable,
+        jobs: Jobs,
+        authors: Authors,
+        settings: Settings,
+        record: Recorder,
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
+        self._states: dict[str, str] = {}
+        """The states of the runs under way that were published last."""
+
         self._vault, self._shells, self._jobs = vault, shells, jobs
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
@@ -163,6 +176,9 @@ class Runs:
         id, is_new = self._vault.runs.submit(new)
         if is_new:
             self._access[id] = access
+            with self._lock:
+                self._states[id] = PENDING
+            self._publish_state(self._vault.runs.get(id))
             self.poke()
         return id, is_new
 
@@ -195,6 +211,11 @@ class Runs:
         """Let a run end; with ``kill``, end its commands too."""
         self._vault.runs.stop(id, reason, kill=kill)
         self._tell(id)
+
+    def remove(self, run: StoredRun) -> None:
+        """Remove a run that has ended; as :meth:`StoredRuns.remove`."""
+        self._vault.runs.remove(run.id)
+        self._publish_state(run, "removed")
 
     def stop_those_of(self, reasons: Mapping[str, ConnmgrError]) -> None:
         """Stop the runs of tokens that have become invalid, each for its reason, and kill their commands."""
@@ -293,6 +314,7 @@ class Runs:
                     driver.look()
         for id in watched:
             self._tell_only(id)
+        self._publish_states({id: state for id, (state, _) in under_way.items()})
         if not under_way:
             return IDLE_SECONDS if self._vault.database.is_shared else None
         for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
@@ -304,6 +326,26 @@ class Runs:
                 self._drivers[id] = driver
             driver.thread.start()
         return TICK_SECONDS
+
+    def _publish_states(self, under_way: Mapping[str, str]) -> None:
+        """Publish what has changed since the last look, also by another daemon of the vault."""
+        with self._lock:
+            before, self._states = self._states, dict(under_way)
+        for id in {**before, **under_way}:
+            if before.get(id) == under_way.get(id):
+                continue
+            with suppress(UnknownRun):
+                run = self._vault.runs.get(id)
+                if run.state != before.get(id):
+                    self._publish_state(run)
+                if run.state not in ENDED:
+                    # It was submitted after the look.
+                    with self._lock:
+                        self._states[id] = run.state
+
+    def _publish_state(self, run: StoredRun, change: str | None = None) -> None:
+        above = tuple(run.spec["lineage"])
+        self._publish(RUN, change or run.state, id=run.id, token=run.token, facts=above, state=run.state, name=run.name)
 
     def _tell_only(self, id: str) -> None:
         """Tell those who wait for a run's news."""
