@@ -27,7 +27,7 @@ def events(
 ) -> Iterator[Event]:
     """Yield the events of certain ``kinds`` or all, from now on or ``after`` the number of one.
 
-    The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or the daemon
+    The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or a daemon
     restarts, the stream is opened again and goes on where it was; ``missed`` says that this was not possible, so that
     lists must be read again. The iteration occupies the client's connection: ask other things with a clone.
 
