@@ -299,7 +299,13 @@ class Listeners:
         self._open[listener] = None
         self._events.listens = True
         listener.tell(lines, start)
-        self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
+        self._streams.add(
+            listener,
+            token=asking.token,
+            session=asking.id if asking.is_page else None,
+            holder=asking.holder,
+            has_ended=lambda: asking.ended,
+        )
         self.wake()
         if not self._ticks:
             self._ticks = True

@@ -341,7 +341,7 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
-        """Yield what changes, as :func:`connmgr.client.events.events` says; it occupies this client's connection."""
+        """Yield what changes, first the line ``begun``; see :func:`connmgr.client.events.events`."""
         from connmgr.client.events import events
 
         return events(self._session, kinds, after, retry_timeout, on_retry)
