@@ -28,6 +28,8 @@ from connmgr.contract.event import (
     JOB,
     LINK,
     MISSED,
+    RUN,
+    SCHEDULE,
     SHELL,
     STREAM,
     TERMINAL,
@@ -82,6 +84,8 @@ ACTIONS: Mapping[str, str] = {
     TUNNEL: "tunnel.query",
     APPROVAL: "approval.query",
     TOKEN: "token.query",
+    RUN: "run.query",
+    SCHEDULE: "schedule.query",
 }
 """The action by which a caller reads what the events of a kind are about: its scopes are needed for the events too."""
 
@@ -459,7 +463,7 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind == TOKEN:
+    if one.kind in (TOKEN, RUN, SCHEDULE):
         return grant.id in one.facts
     if one.kind == APPROVAL:
         named = one.members.get("connections") or ()
