@@ -464,6 +464,7 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
     if one.kind in (TOKEN, RUN, SCHEDULE):
+        # The tokens above it.
         return grant.id in one.facts
     if one.kind == APPROVAL:
         named = one.members.get("connections") or ()

@@ -33,7 +33,7 @@ SECTIONS = {
         "container": "commands.containers",
     },
     "Files and ports": {
-        "cp": "copy",
+        "cp": "copy.command",
         "tunnel": "commands.tunnels",
     },
     "Connections": {

@@ -341,14 +341,7 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
-        """Yield what changes, of certain ``kinds`` or all, from now on or ``after`` the number of an event.
-
-        The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or the
-        daemon restarts, the stream is opened again for up to ``retry_timeout`` seconds, and goes on where it was;
-        ``missed`` says that this was not possible, so that lists must be read again. The iteration occupies this
-        client's connection: ask other things with a :meth:`clone`.
-        :raises ClientError: the token lacks a scope or has become invalid, or no daemon was reached.
-        """
+        """Yield what changes, as :func:`connmgr.client.events.events` says; it occupies this client's connection."""
         from connmgr.client.events import events
 
         return events(self._session, kinds, after, retry_timeout, on_retry)

@@ -479,7 +479,7 @@ export interface Error {
 export interface Event {
   number: number;
   time: string;
-  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "stream";
   change: string;
   connection?: string;
   connections?: string[];
@@ -497,7 +497,7 @@ export interface Event {
 }
 
 export interface EventStreamRequest {
-  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token")[];
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token")[];
   after?: number;
 }
 
@@ -958,13 +958,6 @@ export interface PassphraseRequest {
   newPassphrase: string;
 }
 
-export interface PathRequest {
-  connection: string;
-  session?: string;
-  elevate?: { user?: string; password?: string; };
-  path: string | { base64: string; };
-}
-
 export interface PipeRequest {
   term?: string;
   columns?: number;
@@ -985,6 +978,14 @@ export interface ProblemInfo {
   plugin: string;
   distribution: string;
   reason: string;
+}
+
+export interface ReadRequest {
+  connection: string;
+  session?: string;
+  elevate?: { user?: string; password?: string; };
+  path: string | { base64: string; };
+  passed?: boolean;
 }
 
 export interface RecordedLine {
@@ -1587,6 +1588,16 @@ export interface VersionResponse {
   pro: boolean;
 }
 
+export interface WebConfirmRequest {
+  wait?: number;
+  user?: string;
+  passphrase?: string;
+}
+
+export interface WebConfirmResponse {
+  valid: number;
+}
+
 export interface WebLoginRequest {
   ticket: string;
 }
@@ -1594,6 +1605,10 @@ export interface WebLoginRequest {
 export interface WebLoginResponse {
   sessionToken: string;
   idle: number;
+}
+
+export interface WebTicketRequest {
+  sameUser?: boolean;
 }
 
 export interface WebTicketResponse {
@@ -1666,7 +1681,7 @@ export interface Endpoints {
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: unknown };
   "/fs/move": { request: MoveRequest; answer: unknown };
-  "/fs/read": { request: PathRequest; answer: unknown };
+  "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };
@@ -1738,7 +1753,8 @@ export interface Endpoints {
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
+  "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
-  "/web/ticket": { request: Nothing; answer: WebTicketResponse };
+  "/web/ticket": { request: WebTicketRequest; answer: WebTicketResponse };
 }

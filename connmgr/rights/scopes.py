@@ -156,6 +156,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "vault.user.remove": _one("vault.admin"),
     "web.login": (),
     "web.logout": (),
+    "web.confirm": (),
     "web.ticket": (),
 }
 

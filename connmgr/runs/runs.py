@@ -12,17 +12,27 @@ import secrets
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from connmgr.contract.common import bytes_of
-from connmgr.contract.run import ENDED, FAILED, JOB, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.contract.event import RUN
+from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
-from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError, RunEnded, UnknownRun, VaultUnavailable
+from connmgr.errors import (
+    CommandCancelled,
+    CommandTimeout,
+    ConnmgrError,
+    RunEnded,
+    Unavailable,
+    UnknownRun,
+    VaultUnavailable,
+)
+from connmgr.events import Publish, unheard
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
@@ -51,6 +61,9 @@ GATHER_SECONDS = 0.02
 
 RETRY_SECONDS = 0.5
 """Time until another attempt when the database does not answer."""
+
+UNAVAILABLE_SECONDS = 1.0
+"""Time until a target begins again that could not because the daemon or its vault had no room for it."""
 
 TIDY_SECONDS = 3600.0
 
@@ -131,8 +144,19 @@ class Runs:
     """
 
     def __init__(
-        self, vault: Vault, shells: ShellTable, jobs: Jobs, authors: Authors, settings: Settings, record: Recorder
+        self,
+        vault: Vault,
+        shells: ShellTable,
+        jobs: Jobs,
+        authors: Authors,
+        settings: Settings,
+        record: Recorder,
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
+        self._states: dict[str, str] = {}
+        """The states of the runs under way that were published last."""
+
         self._vault, self._shells, self._jobs = vault, shells, jobs
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
@@ -146,6 +170,8 @@ class Runs:
         self._news: defaultdict[str, News] = defaultdict(News)
         self.changed: Callable[[], object] = lambda: None
         """Called when a run may have ended, by whatever thread; it must not wait."""
+        self.ended_targets: Counter[str] = Counter()
+        """How many targets have ended here, by their states."""
 
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
@@ -170,6 +196,9 @@ class Runs:
         id, is_new = (store or self._vault.runs.submit)(new)
         if is_new:
             self._access[id] = access
+            with self._lock:
+                self._states[id] = PENDING
+            self._publish_state(self._vault.runs.get(id))
             self.poke()
         return id, is_new
 
@@ -203,6 +232,11 @@ class Runs:
         self._vault.runs.stop(id, reason, kill=kill)
         self._tell(id)
 
+    def remove(self, run: StoredRun) -> None:
+        """Remove a run that has ended; as :meth:`StoredRuns.remove`."""
+        self._vault.runs.remove(run.id)
+        self._publish_state(run, "removed")
+
     def stop_those_of(self, reasons: Mapping[str, ConnmgrError]) -> None:
         """Stop the runs of tokens that have become invalid, each for its reason, and kill their commands."""
         for id in self._vault.runs.of_tokens(reasons):
@@ -225,8 +259,9 @@ class Runs:
         callback()
         return lambda: None
 
+    @property
     def active(self) -> int:
-        """Return the number of runs that this daemon works on."""
+        """The number of runs that this daemon works on."""
         with self._lock:
             return len(self._drivers)
 
@@ -301,6 +336,7 @@ class Runs:
                     driver.look()
         for id in watched:
             self._tell_only(id)
+        self._publish_states({id: state for id, (state, _) in under_way.items()})
         if not under_way:
             return IDLE_SECONDS if self._vault.database.is_shared else None
         for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
@@ -312,6 +348,26 @@ class Runs:
                 self._drivers[id] = driver
             driver.thread.start()
         return TICK_SECONDS
+
+    def _publish_states(self, under_way: Mapping[str, str]) -> None:
+        """Publish what has changed since the last look, also by another daemon of the vault."""
+        with self._lock:
+            before, self._states = self._states, dict(under_way)
+        for id in {**before, **under_way}:
+            if before.get(id) == under_way.get(id):
+                continue
+            with suppress(UnknownRun):
+                run = self._vault.runs.get(id)
+                if run.state != before.get(id):
+                    self._publish_state(run)
+                if run.state not in ENDED:
+                    # It was submitted after the look.
+                    with self._lock:
+                        self._states[id] = run.state
+
+    def _publish_state(self, run: StoredRun, change: str | None = None) -> None:
+        above = tuple(run.spec["lineage"])
+        self._publish(RUN, change or run.state, id=run.id, token=run.token, facts=above, state=run.state, name=run.name)
 
     def _tell_only(self, id: str) -> None:
         """Tell those who wait for a run's news."""
@@ -432,6 +488,7 @@ class RunDriver:
                 self._runs._closing.wait(RETRY_SECONDS)
                 continue
             if outcomes:
+                self._runs.ended_targets.update(one.state for one in outcomes)
                 named = [(self._selection[one.n], one) for one in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
@@ -481,6 +538,9 @@ class RunDriver:
         elif state == STOPPED and self._closes_at is not None:
             # It was marked as begun, and nothing was sent, because the daemon stops: another one begins it.
             again = 0.0
+        if isinstance(result, Unavailable) and not ended.was_sent and not self._killed:
+            # The vault's server was away, or the daemon had no room: that is not the target's fault.
+            again = UNAVAILABLE_SECONDS
         return TargetOutcome(
             n=begun.n,
             epoch=begun.epoch,

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from connmgr.contract.event import RUN, SCHEDULE
+from connmgr.contract.event import SCHEDULE
 from connmgr.contract.message import time_from_json, time_to_json
 from connmgr.contract.run import UNDER_WAY
 from connmgr.contract.schedule import (
@@ -262,8 +262,6 @@ class Schedules:
             counts = self._vault.runs.counts(id)
         except UnknownRun:
             return
-        lineage = tuple(run.spec["lineage"])
-        self._publish(RUN, run.state, id=run.id, facts=lineage, name=run.name, token=run.token)
         one = self._vault.schedules.of_run(id)
         shown = _shown(run, counts, one)
         if one is None:
