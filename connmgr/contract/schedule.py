@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
+from connmgr.contract.audit import AWARE
 from connmgr.contract.common import MAX_WORDS
 from connmgr.contract.message import (
     ABSENT,
@@ -108,7 +109,7 @@ class ScheduleAddRequest(Times):
         "For times at which no daemon was there for a minute or more: `none` leaves them out, `latest` fires once for "
         "all of them, `all` fires for each, one run after the other.",
     ] = NONE
-    until: Annotated[datetime | None, "It does not fire after this time."] = None
+    until: Annotated[datetime | None, AWARE, "It does not fire after this time."] = None
     run: Annotated[RunStartRequest, "What runs: the fields of `/run/start`, but `key` and `dryRun`."]
     notify: Annotated[Notify | None, "Who is told how it goes. A token cannot give it."] = None
 
@@ -125,7 +126,7 @@ class ScheduleUpdateRequest(ScheduleRequest):
     jitter: Annotated[float | None, Range(0, 86400), "As in `/schedule/add`."] = None
     overlap: Annotated[str | None, OneOf((SKIP, QUEUE)), "As in `/schedule/add`."] = None
     catch_up: Annotated[str | None, OneOf((NONE, LATEST, EVERY_ONE)), "As in `/schedule/add`."] = None
-    until: Annotated[datetime | Absent | None, "As in `/schedule/add`; null: no end."] = ABSENT
+    until: Annotated[datetime | Absent | None, AWARE, "As in `/schedule/add`; null: no end."] = ABSENT
     run: Annotated[RunStartRequest | None, "What runs, in whole."] = None
     notify: Annotated[Notify | None, "As in `/schedule/add`."] = None
 
@@ -183,7 +184,7 @@ class ScheduleNextRequest(Message):
     cron: Annotated[str | None, Length(1, 500), f"In place of a schedule: {CRON}."] = None
     every: Annotated[float | None, Range(LEAST_SECONDS, MOST_SECONDS), "In its place: seconds, from now."] = None
     timezone: Annotated[str, Length(1, 100), "The time zone of `cron`."] = "UTC"
-    after: Annotated[datetime | None, "Times after this one; without it: from now on."] = None
+    after: Annotated[datetime | None, AWARE, "Times after this one; without it: from now on."] = None
     count: Annotated[int, Range(1, MOST_NEXT), "How many times."] = 5
 
     def check(self) -> None:
