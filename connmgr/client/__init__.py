@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.runs import Runs
+    from connmgr.client.schedules import Schedules
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
@@ -269,6 +270,13 @@ class Client:
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """``/schedule``."""
+        from connmgr.client.schedules import Schedules
+
+        return Schedules(self.post)
 
     @cached_property
     def runs(self) -> Runs:
