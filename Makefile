@@ -36,6 +36,7 @@ check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 	$(CLEAN) $(BIN)/ruff check .
 	$(CLEAN) $(BIN)/ruff format --check .
 	$(CLEAN) $(BIN)/mypy
+	$(CLEAN) $(BIN)/python scripts/check_page.py
 	$(CLEAN) $(BIN)/shellcheck connmgr/*/scripts/*.sh scripts/setup scripts/install-packages scripts/isolated
 
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead

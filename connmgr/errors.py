@@ -277,6 +277,10 @@ class ApprovalDenied(RequestError, status=403):
     """A person denied the token's request; ``details`` have the ``approval``."""
 
 
+class StepUpRequired(RequestError, status=403):
+    """A page in a browser has to give a passphrase or get an approval first; ``details`` have which as ``stepUp``."""
+
+
 class QuotaExceeded(RequestError, status=429):
     """The token has used up its requests of the day, or has too many under way."""
 
@@ -419,6 +423,10 @@ class NoSpace(OperationError):
 
 class TransferFailed(OperationError):
     """A file was not transferred completely."""
+
+
+class SourceFailed(OperationError):
+    """The file that a client has passed for an upload cannot be read, or became shorter meanwhile."""
 
 
 class FileOperationFailed(OperationError):

@@ -7,6 +7,7 @@ that has it, this does nothing where the libraries are there already.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -17,6 +18,9 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent.parent / "connmgr" / "page"
 VENDOR = PAGE / "vendor"
+TOOLS = PAGE.parent.parent / ".venv" / "page-tools"
+"""Where a clone has all packages of the lock file, those that check the page too."""
+
 INSTALL_SECONDS = 300
 
 FILES = {
@@ -35,6 +39,16 @@ FILES = {
     "licences/preact.txt": "preact/LICENSE",
 }
 """Each file of ``vendor``, and where npm's packages have it."""
+
+TYPES = {
+    "xterm.d.mts": 'export * from "@xterm/xterm";',
+    "addon-fit.d.mts": 'export * from "@xterm/addon-fit";',
+    "addon-search.d.mts": 'export * from "@xterm/addon-search";',
+    "addon-webgl.d.mts": 'export * from "@xterm/addon-webgl";',
+    "htm-preact.d.ts": 'export * from "htm/preact"; export { createContext } from "preact"; '
+    'export type { ComponentChildren, VNode } from "preact";',
+}
+"""What says the types of these files to the type checker, which finds the packages in :data:`TOOLS`."""
 
 _STATE = VENDOR / "state"
 """Written last; its content says from which lock file and by which program the others are."""
@@ -57,19 +71,38 @@ def bring() -> None:
     if are_current():
         return
     with tempfile.TemporaryDirectory(prefix="connmgr-page-") as scratch:
-        modules = npm_ci(Path(scratch), "--omit=dev")
+        modules = npm_ci(Path(scratch), "--omit=dev", "--omit=optional")
         # Beside the old ones, since a rename happens wholly or not at all.
         fresh = Path(tempfile.mkdtemp(prefix=".vendor-", dir=PAGE))
         try:
             for name, source in FILES.items():
                 (fresh / name).parent.mkdir(exist_ok=True)
                 shutil.copyfile(modules / source, fresh / name)
+            for name, text in TYPES.items():
+                (fresh / name).write_text(f"{text}\n")
             (fresh / _STATE.name).write_text(_wanted())
             fresh.chmod(0o755)
             shutil.rmtree(VENDOR, ignore_errors=True)
             fresh.rename(VENDOR)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
+
+
+def tools() -> Path:
+    """Install what checks the page, unless it is current, and return the directory of the packages.
+
+    :raises NpmError: npm is missing or failed.
+    """
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    wanted = hashlib.sha256((PAGE / "package-lock.json").read_bytes()).hexdigest()
+    with (TOOLS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = TOOLS / "state"
+        if not state.is_file() or state.read_text() != wanted:
+            state.unlink(missing_ok=True)
+            npm_ci(TOOLS)
+            state.write_text(wanted)
+    return TOOLS / "node_modules"
 
 
 def npm_ci(directory: Path, *options: str) -> Path:
@@ -103,7 +136,7 @@ def npm_ci(directory: Path, *options: str) -> Path:
 
 def _wanted() -> str:
     digest = hashlib.sha256((PAGE / "package-lock.json").read_bytes())
-    digest.update(repr(sorted(FILES.items())).encode())
+    digest.update(repr(sorted({**FILES, **TYPES}.items())).encode())
     return f"{digest.hexdigest()}\n"
 
 

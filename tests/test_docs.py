@@ -164,6 +164,8 @@ def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
         name = ""
         while words and f"{name} {words[0]}".strip() in commands:
             name = f"{name} {words.pop(0)}".strip()
+        # `connmgr run GLOB -- COMMAND` is `connmgr run start GLOB -- COMMAND`.
+        name = "run start" if name == "run" and words else name
         options = {word.split("=")[0].strip("[]…") for word in words if word.strip("[]").startswith("--")}
         if (not name and not options) or options - commands[name]:
             wrong.append(line)
@@ -269,7 +271,9 @@ def test_what_is_installed_for_the_tests_is_listed() -> None:
     )
     names = {re.split(r"[=\[]", line)[0] for line in set(floors(text)) - set(own)}
     packages = {package for one in COMPONENTS.values() for package in one.packages if package}
-    locked = json.loads((ROOT / "tests/mcp/npm/package.json").read_text())["dependencies"]
+    locked = set(json.loads((ROOT / "tests/mcp/npm/package.json").read_text())["dependencies"])
+    page = json.loads((ROOT / "connmgr/page/package.json").read_text())
+    locked |= {*page["devDependencies"], *page["optionalDependencies"]}
     assert sorted(listed["Debian"]) == sorted({*packages, "python3-venv"})
     assert sorted(listed["PyPI"]) == sorted({*names, *(version.distribution for version in VERSIONS)})
     assert sorted(listed["npm"]) == sorted(locked)

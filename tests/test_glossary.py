@@ -16,7 +16,7 @@ from tests.test_layering import ORDER
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/ARCHITECTURE.md").read_text()
-MOST_LINES = 310
+MOST_LINES = 340
 
 _IN_ROOM = re.compile(r"`(?P<room>[a-z_]+/): (?P<name>\w+)`")
 _IN_FILE = re.compile(r"`(?P<file>[\w./-]+\.(?:py|sh|md))(?:: (?P<name>[\w.]+))?`")

@@ -42,6 +42,7 @@ ORDER = [
     "fs",
     "facts",
     "jobs",
+    "runs",
     "pipes",
     "terminals",
     "tunnels",

@@ -31,6 +31,9 @@ CANCELLATION = "connmgr.cancellation"
 PEER_UID = "connmgr.peer_uid"
 """The user at the other end of the Unix socket, if the request came by it."""
 
+PASSED = "connmgr.passed"
+"""The function that returns a duplicate of the descriptor that came with the request by the Unix socket, or None."""
+
 ROOM = "connmgr.room"
 """A :class:`connmgr.engine.running.Room`, which waits until the client has read what was sent."""
 

@@ -23,9 +23,9 @@ from connmgr.contract.fact import (
     GatheredFacts,
     MachineFacts,
 )
-from connmgr.contract.message import replace
+from connmgr.contract.message import replace, time_to_json
 from connmgr.vault import Connection
-from connmgr.vault.facts import Facts
+from connmgr.vault.facts import KnownFacts
 
 group = Group(
     "fact",
@@ -120,17 +120,17 @@ def query(request: FactQueryRequest) -> FactQueryResponse:
     some = ids[request.offset : request.offset + request.limit]
     stored = services().vault.connections.infos(some)
     facts = services().vault.facts.of(some)
-    machines = [_machine(one, facts.get(one.id, Facts({}, {})), request.names) for one in stored]
+    machines = [_machine(one, facts.get(one.id, KnownFacts({}, {})), request.names) for one in stored]
     return FactQueryResponse(machines=machines, total=len(ids))
 
 
-def _machine(one: Connection, facts: Facts, names: list[str] | None) -> MachineFacts:
+def _machine(one: Connection, facts: KnownFacts, names: list[str] | None) -> MachineFacts:
     return MachineFacts(
         connection=one.id,
         name=list(one.path),
         labels=one.labels,
         facts={name: value for name, value in sorted(facts.values.items()) if _is_wanted(name, names)},
-        gathered=facts.gathered,
+        gathered={part: time_to_json(at) for part, at in facts.gathered.items()},
     )
 
 

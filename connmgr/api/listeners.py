@@ -28,6 +28,7 @@ from connmgr.contract.event import (
     JOB,
     LINK,
     MISSED,
+    RUN,
     SHELL,
     STREAM,
     TERMINAL,
@@ -78,6 +79,7 @@ ACTIONS: Mapping[str, str] = {
     LINK: "connection.query",
     SHELL: "shell.list",
     JOB: "job.query",
+    RUN: "run.query",
     TERMINAL: "terminal.query",
     TUNNEL: "tunnel.query",
     APPROVAL: "approval.query",
@@ -294,9 +296,9 @@ class Listeners:
         if after is not None and self._events.after(after) is None:
             start = position
             lines.append(about_stream(MISSED, start))
-        listener.tell(lines, start)
         self._open[listener] = None
         self._events.listens = True
+        listener.tell(lines, start)
         self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
         self.wake()
         if not self._ticks:
@@ -459,7 +461,8 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind == TOKEN:
+    if one.kind in (TOKEN, RUN):
+        # The tokens above it.
         return grant.id in one.facts
     if one.kind == APPROVAL:
         named = one.members.get("connections") or ()
@@ -515,8 +518,9 @@ class Lookout:
         states = {(one.connection, one.session): _state_of(one) for one in self._shells.status()} if active else {}
         before, self._states = self._states, states
         for (connection, session), state in states.items():
-            # A new one was published as started.
-            if state != before.get((connection, session), "idle"):
+            was = before.get((connection, session), "idle")
+            # A new one, perhaps in place of a lost one, was published as started.
+            if state != was and (was, state) != ("lost", "idle"):
                 named = {} if session is None else {"session": session}
                 self._publish(SHELL, state, connection, **named)
 

@@ -45,8 +45,7 @@ from connmgr.contract.run import (
     RunTargetsResponse,
     RunWaitRequest,
 )
-from connmgr.links.chain import locked_connections
-from connmgr.rights.actions import Action, always
+from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.runs.author import RUN
 from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
 from connmgr.secrets.principals import Access
@@ -109,8 +108,8 @@ def _select(request: RunStartRequest) -> RunStartRequest:
     return chosen
 
 
-def _select_again(request: RunRetryRequest) -> RunStartRequest:
-    """Return the request of an earlier run, on those of its targets that are to run again."""
+def _again(request: RunRetryRequest) -> RunStartRequest:
+    """Return the request of an earlier run, on those of its targets that are to run again, as it is permitted now."""
     run = _ended(_found(request.run))
     rows, _ = services().vault.runs.targets(run.id, states=request.states)
     if not rows:
@@ -120,8 +119,15 @@ def _select_again(request: RunRetryRequest) -> RunStartRequest:
     ids = list(again.connections or ())
     found = Selection(services().vault.connections.each(ids))
     chosen = with_words(again)
-    request_context().selection = RunSelection(found, chosen, run.id)
-    return chosen
+    context, authorisation = request_context(), services().authorisation
+    context.selection = RunSelection(found, chosen, run.id)
+    if not authorisation.concerns(caller()):
+        return chosen
+    permitted = authorisation.check(caller(), RUN, chosen)
+    context.authority |= permitted.reasons
+    context.grounds = permitted.grounds
+    services().approvals.begun()
+    return permitted.request
 
 
 STARTS: dict[str, Any] = {
@@ -137,7 +143,7 @@ STARTS: dict[str, Any] = {
     RunStartRequest,
     RunStartResponse,
     action=RUN,
-    about=("connectionFilter", "categoryFilter", "typeFilter", "session", "command", "argv", "name"),
+    about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "name"),
     selects=_select,
     example={
         "connectionFilter": "web*",
@@ -168,9 +174,8 @@ def start(request: RunStartRequest) -> RunStartResponse:
     "/retry",
     RunRetryRequest,
     RunStartResponse,
-    action=Action("run.retry", runs=True, in_shell=always),
+    action="run.retry",
     about=("run", "states"),
-    selects=_select_again,
     example={"run": RUN_ID, "states": ["failed", "unreachable"]},
     answer={
         "run": "7a3c7c1e-9a5e-4b0c-8d0a-1f3f5a2b9c22",
@@ -181,9 +186,9 @@ def start(request: RunStartRequest) -> RunStartResponse:
     },
     **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
 )
-def retry(request: RunStartRequest) -> RunStartResponse:
+def retry(request: RunRetryRequest) -> RunStartResponse:
     """Run again what did not succeed in a run that has ended: as a new run of the same command, which names the old."""
-    return _start(request)
+    return _start(_again(request))
 
 
 def _start(request: RunStartRequest) -> RunStartResponse:
@@ -256,6 +261,7 @@ def _kept(request: RunStartRequest) -> dict[str, Any]:
         connection_filter=None,
         category_filter=None,
         type_filter=None,
+        where=None,
         key=None,
     )
     return given_json(without)
@@ -275,7 +281,11 @@ def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collec
     found, row = services(), stored.get(id)
     if not found.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
-    away = found.authorisation.visibility.leads_away(row.data)
+    try:
+        away = bool(route_hosts(found.vault, found.registry, row))
+    except errors.ConnmgrError:
+        # It cannot be opened anywhere, and its outcome says why.
+        away = True
     return found.runs.home_of(id, leads_away=away, own_secrets=id in lent)
 
 
@@ -463,7 +473,7 @@ def query(request: RunQueryRequest) -> RunQueryResponse:
 )
 def remove(request: RunRemoveRequest) -> None:
     """Remove a run that has ended, with its targets and their output."""
-    services().vault.runs.remove(_found(request.run).id)
+    services().runs.remove(_found(request.run))
 
 
 def _found(id: str) -> StoredRun:

@@ -21,6 +21,7 @@ SECTIONS = {
     "Run commands": {
         "exec": "commands.exec",
         "job": "commands.jobs",
+        "run": "commands.runs",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",
@@ -32,7 +33,7 @@ SECTIONS = {
         "container": "commands.containers",
     },
     "Files and ports": {
-        "cp": "copy",
+        "cp": "copy.command",
         "tunnel": "commands.tunnels",
     },
     "Connections": {
@@ -42,6 +43,8 @@ SECTIONS = {
         "edit": "commands.editing",
         "mv": "commands.editing",
         "rm": "commands.editing",
+        "label": "commands.labels",
+        "facts": "commands.labels",
         "category": "commands.connections",
         "trust": "commands.trust",
         "import-ssh-config": "declarative.imports",

@@ -152,6 +152,20 @@ SCHEME = "ssh://"
 _USER_AND_HOST = re.compile(r"(?P<user>[^@/:\s]+)@(?P<host>[^@/:\s]+)")
 
 
+def read_labels(words: Iterable[str]) -> dict[str, str]:
+    """Return the labels that words such as ``env=prod`` give.
+
+    :raises click.UsageError: one has no ``=``.
+    """
+    labels = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise click.UsageError(f"{word!r} is not of the form LABEL=VALUE.")
+        labels[name] = value
+    return labels
+
+
 class Address(NamedTuple):
     """``user@host`` or ``ssh://user@host:port``; ~/.ssh/config decides about parts that are None."""
 
@@ -219,6 +233,7 @@ class Choice(NamedTuple):
     kind: str
     failed: IO[str] | None
     limit: int | None
+    where: str | None = None
 
     @property
     def reads_stdin(self) -> bool:
@@ -235,7 +250,8 @@ class Choice(NamedTuple):
     def filters(self) -> dict[str, str]:
         """The filters by their options, without those that match everything."""
         filters = {"--category": self.category, "--type": self.kind}
-        return {name: value for name, value in filters.items() if value != EVERYTHING}
+        given = {name: value for name, value in filters.items() if value != EVERYTHING}
+        return given if self.where is None else {**given, "--where": self.where}
 
 
 def choosing(command: Command, category: str = "--category") -> Command:
@@ -248,6 +264,11 @@ def choosing(command: Command, category: str = "--category") -> Command:
             category, "category", metavar="GLOB", default=EVERYTHING, help="Only connections in a matching category."
         ),
         click.option("--type", "kind", metavar="GLOB", default=EVERYTHING, help="Only connections of a matching type."),
+        click.option(
+            "--where",
+            metavar="CONDITION",
+            help="Only connections with such labels and facts, as in 'env=prod and os.id=debian and os.version>=12'.",
+        ),
         click.option(
             "--failed",
             "--retry-failed",
@@ -266,9 +287,15 @@ def choosing(command: Command, category: str = "--category") -> Command:
 
     @functools.wraps(command)
     def choose(
-        *arguments: Any, category: str, kind: str, failed: IO[str] | None, limit: int | None, **more: Any
+        *arguments: Any,
+        category: str,
+        kind: str,
+        failed: IO[str] | None,
+        limit: int | None,
+        where: str | None,
+        **more: Any,
     ) -> Any:
-        return command(*arguments, choice=Choice(category, kind, failed, limit), **more)
+        return command(*arguments, choice=Choice(category, kind, failed, limit, where), **more)
 
     for option in reversed(options):
         choose = option(choose)
@@ -387,7 +414,9 @@ def chosen(
     rest = [one for one in patterns if one not in direct or (is_uuid(one) and choice.filters)]
     selected = [_at(client, one) for one in direct if one not in rest]
     if rest or not patterns:
-        selected += client.connection.choose(*rest, category=choice.category, type=choice.kind, usage=usage)
+        selected += client.connection.choose(
+            *rest, category=choice.category, type=choice.kind, usage=usage, where=choice.where
+        )
     if not (selected or patterns or may_be_none):
         raise Failure(_unmatched(client, choice, usage), NOT_FOUND)
     connections = {one.id: one for one in selected}

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
         Page,
         Tunnels,
     )
+    from connmgr.client.facts import Facts
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
     from connmgr.client.jobs import Jobs
     from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
+    from connmgr.client.runs import Runs
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
@@ -241,6 +243,13 @@ class Client:
         return Files(self.post, self._session)
 
     @cached_property
+    def fact(self) -> Facts:
+        """``/fact``."""
+        from connmgr.client.facts import Facts
+
+        return Facts(self.post)
+
+    @cached_property
     def vault(self) -> Vault:
         """``/vault``."""
         from connmgr.client.vault import Vault
@@ -260,6 +269,13 @@ class Client:
         from connmgr.client.jobs import Jobs
 
         return Jobs(self.post, self._session)
+
+    @cached_property
+    def runs(self) -> Runs:
+        """``/run``."""
+        from connmgr.client.runs import Runs
+
+        return Runs(self.post)
 
     @cached_property
     def token(self) -> Tokens:
@@ -325,14 +341,7 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
-        """Yield what changes, of certain ``kinds`` or all, from now on or ``after`` the number of an event.
-
-        The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or the
-        daemon restarts, the stream is opened again for up to ``retry_timeout`` seconds, and goes on where it was;
-        ``missed`` says that this was not possible, so that lists must be read again. The iteration occupies this
-        client's connection: ask other things with a :meth:`clone`.
-        :raises ClientError: the token lacks a scope or has become invalid, or no daemon was reached.
-        """
+        """Yield what changes, as :func:`connmgr.client.events.events` says; it occupies this client's connection."""
         from connmgr.client.events import events
 
         return events(self._session, kinds, after, retry_timeout, on_retry)

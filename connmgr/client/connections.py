@@ -17,6 +17,8 @@ from connmgr.contract.connection import (
     ConnectionEnvironmentResponse,
     ConnectionInfoRequest,
     ConnectionInfoResponse,
+    ConnectionLabelRequest,
+    ConnectionLabelResponse,
     ConnectionLoginRequest,
     ConnectionLoginResponse,
     ConnectionQueryRequest,
@@ -56,21 +58,38 @@ class Connections(Group):
     """``/connection``."""
 
     def query(
-        self, connection: str = "*", *, category: str = "*", type: str = "*", name: str | None = None
+        self,
+        connection: str = "*",
+        *,
+        category: str = "*",
+        type: str = "*",
+        name: str | None = None,
+        where: str | None = None,
     ) -> list[str]:
-        """Return the ids of the connections that all filters match; ``name`` matches the path, or category and path."""
+        """Return the ids of the connections that all filters match; ``name`` matches the path, or category and path.
+
+        ``where`` is a condition on labels and facts, such as ``env=prod and os.id=debian``.
+        """
         request = ConnectionQueryRequest(
             category_filter=category,
             connection_filter=connection,
             type_filter=type,
             name_filter="*" if name is None else name,
+            where=where,
         )
         return self._ask("/connection/query", request, ConnectionQueryResponse).found
 
-    def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
-        """Return the names of the connections that all filters match, by their paths; ``name`` as in :meth:`query`."""
+    def names(
+        self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*", where: str | None = None
+    ) -> list[Name]:
+        """Return the names of the connections that all filters match, by their paths; the rest as in :meth:`query`."""
         request = ConnectionQueryRequest(
-            category_filter=category, connection_filter=path, type_filter=type, name_filter=name, names=True
+            category_filter=category,
+            connection_filter=path,
+            type_filter=type,
+            name_filter=name,
+            names=True,
+            where=where,
         )
         answer = self._ask("/connection/query", request, ConnectionQueryResponse)
         return [Name.of(id, one) for id, one in zip(answer.found, answer.names or (), strict=True)]
@@ -79,9 +98,16 @@ class Connections(Group):
         """Return the id that the first known of these names means, by the rule in :mod:`connmgr.client.names`."""
         return find(self, *names)
 
-    def choose(self, *selectors: str, category: str = "*", type: str = "*", usage: str | None = None) -> list[Name]:
+    def choose(
+        self,
+        *selectors: str,
+        category: str = "*",
+        type: str = "*",
+        usage: str | None = None,
+        where: str | None = None,
+    ) -> list[Name]:
         """Return what names and patterns mean; as :func:`connmgr.client.names.choose`."""
-        return choose(self, selectors, category=category, type=type, usage=usage)
+        return choose(self, selectors, category=category, type=type, usage=usage, where=where)
 
     def info(self, connections: Sequence[str]) -> list[Connection]:
         """Describe connections; an unknown one fails the whole request."""
@@ -96,9 +122,10 @@ class Connections(Group):
         validate: bool = False,
         category: str | None = None,
         temporary: bool | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> str:
         """Store a connection as :meth:`ensure` does, and return its id."""
-        return self.ensure(name, data, validate=validate, category=category, temporary=temporary)[0]
+        return self.ensure(name, data, validate=validate, category=category, temporary=temporary, labels=labels)[0]
 
     def ensure(
         self,
@@ -108,14 +135,20 @@ class Connections(Group):
         validate: bool = False,
         category: str | None = None,
         temporary: bool | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> tuple[str, bool]:
         """Return the id of a connection with ``data``, which includes its ``type``, and whether it is new.
 
-        An equivalent one that is stored keeps its name. A ``temporary`` one stays in the daemon's memory while it has a
-        shell, and for a minute more.
+        An equivalent one that is stored keeps its name and labels. A ``temporary`` one stays in the daemon's memory
+        while it has a shell, and for a minute more.
         """
         request = ConnectionAddRequest(
-            name=name, data=dict(data), validates=validate, category=category, temporary=bool(temporary)
+            name=name,
+            data=dict(data),
+            validates=validate,
+            category=category,
+            temporary=bool(temporary),
+            labels=None if labels is None else dict(labels),
         )
         answer = self._ask("/connection/add", request, ConnectionAddResponse)
         return answer.connection, answer.added
@@ -134,15 +167,28 @@ class Connections(Group):
         data: Mapping[str, Any] | None = None,
         category: str | None = None,
         validate: bool = False,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Change the given fields; ``data`` replaces all stored data and includes the ``type``."""
+        """Change the given fields; ``data``, with its ``type``, and ``labels`` replace all that are stored."""
         stored = None if data is None else dict(data)
         self._tell(
             "/connection/update",
             ConnectionUpdateRequest(
-                connection=connection, name=name, data=stored, category=category, validates=validate
+                connection=connection,
+                name=name,
+                data=stored,
+                category=category,
+                validates=validate,
+                labels=None if labels is None else dict(labels),
             ),
         )
+
+    def label(
+        self, connections: Sequence[str], labels: Mapping[str, str] | None = None, remove: Sequence[str] = ()
+    ) -> list[str]:
+        """Set ``labels`` of connections, take the labels called ``remove`` away, and return those that are changed."""
+        request = ConnectionLabelRequest(connections=list(connections), labels=dict(labels or {}), remove=list(remove))
+        return self._ask("/connection/label", request, ConnectionLabelResponse).changed
 
     def remove(self, connections: Sequence[str]) -> None:
         """Remove connections, and all connections over them."""

@@ -83,6 +83,25 @@ class Listing(Protocol):
         """Return the names of the connections that all filters match."""
 
 
+class ConditionalListing(Listing, Protocol):
+    """Such connections, which can also be chosen by a condition on labels and facts."""
+
+    def names(
+        self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*", where: str | None = None
+    ) -> list[Name]:
+        """Return the names of the connections that all filters match, and of which ``where`` holds."""
+
+
+class _Narrowed(NamedTuple):
+    """The connections of a listing of which a condition holds."""
+
+    whole: ConditionalListing
+    where: str
+
+    def names(self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*") -> list[Name]:
+        return self.whole.names(name, path=path, category=category, type=type, where=self.where)
+
+
 def is_uuid(text: str) -> bool:
     """Whether ``text`` is a uuid, in letters of either case."""
     hyphens = [index for index, character in enumerate(text) if character == "-"]
@@ -154,29 +173,31 @@ def find(
 
 
 def choose(
-    connections: Listing,
+    connections: ConditionalListing,
     selectors: Sequence[str],
     *,
     category: str = "*",
     type: str = "*",
     usage: str | None = None,
+    where: str | None = None,
 ) -> list[Name]:
     """Return what names and patterns mean, by category and path; without ``selectors``, all that the filters match.
 
-    ``usage`` excludes connections of other usages.
+    ``usage`` excludes connections of other usages, ``where`` those of which a condition on labels and facts is false.
     :raises ClientError: ``unknown_connection``: one of ``selectors`` means none, or is the name of several.
     """
+    within: Listing = connections if where is None else _Narrowed(connections, where)
     found: dict[str, Name] = {}
     problems: list[str] = []
     for selector in selectors or ["*"]:
         if is_pattern(selector):
-            means = matching(connections, selector, category=category, type=type)
+            means = matching(within, selector, category=category, type=type)
         else:
-            means = alone(named(connections, selector, category=category, type=type), selector)
+            means = alone(named(within, selector, category=category, type=type), selector)
         usable = [one for one in means if usage in (None, one.usage)]
         found.update((one.id, one) for one in usable)
-        if not usable and selectors and selector != "*":
-            problems.append(_unmatched(connections, selector, means, category, type, usage))
+        if not usable and selectors and (selector != "*" or where is not None):
+            problems.append(_unmatched(within, selector, means, category, type, usage))
     if problems:
         raise ClientError("\n".join(problems), UNKNOWN, 0)
     return sorted(found.values(), key=lambda one: (one.category, one.name))
@@ -191,6 +212,7 @@ def _unmatched(
         return f"{visible(one.path)!r} has the type {one.type}, and a connection with a {usage} is needed here."
     narrowed = f" in category {category!r}" if category != "*" else ""
     narrowed += f" of type {type!r}" if type != "*" else ""
+    narrowed += f" where {connections.where!r} holds" if isinstance(connections, _Narrowed) else ""
     runs = " that runs commands" if usage == "shell" and means else ""
     verb = "matches" if is_pattern(selector) else "is called"
     said = f"No connection{runs}{narrowed} {verb} {selector!r}."

@@ -249,6 +249,7 @@ def _broadcast(
     connection: str | None = None,
     category: str | None = None,
     type: str | None = None,
+    where: str | None = None,
     **options: Any,
 ) -> BroadcastRequest:
     return BroadcastRequest(
@@ -260,6 +261,7 @@ def _broadcast(
         connection_filter=connection,
         category_filter=category,
         type_filter=type,
+        where=where,
         **_given(options),
     )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 from connmgr.contract.common import Selecting
-from connmgr.contract.message import ID, TIME, Length, Message, Range
+from connmgr.contract.message import ID, Length, Message, Range
 
 MAX_GATHERED = 2000
 """Most connections of one request that gathers facts."""
@@ -59,7 +58,7 @@ class MachineFacts(Message):
     name: Annotated[list[str], "Its path, as in `/connection/info`."]
     labels: Annotated[Mapping[str, str], "Its labels."]
     facts: Annotated[Mapping[str, Any], "The facts by their names: texts, and whole numbers."]
-    gathered: Annotated[Mapping[str, Annotated[datetime, TIME]], "When each part was gathered; empty if none ever was."]
+    gathered: Annotated[Mapping[str, str], "When each part was gathered, in ISO 8601 and UTC; empty if none ever was."]
 
 
 class FactQueryResponse(Message):

@@ -99,7 +99,7 @@ def open_services(
     commands = SavedCommands(vault.commands)
     authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
     authors = Authors(grants, authorisation, commands)
-    runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit))
+    runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit), events.publish)
     ending.runs = runs
     cleanup.callback(runs.close, CLOSE_SECONDS)
     anonymous = Caller("anonymous", Access(), time.monotonic())

@@ -12,22 +12,32 @@ import secrets
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from connmgr.contract.common import bytes_of
-from connmgr.contract.run import ENDED, FAILED, JOB, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.contract.event import RUN
+from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
-from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError, RunEnded, UnknownRun, VaultUnavailable
+from connmgr.errors import (
+    CommandCancelled,
+    CommandTimeout,
+    ConnmgrError,
+    RunEnded,
+    Unavailable,
+    UnknownRun,
+    VaultUnavailable,
+)
+from connmgr.events import Publish, unheard
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
 from connmgr.runs.plan import BATCH
-from connmgr.runs.work import Ended, JobOrder, JobWork, ShellWork, Started, Work
+from connmgr.runs.work import JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shell.broadcast import Order
@@ -51,6 +61,9 @@ GATHER_SECONDS = 0.02
 
 RETRY_SECONDS = 0.5
 """Time until another attempt when the database does not answer."""
+
+UNAVAILABLE_SECONDS = 1.0
+"""Time until a target begins again that could not because the daemon or its vault had no room for it."""
 
 TIDY_SECONDS = 3600.0
 
@@ -131,8 +144,19 @@ class Runs:
     """
 
     def __init__(
-        self, vault: Vault, shells: ShellTable, jobs: Jobs, authors: Authors, settings: Settings, record: Recorder
+        self,
+        vault: Vault,
+        shells: ShellTable,
+        jobs: Jobs,
+        authors: Authors,
+        settings: Settings,
+        record: Recorder,
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
+        self._states: dict[str, str] = {}
+        """The states of the runs under way that were published last."""
+
         self._vault, self._shells, self._jobs = vault, shells, jobs
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
@@ -144,6 +168,8 @@ class Runs:
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         self._news: defaultdict[str, News] = defaultdict(News)
+        self.ended_targets: Counter[str] = Counter()
+        """How many targets have ended here, by their states."""
 
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
@@ -163,6 +189,9 @@ class Runs:
         id, is_new = self._vault.runs.submit(new)
         if is_new:
             self._access[id] = access
+            with self._lock:
+                self._states[id] = PENDING
+            self._publish_state(self._vault.runs.get(id))
             self.poke()
         return id, is_new
 
@@ -196,6 +225,11 @@ class Runs:
         self._vault.runs.stop(id, reason, kill=kill)
         self._tell(id)
 
+    def remove(self, run: StoredRun) -> None:
+        """Remove a run that has ended; as :meth:`StoredRuns.remove`."""
+        self._vault.runs.remove(run.id)
+        self._publish_state(run, "removed")
+
     def stop_those_of(self, reasons: Mapping[str, ConnmgrError]) -> None:
         """Stop the runs of tokens that have become invalid, each for its reason, and kill their commands."""
         for id in self._vault.runs.of_tokens(reasons):
@@ -218,8 +252,9 @@ class Runs:
         callback()
         return lambda: None
 
+    @property
     def active(self) -> int:
-        """Return the number of runs that this daemon works on."""
+        """The number of runs that this daemon works on."""
         with self._lock:
             return len(self._drivers)
 
@@ -293,6 +328,7 @@ class Runs:
                     driver.look()
         for id in watched:
             self._tell_only(id)
+        self._publish_states({id: state for id, (state, _) in under_way.items()})
         if not under_way:
             return IDLE_SECONDS if self._vault.database.is_shared else None
         for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
@@ -304,6 +340,26 @@ class Runs:
                 self._drivers[id] = driver
             driver.thread.start()
         return TICK_SECONDS
+
+    def _publish_states(self, under_way: Mapping[str, str]) -> None:
+        """Publish what has changed since the last look, also by another daemon of the vault."""
+        with self._lock:
+            before, self._states = self._states, dict(under_way)
+        for id in {**before, **under_way}:
+            if before.get(id) == under_way.get(id):
+                continue
+            with suppress(UnknownRun):
+                run = self._vault.runs.get(id)
+                if run.state != before.get(id):
+                    self._publish_state(run)
+                if run.state not in ENDED:
+                    # It was submitted after the look.
+                    with self._lock:
+                        self._states[id] = run.state
+
+    def _publish_state(self, run: StoredRun, change: str | None = None) -> None:
+        above = tuple(run.spec["lineage"])
+        self._publish(RUN, change or run.state, id=run.id, token=run.token, facts=above, state=run.state, name=run.name)
 
     def _tell_only(self, id: str) -> None:
         """Tell those who wait for a run's news."""
@@ -330,7 +386,7 @@ class RunDriver:
         self._membership, self._boot = membership, membership.boot
         self._begun: dict[str, BegunTarget] = {}
         self._closes_at: float | None = None
-        self._work: Work | None = None
+        self._work: TargetWork | None = None
         self._killed = self._lapsed = False
 
     def look(self) -> None:
@@ -424,6 +480,7 @@ class RunDriver:
                 self._runs._closing.wait(RETRY_SECONDS)
                 continue
             if outcomes:
+                self._runs.ended_targets.update(one.state for one in outcomes)
                 named = [(self._selection[one.n], one) for one in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
@@ -432,10 +489,10 @@ class RunDriver:
                 self._begun[self._selection[one.n]] = one
             return step
 
-    def _started(self, one: BegunTarget) -> Started:
-        return Started(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
+    def _started(self, one: BegunTarget) -> TargetStart:
+        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
 
-    def _gathered(self, work: Work, step: RunStep) -> list[TargetOutcome]:
+    def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""
         seconds = TICK_SECONDS
         if not self._begun:
@@ -460,7 +517,7 @@ class RunDriver:
             found.append(self._outcome(begun, one))
         return found
 
-    def _outcome(self, begun: BegunTarget, ended: Ended) -> TargetOutcome:
+    def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:
         spec, state, result = self._run_row.spec, ended.state, ended.result
         printed, error = None, None
         if isinstance(result, Result | CommandTimeout):
@@ -473,6 +530,9 @@ class RunDriver:
         elif state == STOPPED and self._closes_at is not None:
             # It was marked as begun, and nothing was sent, because the daemon stops: another one begins it.
             again = 0.0
+        if isinstance(result, Unavailable) and not ended.was_sent and not self._killed:
+            # The vault's server was away, or the daemon had no room: that is not the target's fault.
+            again = UNAVAILABLE_SECONDS
         return TargetOutcome(
             n=begun.n,
             epoch=begun.epoch,
@@ -499,7 +559,7 @@ class RunDriver:
         of_token = self._run_row.token is not None and error.for_tokens
         return {"code": error.code, "message": of_token or error.message}
 
-    def _work_of(self, run: StoredRun) -> Work:
+    def _work_of(self, run: StoredRun) -> TargetWork:
         runs, spec = self._runs, run.spec
         request = RunStartRequest.read(spec["request"])
         grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}

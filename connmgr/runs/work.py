@@ -1,7 +1,7 @@
 """How the targets of a run are worked on: in the open shells of their connections, or as jobs with keys.
 
-Both ways have the same few methods (:class:`Work`). Neither knows the vault's rows of runs: :mod:`connmgr.runs.runs`
-says what begins, and stores what comes out.
+Both ways have the same few methods (:class:`TargetWork`). Neither knows the vault's rows of runs:
+:mod:`connmgr.runs.runs` says what begins, and stores what comes out.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ LOOK_SECONDS = 60.0
 KILL_GRACE_SECONDS = 5.0
 
 
-class Started(NamedTuple):
+class TargetStart(NamedTuple):
     """A target to begin: its connection, and the key of its job, if it is to be one."""
 
     connection: str
     key: str
 
 
-class Ended(NamedTuple):
+class TargetEnd(NamedTuple):
     """What became of the command on one connection; ``sent`` says whether any of it may have been sent."""
 
     connection: str
@@ -70,11 +70,16 @@ class Ended(NamedTuple):
     job: str | None = None
 
     @property
+    def was_sent(self) -> bool:
+        """Whether the command may have run."""
+        return self.sent and not (isinstance(self.result, errors.ShellLost) and not self.result.sent)
+
+    @property
     def state(self) -> str:
         """The state of the target."""
         if isinstance(self.result, Result):
             return FAILED if self.result.exit_code else DONE
-        if not self.sent or (isinstance(self.result, errors.ShellLost) and not self.result.sent):
+        if not self.was_sent:
             if isinstance(self.result, errors.CommandCancelled):
                 return STOPPED
             return FAILED if isinstance(self.result, REFUSED) else UNREACHABLE
@@ -83,16 +88,16 @@ class Ended(NamedTuple):
         return FAILED if isinstance(self.result, known) else UNKNOWN
 
 
-class Work(Protocol):
+class TargetWork(Protocol):
     """Works on the targets that are fed, while it is open."""
 
     def open(self) -> AbstractContextManager[None]:
-        """Work until the context ends; then kill what still runs."""
+        """TargetWork until the context ends; then kill what still runs."""
 
-    def feed(self, targets: Collection[Started]) -> None:
+    def feed(self, targets: Collection[TargetStart]) -> None:
         """Begin on ``targets``."""
 
-    def take(self, seconds: float) -> list[Ended]:
+    def take(self, seconds: float) -> list[TargetEnd]:
         """Return the next targets that have ended; none if none does within ``seconds``, or after :meth:`wake`."""
 
     def wake(self) -> None:
@@ -115,20 +120,26 @@ class ShellWork:
     def open(self) -> AbstractContextManager[None]:
         return self._broadcast.open()
 
-    def feed(self, targets: Collection[Started]) -> None:
+    def feed(self, targets: Collection[TargetStart]) -> None:
         ids = [target.connection for target in targets]
         # In one transaction, because each costs an fsync; the use of each shell would make its own.
         self._vault.connections.touch(*ids)
-        ready: list[str] = []
-        if not self._order.fresh:
-            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
-            ready = [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+        ready = [] if self._order.fresh else self._ready(ids)
         running = set(ready)
         self._broadcast.feed(ready, [id for id in ids if id not in running])
 
-    def take(self, seconds: float) -> list[Ended]:
+    def _ready(self, ids: Collection[str]) -> list[str]:
+        """Return the connections whose shells run, and can be used at once."""
+        try:
+            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
+            return [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+        except errors.VaultUnavailable:
+            # They have begun in the vault, and so each must have an outcome: its own thread finds out.
+            return []
+
+    def take(self, seconds: float) -> list[TargetEnd]:
         ended = self._broadcast.take(seconds)
-        return [Ended(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
+        return [TargetEnd(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
 
     def wake(self) -> None:
         self._broadcast.wake()
@@ -175,7 +186,7 @@ class JobWork:
         self._vault, self._shells, self._jobs, self._access, self._order = vault, shells, jobs, access, order
         self._cancellation = Cancellation()
         self._closing = threading.Event()
-        self._outcomes = queue.SimpleQueue[list[Ended]]()
+        self._outcomes = queue.SimpleQueue[list[TargetEnd]]()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -188,11 +199,11 @@ class JobWork:
             self._cancellation.cancel()
             self._pool.shutdown()
 
-    def feed(self, targets: Collection[Started]) -> None:
+    def feed(self, targets: Collection[TargetStart]) -> None:
         for target in targets:
             self._pool.submit(self._run, target)
 
-    def take(self, seconds: float) -> list[Ended]:
+    def take(self, seconds: float) -> list[TargetEnd]:
         with contextlib.suppress(queue.Empty):
             return self._outcomes.get(timeout=seconds) if seconds > 0 else self._outcomes.get_nowait()
         return []
@@ -203,7 +214,7 @@ class JobWork:
     def kill(self) -> None:
         self._cancellation.cancel()
 
-    def _run(self, target: Started) -> None:
+    def _run(self, target: TargetStart) -> None:
         at, sent, job = time.monotonic(), False, None
         try:
             self._cancellation.require()
@@ -219,9 +230,9 @@ class JobWork:
                 sent = sent and isinstance(error, errors.ShellLost | errors.TransferFailed)
         if self._closing.is_set() and not isinstance(result, Result):
             return
-        self._outcomes.put([Ended(target.connection, time.monotonic() - at, result, sent, job)])
+        self._outcomes.put([TargetEnd(target.connection, time.monotonic() - at, result, sent, job)])
 
-    def _start(self, target: Started) -> str:
+    def _start(self, target: TargetStart) -> str:
         """Start the job of a target, or find it, and return its id."""
         order, connection = self._order, target.connection
         stored = StoredJob(

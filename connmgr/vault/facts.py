@@ -31,7 +31,7 @@ Value = str | int
 
 
 @dataclass(frozen=True)
-class Facts:
+class KnownFacts:
     """What was found on one machine, by the whole names of the facts, and when each part was gathered."""
 
     values: Mapping[str, Value]
@@ -55,15 +55,15 @@ class StoredFacts:
         self._database = database
         self._key = key
 
-    def of(self, connections: Iterable[str]) -> dict[str, Facts]:
+    def of(self, connections: Iterable[str]) -> dict[str, KnownFacts]:
         """Return the facts of those of ``connections`` whose facts were ever gathered."""
 
-        def work(tx: sa.Connection) -> dict[str, Facts]:
-            found: dict[str, Facts] = {}
+        def work(tx: sa.Connection) -> dict[str, KnownFacts]:
+            found: dict[str, KnownFacts] = {}
             for some in chunks(dict.fromkeys(connections)):
                 for row in tx.execute(sa.select(table).where(table.c.connection.in_(some))).mappings():
-                    before = found.get(row["connection"], Facts({}, {}))
-                    found[row["connection"]] = Facts(
+                    before = found.get(row["connection"], KnownFacts({}, {}))
+                    found[row["connection"]] = KnownFacts(
                         {**before.values, **self._verified(tx, row)}, {**before.gathered, row["part"]: row["gathered"]}
                     )
             return found

@@ -244,14 +244,14 @@ class StoredRuns:
     # What requests ask for.
 
     def submit(self, new: NewRun) -> tuple[str, bool]:
+        """Store a run; as :meth:`submit_within`."""
+        return self._database.write(lambda tx: self.submit_within(tx, new))
+
+    def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
         """Store a run, and return its id and True; or the id of the kept run with the same key and token, and False.
 
         :raises RunLimit: :data:`MAX_RUNS` are under way.
         """
-        return self._database.write(lambda tx: self.submit_within(tx, new))
-
-    def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
-        """Store a run within a larger change; as :meth:`submit`."""
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
             same = sa.select(runs.c.id).where(runs.c.key == new.key, runs.c.token.is_not_distinct_from(new.token))
@@ -556,11 +556,7 @@ class StoredRuns:
     def step(
         self, id: str, boot: str, name: str, outcomes: Sequence[TargetOutcome], room: int, *, batch: int
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction.
-
-        The daemon claims further batches of about ``batch`` targets where it has too few. Whoever stores the last
-        outcome of a wave begins the next one, or ends the run.
-        """
+        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction."""
         return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch))
 
     def _step(
@@ -573,6 +569,10 @@ class StoredRuns:
         room: int,
         batch: int,
     ) -> RunStep:
+        """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
+
+        Whoever stores the last outcome of a wave begins the next one, or ends the run.
+        """
         row = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
         if row is None:
             return RunStep(STOPPED, True, has_work=False)
@@ -652,9 +652,10 @@ class StoredRuns:
     ) -> list[BegunTarget]:
         id = row["id"]
         if self._database.is_shared:
-            # The targets of all daemons together are bounded; one daemon alone knows what it has begun.
-            running = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
-            room = min(room, row["parallel"] - (tx.scalar(running) or 0))
+            if not mine:
+                # Even where there is no room now: the others then leave some.
+                mine |= self._claim(tx, id, boot, name, 1)
+            room = min(room, self._room(tx, id, boot, row["parallel"]))
             if room <= 0:
                 return []
         ready = self._ready(tx, id, mine, room, at)
@@ -667,6 +668,16 @@ class StoredRuns:
                 [{"run_id": id, "number": one.n, "boot": boot, "at_epoch": mine[one.batch].epoch} for one in ready],
             )
         return [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+
+    def _room(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> int:
+        """Return how many targets more a daemon may begin, of those that all daemons together may run."""
+        running = sa.select(targets.c.owner, sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
+        by_owner: dict[str | None, int] = {}
+        for owner, count in tx.execute(running.group_by(targets.c.owner)):
+            by_owner[owner] = count
+        owners = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
+        share = -(-parallel // max(1, len(set(tx.scalars(owners)) | {boot})))
+        return min(parallel - sum(by_owner.values()), share - by_owner.get(boot, 0))
 
     def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, Any], room: int, at: datetime) -> list[Any]:
         if not mine:
@@ -700,11 +711,13 @@ class StoredRuns:
             numbers = [one.batch for one in freed if one.run == id]
             begun = sa.and_(targets.c.run == id, targets.c.state == STARTING, targets.c.batch.in_(numbers))
             if self._stored(row).spec["as"] == JOB and row["state"] != STOPPING:
-                # Under the same number of tries, which is part of the key.
-                tx.execute(targets.update().where(begun).values(state=WAITING, tries=targets.c.tries - 1))
+                # Under the same number of tries, which is part of the key. The epoch is raised in either case, so that
+                # what the former owner stores, if it lives, changes nothing.
+                tries, epoch = targets.c.tries - 1, targets.c.epoch + 1
+                tx.execute(targets.update().where(begun).values(state=WAITING, tries=tries, epoch=epoch))
             else:
                 why = canonical({"code": "daemon_gone", "message": "The daemon that had begun it is gone."})
-                tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why))
+                tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why, epoch=targets.c.epoch + 1))
             tx.execute(
                 batches.update()
                 .where(batches.c.run == id, batches.c.batch.in_(numbers))

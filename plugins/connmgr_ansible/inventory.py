@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ SHELL = "shell"
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable):
-    """Adds a host for each connection, and a group for each category and each of its parents."""
+    """Adds a host for each connection, and groups: for each category and its parents, for labels, for facts."""
 
     NAME = "connmgr.connmgr.connmgr"
     connection = Connection
@@ -41,6 +42,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         try:
             with connect(PROGRAM, ANSWER_SECONDS, token_file=self.get_option("token_file")) as client:
                 connections = self._chosen(client)
+                known = self._known(client, connections)
         except ClientError as error:
             raise AnsibleParserError(error.message) from error
         hosts = telling(connections)
@@ -50,26 +52,36 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
                     f"Left out, because Ansible would evaluate its name as a template: {connection.id}"
                 )
                 continue
-            self._add(connection, hosts[connection.id])
+            self._add(connection, hosts[connection.id], known.get(connection.id))
 
     def _chosen(self, client: Client) -> list[Name]:
         connections: dict[str, Name] = {}
+        where = self.get_option("where")
         for category, kind in product(self.get_option("categories"), self.get_option("types")):
-            within = client.connection.choose(category=category, type=kind, usage=SHELL)
+            within = client.connection.choose(category=category, type=kind, usage=SHELL, where=where)
             connections.update((connection.id, connection) for connection in within)
         # Each name is looked up in the whole vault: a name that others share stays ambiguous, and an unknown one fails.
         named = {connection.id for connection in client.connection.choose(*self.get_option("names"), usage=SHELL)}
         connections = {id: connection for id, connection in connections.items() if id in named}
         return sorted(connections.values(), key=lambda connection: (connection.category, connection.name))
 
-    def _add(self, connection: Name, host: str) -> None:
+    def _known(self, client: Client, connections: list[Name]) -> dict[str, Any]:
+        """Return labels and facts by the connections' ids, all facts but packages."""
+        ids = [connection.id for connection in connections]
+        return {one.connection: one for one in (client.fact.query(ids) if ids else [])}
+
+    def _add(self, connection: Name, host: str, known: Any) -> None:
         self.inventory.add_host(host)
+        labels = {} if known is None else self._plain(known.labels)
+        facts = {} if known is None else self._plain(known.facts)
         variables = {
             "ansible_connection": self.connection.transport,
             "connmgr_connection": connection.id,
             "connmgr_name": connection.path,
             "connmgr_category": "/".join(connection.category),
             "connmgr_type": connection.type,
+            "connmgr_labels": labels,
+            "connmgr_facts": facts,
         }
         for variable, value in variables.items():
             self.inventory.set_variable(host, variable, value)
@@ -81,7 +93,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             parent = group
         if parent is not None:
             self.inventory.add_child(parent, host)
+        for name in self._groups(labels, facts):
+            self.inventory.add_child(self.inventory.add_group(self._sanitize_group_name(name)), host)
         strict = self.get_option("strict")
         self._set_composite_vars(self.get_option("compose"), variables, host, strict=strict)
         self._add_host_to_composed_groups(self.get_option("groups"), variables, host, strict=strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, host, strict=strict)
+
+    def _groups(self, labels: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
+        """Return the groups of a host by its labels, and by the facts that the option `fact_groups` names."""
+        groups = [f"label_{name}_{value}" if value else f"label_{name}" for name, value in labels.items()]
+        return groups + [f"fact_{name}_{facts[name]}" for name in self.get_option("fact_groups") if name in facts]
+
+    def _plain(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` without those that Ansible would evaluate as templates."""
+        plain = {name: value for name, value in values.items() if not TEMPLATE.search(str(value))}
+        for name in values.keys() - plain.keys():
+            self.display.warning(f"Left out, because Ansible would evaluate it as a template: the value of {name}")
+        return plain

@@ -19,6 +19,7 @@ from connmgr.terminals.recording import Recordings
 from connmgr.vault import Vault, open_database
 from connmgr.vault.backup import backup, restore, restore_into
 from connmgr.vault.names import ALL_CONNECTIONS
+from connmgr.vault.schema import VERSION_TABLE
 from tests.fuzz.rounds import fuzz
 from tests.vault.renewed import KEY
 
@@ -45,7 +46,7 @@ STATEMENT = st.one_of(
         st.builds(
             "{} {}".format,
             st.sampled_from(["DELETE FROM", "DROP TABLE"]),
-            st.sampled_from(["backup", "backup_file", "connection", "category", "principal", "alembic_version"]),
+            st.sampled_from(["backup", "backup_file", "connection", "category", "principal", VERSION_TABLE]),
         ),
         st.just(()),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import stat
 import threading
@@ -15,7 +16,9 @@ from connmgr.errors import BackupFailed
 from connmgr.vault import Vault, open_database
 from connmgr.vault.backup import backup, restore, restore_into
 from connmgr.vault.names import ALL_CONNECTIONS
+from connmgr.vault.schema import VERSION_TABLE
 from tests.vault.conftest import Add
+from tests.vault.renewed import KEY
 
 OpenVault = Callable[..., Vault]
 
@@ -30,6 +33,17 @@ def saved(url: str, vault: Vault, add: Add, tmp_path: Path) -> Path:
     backup(database, tmp_path / "backup")
     database.close()
     return tmp_path / "backup"
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of an empty vault on SQLite."""
+    directory = tmp_path_factory.mktemp("empty")
+    database = open_database(f"sqlite:///{directory}/vault.db")
+    vault = Vault(database, KEY)
+    backup(database, directory / "backup")
+    vault.close()
+    return directory / "backup"
 
 
 def content(vault: Vault) -> list[object]:
@@ -173,6 +187,8 @@ def damaged(saved: Path) -> bytes:
         (lambda _: b"no database at all" * 500, "not a database"),
         (damaged, "[Pp]age|malformed"),
         (lambda saved: saved.read_bytes()[:8192], "[Pp]age|malformed"),
+        # SQLite repeats the word in its error, which Python then cannot decode.
+        (lambda saved: saved.read_bytes().replace(b"CREATE TABLE document", b"CREATE \xffABLE document"), "damaged"),
     ],
 )
 def test_a_spoilt_backup_is_refused(saved: Path, tmp_path: Path, spoil: Callable[[Path], bytes], message: str) -> None:
@@ -181,6 +197,37 @@ def test_a_spoilt_backup_is_refused(saved: Path, tmp_path: Path, spoil: Callable
     with pytest.raises(BackupFailed, match=message):
         restore(bad, new)
     assert list(new.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM backup WHERE name = 'format'",
+        "DROP TABLE backup_file",
+        "UPDATE backup SET value = 'no JSON' WHERE name = 'leftOut'",
+        "UPDATE backup SET value = '[1]' WHERE name = 'leftOut'",
+        """UPDATE backup SET value = '[{"name": "blobs", "reason": "", "files": {"spool": "large"}}]'"""
+        " WHERE name = 'leftOut'",
+        "UPDATE backup SET value = '\"1\"' WHERE name = 'format'",
+        "UPDATE backup SET value = 'NaN' WHERE name = 'format'",
+        "UPDATE backup SET value = replace(hex(zeroblob(50000)), '00', '[') WHERE name = 'leftOut'",
+        "UPDATE backup SET value = CAST(x'22ff22' AS TEXT) WHERE name = 'created'",
+        f"UPDATE {VERSION_TABLE} SET version_num = CAST(x'ff' AS TEXT)",
+        "INSERT INTO backup_file VALUES ('known_hosts', 'text')",
+        "INSERT INTO backup_file VALUES (x'00', x'00')",
+        "INSERT INTO backup_file VALUES ('known' || char(0) || 'hosts', x'00')",
+        "INSERT INTO backup_file VALUES ('../known_hosts', x'00')",
+        "INSERT INTO backup_file VALUES ('vault.db', x'00')",
+    ],
+)
+def test_a_backup_with_a_damaged_description_of_itself_is_refused(empty: Path, tmp_path: Path, change: str) -> None:
+    changed = tmp_path / "changed"
+    shutil.copy(empty, changed)
+    with closing(sqlite3.connect(changed)) as raw, raw:
+        raw.execute(change)
+    with pytest.raises(BackupFailed, match=r"damaged|belong|no such table|decode"):
+        restore(changed, tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == [], "a part of a refused backup is left"
 
 
 def test_another_program_s_database_is_refused_as_a_backup(tmp_path: Path) -> None:

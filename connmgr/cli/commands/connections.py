@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
 
     GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is held
     against last names, one with / against paths, with or without the category. Case is ignored. A terminal shows a tree
-    by category; other output has one line per connection.
+    by category; other output has one line per connection. Labels are the last column, if a connection has any.
     """
     client = connect()
     names = chosen(client, selectors, choice, may_be_none=True).names
@@ -65,16 +66,29 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     if shape is None and not long and sys.stdout.isatty():
         _print_tree(connections)
         return
+    labelled = any(one.labels for one in connections)
     rows = [
-        (qualified(one), *_columns(one), *((ago(one.last_modified), one.id) if long else ())) for one in connections
+        (
+            qualified(one),
+            *_columns(one),
+            *((ago(one.last_modified), one.id) if long else ()),
+            *((shown_labels(one.labels) or "-",) if labelled else ()),
+        )
+        for one in connections
     ]
-    heading = [(*HEADING, *(MORE if long else ()))] if shape == "table" or sys.stdout.isatty() else []
+    more = (*(MORE if long else ()), *(("LABELS",) if labelled else ()))
+    heading = [(*HEADING, *more)] if shape == "table" or sys.stdout.isatty() else []
     if rows:
         print_table([*heading, *rows])
 
 
 def _columns(one: Connection) -> tuple[str, str, str, str]:
     return one.type, _address(one.data), summarised(one.state) or "-", used(one)
+
+
+def shown_labels(labels: Mapping[str, str]) -> str:
+    """Return labels in one line, as `connmgr label` takes them."""
+    return " ".join(shlex.quote(f"{name}={value}") for name, value in sorted(labels.items()))
 
 
 def used(one: Connection) -> str:
@@ -113,7 +127,8 @@ def _print_tree(connections: list[Connection]) -> None:
         for one in members:
             kind, where, seen, last = _columns(one)
             style = "red" if "error" in one.state else "green"
-            cells = (Text(kind, "cyan"), Text(visible(where)), Text(visible(seen), style), Text(last, "dim"))
+            cells = [Text(kind, "cyan"), Text(visible(where)), Text(visible(seen), style), Text(last, "dim")]
+            cells += [Text(visible(shown_labels(one.labels)), "magenta")] if one.labels else []
             table.add_row(Text(visible(one.path)), *cells)
         branches[category].add(table)
     Console(highlight=False).print(branches[()])
@@ -171,6 +186,7 @@ def _show(client: Client, answer: Mapping[str, Any]) -> None:
         ("uuid", one.id),
         ("category", "/".join(one.category)),
         ("type", one.type),
+        *((f"label: {name}", value) for name, value in sorted(one.labels.items())),
         *((name, value) for name, value in _flat(one.data)),
         *_dialled(answer["dialled"]),
         ("last used", used(one)),

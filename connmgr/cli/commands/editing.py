@@ -26,6 +26,7 @@ from connmgr.cli.selection import (
     ensure_category,
     find_category,
     means_many,
+    read_labels,
     require_some,
     selecting,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
 @click.option("--category", metavar="PATH", help="The category to put it in; created if missing.")
+@click.option("--label", "labels", metavar="LABEL=VALUE", multiple=True, help="A label to give it; repeatable.")
 @click.option("--validate", is_flag=True, help="Open it first, and add it only if that succeeds.")
 @click.option("--schema", "show", is_flag=True, help="Show the fields of TYPE, or all types, and add nothing.")
 @json_option
@@ -52,6 +54,7 @@ def add(
     assignments: tuple[str, ...],
     secrets: tuple[str, ...],
     category: str | None,
+    labels: tuple[str, ...],
     *,
     validate: bool,
     show: bool,
@@ -77,7 +80,9 @@ def add(
     assign_fields(client, chosen, data, assignments, secrets)
     require_fields(chosen, data)
     where = None if category is None else ensure_category(client, category)
-    added, is_new = client.connection.ensure(name, data, validate=validate, category=where)
+    added, is_new = client.connection.ensure(
+        name, data, validate=validate, category=where, labels=read_labels(labels) if labels else None
+    )
     if is_new:
         _tell_unusual(client, name, added)
     else:

@@ -32,7 +32,7 @@ def export(*, as_json: bool) -> None:
 
     connmgr apply reads it. Categories are part of it. No secret is printed, encrypted or not: `{secret: kept}` stands
     in its place. Connections refer to each other by their paths. Fields with their default are left out. This is not
-    a backup: jobs, users and host keys are not part of it.
+    a backup: jobs, users, host keys and facts are not part of it.
     """
     client = connect()
     document = written(Stored(client), categories(client))
@@ -66,7 +66,7 @@ def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
     none. Connections that the file does not name stay, unless --prune is given. Categories are never removed.
 
     `{secret: kept}` in the file stands for a secret that stays as it is, and so does a secret that the file omits;
-    null removes it. A secret in plain text is refused.
+    null removes it. A secret in plain text is refused. Labels that the file omits stay; `labels: {}` removes all.
     """
     client = connect()
     with waiting("reading and comparing"):
@@ -128,7 +128,7 @@ REFERENCE, SECRET = "x-connmgr-reference", "x-connmgr-secret"
 """The marks in a type's schema for references and secrets."""
 
 _TOP = {"connmgr": int, "categories": list, "connections": list}
-_MEMBERS = {"name": str, "category": str, "type": str, "uuid": str, "data": dict}
+_MEMBERS = {"name": str, "category": str, "type": str, "uuid": str, "labels": dict, "data": dict}
 
 
 def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, Any]:
@@ -147,7 +147,8 @@ def written(stored: Stored, categories: Iterable[tuple[str, ...]]) -> dict[str, 
         one = {"name": shorts[id], "category": "/".join(info["category"]), "type": data.pop("type")}
         # The local machine has the same uuid in every vault. Other connections need theirs if they share a name.
         uuid = {"uuid": id} if id == LOCAL_MACHINE or counts[wholes[id]] > 1 else {}
-        return {**one, **uuid, **({"data": data} if data else {})}
+        labels = {"labels": dict(info["labels"])} if info["labels"] else {}
+        return {**one, **uuid, **labels, **({"data": data} if data else {})}
 
     return {
         "connmgr": VERSION,
@@ -241,7 +242,20 @@ def _entry(one: Any, where: str) -> Entry:
     path, category = tuple(one["name"].split("/")), _category(one.get("category") or "default", where)
     data = {"type": one["type"], **(one.get("data") or {})}
     key = "/".join(folded((*category, *path)))
-    return Entry(key, data, name=path[-1], path=path, category=category, id=one.get("uuid"), renames=True)
+    labels = _labels(one.get("labels"), where)
+    entry = Entry(key, data, name=path[-1], path=path, category=category, id=one.get("uuid"), renames=True)
+    entry.labels = labels
+    return entry
+
+
+def _labels(labels: Mapping[Any, Any] | None, where: str) -> dict[str, str] | None:
+    """Return the labels of an entry; None if it leaves them as they are."""
+    if labels is None:
+        return None
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise Failure(f"{where}: labels: {name}: a label and its value are texts; write {str(value)!r} in quotes.")
+    return dict(labels)
 
 
 def _check(content: Mapping[Any, Any], known: Mapping[str, type], where: str) -> None:

@@ -47,8 +47,11 @@ class Entry:
     renames: bool = False
     """Whether a stored connection with equal data gets this entry's name."""
 
+    labels: dict[str, str] | None = None
+    """All of its labels; None: a stored connection keeps its own."""
+
     changed: list[str] = field(default_factory=list)
-    """What it changes in the stored connection: ``name``, ``category``, fields of the data."""
+    """What it changes in the stored connection: ``name``, ``category``, ``labels``, fields of the data."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.key
@@ -145,6 +148,8 @@ def settle(entry: Entry, id: str, stored: Stored | None) -> None:
         entry.changed.insert(0, "category")
     if entry.renames and folded([entry.name])[0] != stored.infos[id]["name"][-1]:
         entry.changed.insert(0, "name")
+    if entry.labels is not None and entry.labels != stored.infos[id]["labels"]:
+        entry.changed.insert(0, "labels")
     if entry.changed:
         entry.outcome, entry.note = CHANGES, ", ".join(entry.changed)
 
@@ -206,12 +211,13 @@ def carry_out(
 
 def _body(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
     data = mapped(entry.data, lambda value: {"label": labels[value.key]} if isinstance(value, To) else value)
-    return {"data": data} | ({} if entry.category is None else {"category": list(entry.category)})
+    more = {} if entry.labels is None else {"labels": entry.labels}
+    return {"data": data, **more} | ({} if entry.category is None else {"category": list(entry.category)})
 
 
 def _changes(entry: Entry, labels: Mapping[str, str]) -> dict[str, Any]:
     body = _body(entry, labels) | {"name": entry.name}
-    changed = {name if name in ("name", "category") else "data" for name in entry.changed}
+    changed = {name if name in ("name", "category", "labels") else "data" for name in entry.changed}
     return {"connection": entry.id, **{name: value for name, value in body.items() if name in changed}}
 
 
@@ -221,7 +227,7 @@ def _named(message: str, lists: Mapping[str, Sequence[Entry]]) -> str:
     def name(place: re.Match[str]) -> str:
         return f"{lists[place[1]][int(place[2])].key}: {place[3]}"
 
-    return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category)\S*)", name, message)
+    return re.sub(r"\b(add|change)\.(\d+)\.((?:data|name|category|labels)\S*)", name, message)
 
 
 def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from connmgr.client import Client, ClientError, Name
+from connmgr.client import Client, ClientError, Connection, Name
 from connmgr.client.names import UNKNOWN, escape, find, telling
 from connmgr.client.repeat import is_transient
 from connmgr.contract.tunnel import TunnelInfo
@@ -32,6 +32,7 @@ class System(BaseModel):
     type: str = Field(description="How it is reached: ssh, shellEnvironment, …")
     usage: str = Field(description="shell: commands run there; tunnel: it is started and stopped; or command, group.")
     os: str | None = Field(description="Its operating system, as last seen; null: it was not used yet.")
+    labels: dict[str, str] = Field(description="What its owner says about it, such as env: prod.")
     running: bool | None = Field(
         description="For a tunnel: whether it is open; for a container: whether it ran when last seen; else null."
     )
@@ -46,20 +47,30 @@ class Systems(BaseModel):
 def list_systems(
     call: Call,
     filter: Annotated[str, Field(max_length=500, description="A part of the path; all systems without it.")] = "",
+    where: Annotated[
+        str,
+        Field(
+            max_length=1000,
+            description="A condition on labels and gathered facts: env=prod and os.id=debian and memory.total>4G. Also "
+            "!=, ~ (a pattern), <, <=, >=, or, not, ().",
+        ),
+    ] = "",
 ) -> Systems:
     """List the systems that you may use, with the names that other tools take as `system`."""
     with call.client() as client:
-        names = client.connection.names(f"**{escape(filter)}**" if filter else "*")
+        names = client.connection.names(f"**{escape(filter)}**" if filter else "*", where=where or None)
         usable = [one for one in names if one.usage is not None]
         listed = usable[:MAX_LISTED]
-        states = _states(call, client, [one.id for one in listed])
+        described = _described(call, client, [one.id for one in listed])
         tunnels = _open_tunnels(call, client, [one.id for one in listed if one.usage == TUNNEL])
-        told = telling(client.connection.names() if filter else names)
-    systems = [_system(one, told[one.id], states.get(one.id, {}), tunnels.get(one.id)) for one in listed]
+        told = telling(client.connection.names() if filter or where else names)
+    systems = [_system(one, told[one.id], described.get(one.id), tunnels.get(one.id)) for one in listed]
     return Systems(systems=systems, omitted=len(usable) - len(listed))
 
 
-def _system(found: Name, name: str, state: Mapping[str, Any], is_open: bool | None) -> System:
+def _system(found: Name, name: str, described: Connection | None, is_open: bool | None) -> System:
+    state: Mapping[str, Any] = described.state if described else {}
+    labels = described.labels if described else {}
     seen, running = state.get("osName"), state.get("running")
     return System(
         id=found.id,
@@ -67,17 +78,18 @@ def _system(found: Name, name: str, state: Mapping[str, Any], is_open: bool | No
         category=visible("/".join(found.category)),
         type=found.type,
         usage=str(found.usage),
+        labels={name: visible(value) for name, value in labels.items()},
         os=visible(seen) if isinstance(seen, str) else None,
         running=running if isinstance(running, bool) else is_open,
     )
 
 
-def _states(call: Call, client: Client, systems: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the last known state of each system, if the token may read it."""
+def _described(call: Call, client: Client, systems: list[str]) -> dict[str, Connection]:
+    """Return what is stored about each system, if the token may read it."""
     if not systems or "connection.info" not in call.bridge.rights.actions:
         return {}
     try:
-        return {one.id: one.state for one in client.connection.info(systems)}
+        return {one.id: one for one in client.connection.info(systems)}
     except ClientError as error:
         # A system was removed meanwhile.
         if error.code != UNKNOWN:

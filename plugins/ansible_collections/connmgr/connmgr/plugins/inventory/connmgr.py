@@ -14,6 +14,8 @@ description:
   - Each category is a group, a child of the group of the category above it.
   - A host has the variables C(connmgr_connection), which is the connection's uuid, C(connmgr_name), C(connmgr_category)
     and C(connmgr_type), and C(ansible_connection). No other data of a connection is passed on.
+  - Each label is a group, such as C(label_env_prod), and so are the facts that I(fact_groups) names, such as
+    C(fact_os_id_debian). C(connmgr_labels) and C(connmgr_facts) have them all, except for packages.
 author: connmgr
 options:
   plugin:
@@ -37,6 +39,15 @@ options:
     type: list
     elements: str
     default: ["*"]
+  where:
+    description:
+      - A condition on labels and facts that a connection must fulfil, such as C(env=prod and os.id=debian).
+    type: str
+  fact_groups:
+    description: Facts whose values make groups.
+    type: list
+    elements: str
+    default: [os.id, os.version, arch]
   token_file:
     description:
       - File with the token whose connections become hosts, instead of the one that CONNMGR_TOKEN, CONNMGR_TOKEN_FILE or

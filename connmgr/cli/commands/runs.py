@@ -1,0 +1,586 @@
+"""``connmgr run``: one command on many connections, which goes on without this program."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.connect import connect
+from connmgr.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Failure
+from connmgr.cli.fan_out import OK, Gathered
+from connmgr.cli.group import Group
+from connmgr.cli.output import Duration, ago, counted, json_option, lasting, print_json, print_table
+from connmgr.cli.plain import sent_environment
+from connmgr.cli.selection import Choice, choosing, chosen, require_some
+from connmgr.cli.sessions import WithSudo, fresh_option, session_of, session_option, sudo_option
+from connmgr.client import Client
+from connmgr.client.names import did_you_mean, is_uuid
+from connmgr.contract.run import (
+    DONE,
+    ENDED,
+    JOB,
+    RETRIED,
+    SHELL,
+    STARTING,
+    STOPPED,
+    TARGET_STATES,
+    UNDER_WAY,
+    WAITING,
+)
+from connmgr.contract.run import (
+    FAILED as FAILED_STATE,
+)
+from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.contract.run import RunGroup, RunInfo, RunTarget
+
+DRAW_SECONDS = 0.5
+SHOWN_FAILURES = 8
+UUID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")
+
+
+class _Runs(Group):
+    """Begins a run where no subcommand is named: ``connmgr run 'web*' -- uptime``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # A -- belongs to a command to run, even where a connection is called like a subcommand.
+        if args and args[0] not in ctx.help_option_names and (args[0] not in self.commands or _begins(args)):
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+def _begins(args: Sequence[str]) -> bool:
+    return "--" in args and args[0] != "start"
+
+
+class _Start(WithSudo):
+    """Takes the words after ``--`` as ``command``; None without a ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        marked = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:marked])
+        ctx.params["command"] = tuple(args[marked + 1 :]) if marked < len(args) else None
+        return rest
+
+
+def _waves(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int | str] | None:
+    return None if text is None else [_share(word.strip()) for word in text.split(",")]
+
+
+def _stop_after(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
+    return None if text is None else _share(text.strip())
+
+
+def _share(word: str) -> int | str:
+    if word.isdecimal():
+        return int(word)
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%", word):
+        raise click.BadParameter(f"{word!r} is neither a number of targets nor a share such as 10%.")
+    return word
+
+
+@click.group(cls=_Runs)
+def run() -> None:
+    """Run a command on many connections, in waves.
+
+    `connmgr run GLOB... -- COMMAND` begins a run, as `connmgr run start` does, and shows how it goes. A run is kept by
+    the daemon: it goes on without this program, and a restarted daemon goes on with it. Name a RUN by its name, or by
+    its uuid or the first 8 digits of that.
+    """
+
+
+@run.command(name="start", cls=_Start)
+@click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
+@choosing
+@click.option(
+    "--waves",
+    metavar="N|N%,...",
+    callback=_waves,
+    help="Go in waves: 1,10%,100% is one target, then up to 10%, then all.",
+)
+@click.option("--pause", "wave_pause", metavar="TIME", type=Duration(), help="Wait this long between two waves.")
+@click.option(
+    "--approve-waves",
+    "wave_approval",
+    is_flag=True,
+    default=None,
+    help="Wait for `connmgr run resume` between two waves.",
+)
+@click.option(
+    "--stop-after",
+    metavar="N|N%",
+    callback=_stop_after,
+    help="Stop when so many targets, or such a share, have failed.",
+)
+@click.option("--retries", metavar="N", type=click.IntRange(0, 10), help="Try failed and unreachable targets again.")
+@click.option("--retry-delay", metavar="TIME", type=Duration(least=0), help="Wait this long before, 10s by default.")
+@click.option(
+    "-j", "--jobs", "--parallel", "parallel", metavar="N", type=click.IntRange(1, 500), help="How many at once: 100."
+)
+@click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
+@click.option("--run-timeout", metavar="TIME", type=Duration(), help="Stop the whole run after this time.")
+@click.option(
+    "--as",
+    "manner",
+    metavar="|".join((SHELL, JOB)),
+    type=click.Choice([SHELL, JOB]),
+    help="Run each command in the open shell of its connection, or as a job, which outlives the daemon. By default a "
+    "job if --timeout is more than 10 minutes.",
+)
+@click.option("--cwd", metavar="DIR", help="Run in this directory.")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="Set a variable for the command.")
+@click.option(
+    "--script", metavar="FILE", help="Run this script of this machine there; the words after -- are its arguments."
+)
+@click.option("--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments.")
+@click.option("--saved", metavar="COMMAND", help="Run a saved command; the words after -- are its arguments.")
+@session_option
+@fresh_option
+@sudo_option
+@click.option("--name", metavar="NAME", help="A name to find the run by.")
+@click.option("--key", metavar="KEY", help="Begin no run if there is already one with this key.")
+@click.option(
+    "--keep", metavar="TIME", type=Duration(least=0), help="How long it is kept after its end, 30d by default."
+)
+@click.option("--dry-run", is_flag=True, help="Run nothing; show what is selected, and the waves.")
+@click.option("--detach", is_flag=True, help="Print the run's uuid, and do not wait for its end.")
+@json_option
+def start(
+    selectors: tuple[str, ...],
+    command: tuple[str, ...] | None,
+    *,
+    choice: Choice,
+    env: tuple[str, ...],
+    script: str | None,
+    as_argv: bool,
+    saved: str | None,
+    session: str | None,
+    fresh: bool,
+    sudo: str | None,
+    manner: str | None,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Begin a run on the connections that match, and show how it goes until it has ended.
+
+    The selection is frozen at the beginning; --dry-run shows it. The words after -- are joined by blanks into one
+    command of each shell's language. A machine that cannot be reached is unreachable, which is not failed: it counts
+    neither for --stop-after nor as a failure of the run.
+
+    Ctrl-C asks whether to stop the run or to leave it running. Without a terminal it is left, and so it is with
+    --detach. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
+    """
+    require_some(selectors, choice)
+    request = _what_runs(command, script=script, as_argv=as_argv, saved=saved)
+    for assignment in env:
+        if "=" not in assignment:
+            raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint="--env")
+    client = connect()
+    selected = chosen(client, selectors, choice, usage="shell")
+    ids = [one.id for one in selected.names]
+    given = {
+        **options,
+        "env": dict(one.split("=", 1) for one in env) or None,
+        "session": session_of(session, fresh=fresh) if fresh or session is not None else None,
+        "fresh": fresh or None,
+        "as_": manner,
+        "dry_run": dry_run or None,
+        "send_env": sent_environment(client, connections=ids),
+    }
+    if sudo is not None:
+        from connmgr.contract.common import Elevate
+
+        given["elevate"] = Elevate(user=sudo)
+    begun = client.runs.start(connections=ids, **request, **{n: v for n, v in given.items() if v is not None})
+    if begun.run is None:
+        _show_plan(begun, as_json=as_json)
+        return
+    if detach:
+        click.echo(begun.run)
+        return
+    _follow(client, begun.run, as_json=as_json)
+
+
+def _what_runs(
+    command: tuple[str, ...] | None, *, script: str | None, as_argv: bool, saved: str | None
+) -> dict[str, Any]:
+    """Return the members of a request that say what runs."""
+    words = command or ()
+    if sum((as_argv, saved is not None, script is not None)) > 1:
+        raise click.UsageError("Give one of --argv, --saved and --script.")
+    if saved is not None:
+        from connmgr.contract.common import Saved
+
+        for word in words:
+            if "=" not in word:
+                raise click.BadParameter(f"{word!r} is not of the form NAME=VALUE.", param_hint="an argument")
+        return {"saved": Saved(name=saved, arguments=dict(word.split("=", 1) for word in words))}
+    if script is not None:
+        from connmgr.contract.run import Script
+
+        text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
+        return {"script": Script(text=text, arguments=list(words))}
+    if not words:
+        raise click.UsageError("Say what to run: connmgr run GLOB... -- COMMAND.")
+    return {"argv": list(words)} if as_argv else {"command": " ".join(words)}
+
+
+def _show_plan(begun: Any, *, as_json: bool) -> None:
+    if as_json:
+        from connmgr.contract.message import to_json
+
+        print_json(to_json(begun))
+        return
+    names, at = list(begun.names or ()), 0
+    for number, size in enumerate(begun.waves, 1):
+        shown = names[at : at + size]
+        at += size
+        rest = f" and {len(shown) - 20} more" if len(shown) > 20 else ""
+        click.echo(f"wave {number}: {counted(size, 'target')}: {', '.join(map(visible, shown[:20]))}{rest}")
+    for id in begun.locked or ():
+        click.echo(f"locked: {id}: its secrets cannot be opened", err=True)
+    click.echo(f"Each command runs {'as a job' if begun.as_ == JOB else 'in a shell'}: {begun.why}.", err=True)
+    click.echo("Nothing was begun: --dry-run.", err=True)
+
+
+_named = click.argument("name", metavar="RUN")
+
+
+@run.command(name="ls")
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    type=click.Choice([*UNDER_WAY, *ENDED]),
+    multiple=True,
+    help=f"Only runs in this state: {', '.join((*UNDER_WAY, *ENDED))}. May be given several times.",
+)
+@json_option
+def ls(states: tuple[str, ...], *, as_json: bool) -> None:
+    """List runs, the newest first."""
+    client = connect()
+    answer = client.post("/run/query", **({"states": list(states)} if states else {}))["runs"]
+    if as_json:
+        print_json(answer)
+        return
+    from connmgr.contract.run import RunInfo
+
+    rows = [
+        (one.run, one.name or "-", one.state, _tally(one), ago(one.submitted), _command(one))
+        for one in map(RunInfo.read, answer)
+    ]
+    print_table(rows)
+
+
+@run.command(name="show")
+@_named
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    type=click.Choice(TARGET_STATES),
+    multiple=True,
+    help=f"List the targets in this state: {', '.join(TARGET_STATES)}. May be given several times.",
+)
+@json_option
+def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
+    """Show a run, and its targets in some states; by default those that did not succeed."""
+    client = connect()
+    info = find_run(client, name)
+    wanted = states or RETRIED
+    if as_json:
+        from connmgr.contract.message import to_json
+
+        targets = [to_json(one) for one in client.runs.targets(info.run, wanted)]
+        print_json({**to_json(info), "listed": targets})
+        return
+    rows = [
+        ("uuid", info.run),
+        ("name", info.name),
+        ("command", _command(info)),
+        ("state", info.state),
+        ("why", info.reason),
+        ("targets", _tally(info)),
+        ("wave", f"{info.wave} of {len(info.waves)}"),
+        ("runs as", f"{info.as_}: {info.why}"),
+        ("retry of", info.retry_of),
+        ("begun", ago(info.submitted)),
+        ("ended", None if info.ended is None else ago(info.ended)),
+        ("rate", None if info.rate is None else f"{info.rate:.1f} targets a second"),
+        ("time left", _left(info)),
+        ("daemons", ", ".join(info.daemons) or None),
+    ]
+    print_table([(title, value) for title, value in rows if value is not None])
+    listed = [_target_row(one) for one in client.runs.targets(info.run, wanted)]
+    if listed:
+        click.echo()
+        print_table(listed)
+
+
+@run.command(name="watch")
+@_named
+@json_option
+def watch(name: str, *, as_json: bool) -> None:
+    """Show how a run goes until it has ended; exits as `connmgr run start`."""
+    client = connect()
+    _follow(client, find_run(client, name).run, as_json=as_json)
+
+
+@run.command(name="output")
+@_named
+@click.argument("connection", metavar="[CONNECTION]", required=False)
+@json_option
+def output(name: str, connection: str | None, *, as_json: bool) -> None:
+    """Print what the targets of a run have printed, equal outputs once; or what one has printed."""
+    client = connect()
+    id = find_run(client, name).run
+    of = None if connection is None else client.connection.find(connection)
+    groups = client.runs.output(id, of)
+    if as_json:
+        from connmgr.contract.message import to_json
+
+        print_json([to_json(one) for one in groups])
+    else:
+        _print_groups(groups)
+
+
+@run.command(name="pause")
+@_named
+def pause(name: str) -> None:
+    """Begin no more targets until `connmgr run resume`."""
+    client = connect()
+    client.runs.pause(find_run(client, name).run)
+
+
+@run.command(name="resume")
+@_named
+def resume(name: str) -> None:
+    """Go on with a paused run, or let the next wave begin."""
+    client = connect()
+    client.runs.resume(find_run(client, name).run)
+
+
+@run.command(name="stop")
+@_named
+@click.option("--kill", is_flag=True, help="Kill the commands that run; otherwise they end by themselves.")
+def stop(name: str, *, kill: bool) -> None:
+    """Begin no more targets, and end the run."""
+    client = connect()
+    client.runs.stop(find_run(client, name).run, kill=kill)
+
+
+@run.command(name="retry")
+@_named
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    type=click.Choice(RETRIED),
+    multiple=True,
+    help=f"Only targets in this state: {', '.join(RETRIED)}. May be given several times.",
+)
+@click.option("--detach", is_flag=True, help="Print the new run's uuid, and do not wait for its end.")
+@json_option
+def retry(name: str, states: tuple[str, ...], *, detach: bool, as_json: bool) -> None:
+    """Run the command again where it did not succeed, as a new run."""
+    client = connect()
+    begun = client.runs.retry(find_run(client, name).run, states or RETRIED)
+    if detach or begun.run is None:
+        click.echo(begun.run)
+        return
+    _follow(client, begun.run, as_json=as_json)
+
+
+@run.command(name="rm")
+@_named
+def rm(name: str) -> None:
+    """Remove a run that has ended, with what its targets have printed."""
+    client = connect()
+    client.runs.remove(find_run(client, name).run)
+
+
+def find_run(client: Client, name: str) -> RunInfo:
+    """Return the run that a name, a uuid or the beginning of one means; of several of a name, the newest.
+
+    :raises Failure: there is none.
+    """
+    if is_uuid(name):
+        return client.runs.info(name.lower())
+    runs = client.runs.query(limit=1000)
+    for one in runs:
+        if one.name == name:
+            return one
+    begun = [one for one in runs if UUID_START.match(name.lower()) and one.run.startswith(name.lower())]
+    if len(begun) == 1:
+        return begun[0]
+    names = {one.name: one.name for one in runs if one.name is not None}
+    raise Failure(f"No run is called {name!r}.{did_you_mean(name, names)} `connmgr run ls` lists them.", NOT_FOUND)
+
+
+def _follow(client: Client, id: str, *, as_json: bool) -> None:
+    """Show how a run goes, and exit by its end; Ctrl-C asks whether to stop it."""
+    draws = not as_json and sys.stderr.isatty()
+    try:
+        with _drawing(client, id) if draws else _telling(id, quiet=as_json) as draw:
+            while True:
+                info = client.runs.wait(id, DRAW_SECONDS)
+                draw(info)
+                if info.state in ENDED:
+                    break
+    except KeyboardInterrupt:
+        _interrupted(client, id)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    if as_json:
+        from connmgr.contract.message import to_json
+
+        print_json(to_json(info))
+    else:
+        _print_groups(client.runs.output(id))
+        seconds = (info.ended - info.submitted).total_seconds() if info.ended is not None else 0.0
+        why = f" {info.reason}" if info.reason else ""
+        click.echo(f"{info.state}: {_tally(info)} in {seconds:.1f} s.{visible(why)}", err=True)
+    if info.state != DONE:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _interrupted(client: Client, id: str) -> None:
+    """Ask what becomes of the run; without a terminal it goes on."""
+    answer = "leave"
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        click.echo(err=True)
+        try:
+            answer = click.prompt(
+                "Stop the run, kill what runs, or leave it running?",
+                type=click.Choice(["stop", "kill", "leave"]),
+                default="leave",
+                err=True,
+            )
+        except click.Abort:
+            answer = "leave"
+    if answer == "leave":
+        click.echo(
+            f"The run goes on: `connmgr run watch {id[:8]}` shows it, `connmgr run stop {id[:8]}` ends it.", err=True
+        )
+    else:
+        client.runs.stop(id, kill=answer == "kill")
+        click.echo("The run was stopped.", err=True)
+
+
+Draw = Callable[["RunInfo"], None]
+
+
+@contextmanager
+def _telling(id: str, *, quiet: bool) -> Iterator[Draw]:
+    """Yield what prints a line on stderr for each change of wave or state."""
+    last: tuple[Any, ...] = ()
+
+    def draw(info: RunInfo) -> None:
+        nonlocal last
+        now = (info.state, info.wave, info.reason)
+        if now != last and not quiet and info.state not in ENDED:
+            why = f": {info.reason}" if info.reason else ""
+            click.echo(f"{id[:8]} {info.state}, wave {info.wave} of {len(info.waves)}{visible(why)}", err=True)
+        last = now
+
+    yield draw
+
+
+@contextmanager
+def _drawing(client: Client, id: str) -> Iterator[Draw]:
+    """Yield what draws the run on the terminal: how far it is, what runs, and the last failures."""
+    # Imported here, because it takes as long as most commands.
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(stderr=True)
+
+    def table(info: RunInfo, running: Iterable[RunTarget], failed: Iterable[RunTarget]) -> Table:
+        grid = Table.grid(padding=(0, 2))
+        over = info.targets - info.counts[WAITING] - info.counts[STARTING]
+        width = 30
+        filled = width * over // max(1, info.targets)
+        left = _left(info)
+        grid.add_row(
+            Text(info.state, "bold"),
+            Text("█" * filled + "░" * (width - filled)),
+            Text(
+                f"{over} of {info.targets}, wave {info.wave} of {len(info.waves)}" + (f", {left} left" if left else "")
+            ),
+        )
+        if info.reason:
+            grid.add_row("", Text(visible(info.reason), "yellow"), "")
+        grid.add_row("", Text(_tally(info)), "")
+        for one in running:
+            grid.add_row("", Text(visible(one.name or one.connection)), Text("runs", "dim"))
+        for one in failed:
+            grid.add_row("", Text(visible(one.name or one.connection), "red"), Text(_target_row(one)[-1]))
+        return grid
+
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+
+        def draw(info: RunInfo) -> None:
+            running = _some(client, id, (STARTING,))
+            failed = _some(client, id, [state for state in RETRIED if state != STOPPED])
+            live.update(table(info, running, failed), refresh=True)
+
+        yield draw
+
+
+def _some(client: Client, id: str, states: Sequence[str]) -> list[RunTarget]:
+    from connmgr.contract.run import RunTargetsResponse
+
+    page = {"states": list(states), "limit": SHOWN_FAILURES, "output": 60}
+    return RunTargetsResponse.read(client.post("/run/targets", run=id, **page)).targets
+
+
+def _tally(info: RunInfo) -> str:
+    """Return how many targets are in each state that any is in."""
+    return ", ".join(f"{count} {state}" for state, count in info.counts.items() if count) or "no targets"
+
+
+def _left(info: RunInfo) -> str | None:
+    return None if info.left is None or info.state in ENDED else lasting(info.left)
+
+
+def _command(info: RunInfo) -> str:
+    import shlex
+
+    text = info.command if isinstance(info.command, str) else shlex.join(info.command or ())
+    line = visible(text.splitlines()[0] if text else "")
+    return line if len(line) <= 60 and line == visible(text) else f"{line[:59]}…"
+
+
+def _verdict(state: str, exit_code: int | None) -> str:
+    if state == DONE:
+        return OK
+    return f"exit {exit_code}" if state == FAILED_STATE and exit_code is not None else state
+
+
+def _target_row(one: RunTarget) -> tuple[str, str, str]:
+    said = "" if one.error is None else str(one.error["message"])
+    text = said or one.stderr or one.stdout or ""
+    last = visible(text.strip().splitlines()[-1]) if text.strip() else ""
+    return (one.name or one.connection, _verdict(one.state, one.exit_code), last[:100])
+
+
+def _print_groups(groups: Sequence[RunGroup]) -> None:
+    """Print outputs as `connmgr exec --all` does."""
+    named = [(name or id) for one in groups for id, name in zip(one.connections, one.names, strict=True)]
+    with Gathered(named) as gathered:
+        for one in groups:
+            message = "" if one.error is None else str(one.error["message"])
+            stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (one.stdout, one.stderr))
+            for id, name in zip(one.connections, one.names, strict=True):
+                gathered.add(name or id, _verdict(one.state, one.exit_code), stdout, stderr, message)
+        gathered.show()

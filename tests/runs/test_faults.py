@@ -1,0 +1,86 @@
+"""Daemons that are killed, frozen or stopped while a run goes on: no target's command runs twice, and nothing sticks.
+
+The far side counts: each command appends the number of its host to a file.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.deadlines import eventually
+from tests.runs.conftest import ENDED, Hosts
+
+COUNT = 40
+
+
+@pytest.fixture
+def killed(start_daemon: StartDaemon, tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(start_daemon(home=tmp_path / "home"), tmp_path / "far", COUNT)
+    yield hosts
+    # The one that :func:`again` started last.
+    hosts.daemon.stop()
+
+
+def again(hosts: Hosts) -> None:
+    """Start the daemon of ``hosts`` again, which was killed or stopped."""
+    hosts.daemon = Daemon(hosts.daemon.home)
+
+
+def test_a_run_survives_the_daemons_death_and_begins_no_target_twice(killed: Hosts) -> None:
+    run = killed.start(f"{killed.noting('begun')}; sleep 0.05", COUNT, parallel=3)
+    rng = random.Random(7)
+    for _ in range(4):
+        goal = min(COUNT, len(killed.begun("begun")) + rng.randrange(1, 6))
+        eventually(lambda: len(killed.begun("begun")), "no more begin", holds=lambda count, goal=goal: count >= goal)
+        killed.daemon.kill()
+        again(killed)
+    info = killed.ended(run)
+    counts = Counter(killed.begun("begun"))
+    assert set(counts.values()) == {1}
+    # What had begun when a daemon was killed is unknown, at most three each time; all others have run.
+    assert info.counts["done"] + info.counts["unknown"] == COUNT
+    assert info.counts["unknown"] <= 4 * 3
+    assert info.counts["done"] <= len(counts) <= COUNT
+    unknown = killed.targets(run, "unknown")
+    assert {one.error["code"] for one in unknown if one.error} <= {"daemon_gone"}
+
+
+def test_targets_of_a_killed_daemon_that_are_jobs_run_once_and_end(killed: Hosts) -> None:
+    command = f"{killed.noting('jobs')}; sleep 0.5; echo over"
+    run = killed.start(command, 8, parallel=4, as_="job")
+    eventually(lambda: len(killed.begun("jobs")), "no jobs begin", holds=lambda count: count >= 2)
+    killed.daemon.kill()
+    again(killed)
+    info = killed.ended(run)
+    assert (info.state, info.as_) == ("done", "job")
+    assert sorted(killed.begun("jobs")) == [str(number) for number in range(8)]
+    assert {one.stdout for one in killed.targets(run)} == {"over"}
+    assert killed.client.post("/job/query")["jobs"] == []
+
+
+def test_a_stopped_daemon_leaves_nothing_unknown(killed: Hosts) -> None:
+    run = killed.start(f"{killed.noting('orderly')}; sleep 0.1", COUNT, parallel=3)
+    eventually(lambda: len(killed.begun("orderly")), "none begins", holds=lambda count: count >= 3)
+    killed.daemon.stop()
+    again(killed)
+    info = killed.ended(run)
+    assert (info.state, info.counts["done"]) == ("done", COUNT)
+    assert set(Counter(killed.begun("orderly")).values()) == {1}
+
+
+def test_a_paused_run_is_paused_after_a_restart_too(killed: Hosts) -> None:
+    run = killed.start("sleep 0.1", 10, parallel=1)
+    killed.client.runs.pause(run)
+    killed.daemon.kill()
+    again(killed)
+    info = killed.client.runs.info(run)
+    assert info.state == "paused"
+    killed.client.runs.resume(run)
+    assert killed.ended(run).state in ENDED

@@ -1,0 +1,261 @@
+"""Runs on one daemon: what becomes of targets, waves and the run, and who may see and change it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connmgr.client import LOCAL_MACHINE, ClientError
+from connmgr.contract.run import Script
+from tests.deadlines import eventually
+from tests.runs.conftest import HOSTS, Hosts
+
+
+def test_a_run_is_done_when_all_its_targets_are(hosts: Hosts) -> None:
+    info = hosts.run("echo $N; echo oops >&2", name="first")
+    assert (info.state, info.reason, info.targets) == ("done", None, HOSTS)
+    assert {state: count for state, count in info.counts.items() if count} == {"done": HOSTS}
+    found = hosts.targets(info.run)
+    assert [one.connection for one in found] == hosts.ids
+    assert [(one.stdout, one.stderr, one.exit_code) for one in found] == [(str(n), "oops", 0) for n in range(HOSTS)]
+    assert hosts.client.runs.query(name="first")[0].run == info.run
+
+
+def test_targets_come_in_pages(hosts: Hosts) -> None:
+    info = hosts.run("true")
+    page = hosts.client.post("/run/targets", run=info.run, offset=5, limit=3)
+    assert ([one["connection"] for one in page["targets"]], page["total"]) == (hosts.ids[5:8], HOSTS)
+
+
+def test_equal_outputs_are_told_together(hosts: Hosts) -> None:
+    info = hosts.run("test $N -lt 10 && echo same || exit 4")
+    groups = hosts.client.runs.output(info.run)
+    assert [(len(one.connections), one.state, one.exit_code, one.stdout) for one in groups] == [
+        (10, "done", 0, "same"),
+        (2, "failed", 4, ""),
+    ]
+    [one] = hosts.client.runs.output(info.run, hosts.ids[3])
+    assert (one.connections, one.stdout) == ([hosts.ids[3]], "same")
+
+
+def test_without_a_limit_a_run_goes_on_to_its_last_target_and_has_failed(hosts: Hosts) -> None:
+    info = hosts.run("test $N -ne 3", parallel=1)
+    assert (info.state, info.reason) == ("failed", f"1 of {HOSTS} targets failed.")
+    assert info.counts["done"] == HOSTS - 1
+
+
+def test_a_run_stops_after_so_many_failures(hosts: Hosts) -> None:
+    info = hosts.run(f"{hosts.noting('stopped')}; test $N -lt 2", parallel=1, stop_after="25%")
+    assert (info.state, info.stop_after, info.counts["failed"]) == ("failed", 3, 3)
+    assert info.counts["stopped"] == HOSTS - 5
+    assert hosts.begun("stopped") == ["0", "1", "2", "3", "4"]
+
+
+def test_failures_below_the_limit_are_a_run_that_is_done(hosts: Hosts) -> None:
+    info = hosts.run("test $N -ne 3", stop_after=2)
+    assert (info.state, info.counts["failed"]) == ("done", 1)
+
+
+def test_a_wave_begins_when_the_one_before_has_ended(hosts: Hosts) -> None:
+    info = hosts.run(hosts.noting("waves"), waves=[1, "50%", "100%"])
+    assert info.waves == [1, 5, 6]
+    order = hosts.begun("waves")
+    assert order[0] == "0"
+    assert set(order[1:6]) == {"1", "2", "3", "4", "5"}
+    assert [one.wave for one in hosts.targets(info.run)] == [1] + 5 * [2] + 6 * [3]
+
+
+def test_a_failed_canary_stops_the_run(hosts: Hosts) -> None:
+    info = hosts.run(f"{hosts.noting('canary')}; false", waves=[1, "100%"], stop_after=1)
+    assert (info.state, hosts.begun("canary")) == ("failed", ["0"])
+
+
+def test_a_wave_waits_for_approval(hosts: Hosts) -> None:
+    run = hosts.start(hosts.noting("approved"), waves=[2], wave_approval=True)
+    info = hosts.until(run, "waiting")
+    assert info.reason == "Wave 1 of 2 has ended; the next one waits for /run/resume."
+    assert sorted(hosts.begun("approved")) == ["0", "1"]
+    hosts.client.runs.resume(run)
+    assert hosts.ended(run).state == "done"
+    assert len(hosts.begun("approved")) == HOSTS
+
+
+def test_a_pause_between_waves_ends_by_itself(hosts: Hosts) -> None:
+    info = hosts.run("true", waves=[2], wave_pause=0.3)
+    assert info.state == "done"
+
+
+def test_a_machine_that_cannot_be_reached_is_unreachable_and_not_failed(hosts: Hosts) -> None:
+    info = hosts.run("true", connections=[*hosts.ids[:2], hosts.away], stop_after=1)
+    assert (info.state, info.counts["unreachable"], info.counts["failed"]) == ("done", 1, 0)
+    [one] = hosts.targets(info.run, "unreachable")
+    assert one.error is not None
+    assert (one.error["code"], one.exit_code) == ("host_refused", None)
+
+
+def test_failures_are_tried_again(hosts: Hosts) -> None:
+    marks = hosts.far / "tried"
+    marks.mkdir()
+    command = f"test $N -gt 1 || {{ echo x >> {marks}/$N; test $(wc -l < {marks}/$N) -gt 2; }}"
+    info = hosts.run(command, retries=2, retry_delay=0)
+    assert info.state == "done"
+    assert [one.tries for one in hosts.targets(info.run)] == [3, 3] + (HOSTS - 2) * [1]
+
+
+def test_a_command_that_takes_too_long_has_failed(hosts: Hosts) -> None:
+    info = hosts.run("echo begun; sleep 60", 1, timeout=0.3)
+    [one] = hosts.targets(info.run)
+    assert one.error is not None
+    assert (one.state, one.error["code"], one.stdout) == ("failed", "command_timeout", "begun")
+
+
+def test_a_run_that_takes_too_long_is_stopped(hosts: Hosts) -> None:
+    info = hosts.run("sleep 60", 3, parallel=1, run_timeout=0.5)
+    assert (info.state, info.reason) == ("failed", "The run took longer than its runTimeout.")
+    assert (info.counts["failed"], info.counts["stopped"]) == (1, 2)
+
+
+def test_a_paused_run_begins_nothing_until_it_is_resumed(hosts: Hosts) -> None:
+    gate = hosts.far / "gate"
+    run = hosts.start(f"{hosts.noting('paused')}; while ! test -e {gate}; do sleep 0.05; done", 4, parallel=2)
+    eventually(lambda: len(hosts.begun("paused")), "two never begin", holds=lambda count: count == 2)
+    hosts.client.runs.pause(run)
+    gate.touch()
+    eventually(lambda: hosts.client.runs.info(run).counts["done"], "they never end", holds=lambda count: count == 2)
+    assert (hosts.client.runs.info(run).state, len(hosts.begun("paused"))) == ("paused", 2)
+    hosts.client.runs.resume(run)
+    assert (hosts.ended(run).state, len(hosts.begun("paused"))) == ("done", 4)
+
+
+def test_a_stopped_run_lets_end_or_kills_what_runs(hosts: Hosts) -> None:
+    run = hosts.start(f"{hosts.noting('killed')}; sleep 60", 4, parallel=2)
+    eventually(lambda: len(hosts.begun("killed")), "two never begin", holds=lambda count: count == 2)
+    hosts.client.runs.stop(run)
+    assert hosts.client.runs.info(run).state == "stopping"
+    hosts.client.runs.stop(run, kill=True)
+    info = hosts.ended(run)
+    assert (info.state, info.counts["stopped"], info.counts["failed"]) == ("stopped", 2, 2)
+    with pytest.raises(ClientError) as refused:
+        hosts.client.runs.pause(run)
+    assert refused.value.code == "run_ended"
+
+
+def test_a_retry_is_a_new_run_of_what_did_not_succeed(hosts: Hosts) -> None:
+    first = hosts.run("test $N -lt 10", name="again")
+    second = hosts.client.runs.retry(first.run)
+    assert second.run is not None
+    info = hosts.ended(second.run)
+    assert (info.targets, info.retry_of, info.name, info.state) == (2, first.run, "again", "failed")
+    done = hosts.run("true", 1)
+    with pytest.raises(ClientError, match="No target of the run is"):
+        hosts.client.runs.retry(done.run)
+
+
+def test_a_start_with_the_same_key_finds_the_run(hosts: Hosts) -> None:
+    first = hosts.start("true", 1, key="release 7")
+    assert hosts.start("false", 2, key="release 7") == first
+
+
+def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
+    before = len(hosts.client.runs.query(limit=1000))
+    begun = hosts.client.runs.start(connection_filter="**host1*", command="false", waves=[1, "100%"], dry_run=True)
+    assert (begun.run, begun.targets, begun.waves, begun.as_) == (None, 3, [1, 2], "shell")
+    assert begun.names == ["local machine/host1", "local machine/host10", "local machine/host11"]
+    assert len(hosts.client.runs.query(limit=1000)) == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"waves": [0]}, "waves: 0 is not at least 1."),
+        ({"waves": ["200%"]}, "waves: A share is above 0% and at most 100%, not 200%."),
+        ({"waves": ["0%"]}, "waves: A share is above 0% and at most 100%, not 0%."),
+        ({"waves": [True]}, 'waves: Neither a number of targets nor a share such as "10%".'),
+        ({"waves": ["50%", 2]}, "waves.1: It ends before the wave before it: 6 targets, then 2."),
+        ({"stop_after": "101%"}, "stopAfter: A share is above 0% and at most 100%, not 101%."),
+        ({"stop_after": 0}, "stopAfter: 0 is not at least 1."),
+        ({"connections": []}, "The selection is empty: no connection matches."),
+        ({"connections": None, "connection_filter": "nothing*"}, "The selection is empty: no connection matches."),
+        ({"connections": ["f0ec68aa-63f5-405c-b178-000000000000"]}, "Unknown connection: "),
+        ({"parallel": 501}, "parallel: "),
+        ({"as_": "job", "fresh": True}, "as: A job needs neither a new shell"),
+        ({"command": None, "script": {"text": "#!/usr/bin/awk -f\n"}}, "script: '#!/usr/bin/awk -f' does not name"),
+        ({"command": None}, "command: Give one of command, argv, saved, script."),
+    ],
+)
+def test_bad_input_is_refused_with_a_clear_error(hosts: Hosts, fields: dict[str, Any], said: str) -> None:
+    names = {"stop_after": "stopAfter", "connection_filter": "connectionFilter", "as_": "as"}
+    given = {"connections": hosts.ids, "command": "true", **fields}
+    sent = {names.get(name, name): value for name, value in given.items() if value is not None}
+    with pytest.raises(ClientError) as refused:
+        hosts.client.post("/run/start", **sent)
+    assert refused.value.message.startswith(said)
+
+
+def test_a_script_runs_by_the_interpreter_of_its_first_line(hosts: Hosts) -> None:
+    script = {"text": "#!/usr/bin/env bash\nread -r line\necho ${0##*/} $1 $line $N", "arguments": ["a b"]}
+    begun = hosts.client.runs.start(connections=hosts.ids[:2], script=Script(**script), stdin="in\n")
+    assert begun.run is not None
+    info = hosts.ended(begun.run)
+    assert [one.stdout for one in hosts.targets(info.run)] == ["script a b in 0", "script a b in 1"]
+
+
+def test_long_output_is_kept_from_its_end(hosts: Hosts) -> None:
+    info = hosts.run("seq 1 40000", 1)
+    [one] = hosts.targets(info.run)
+    assert one.truncated
+    [group] = hosts.client.runs.output(info.run)
+    assert group.stdout.endswith("\n40000")
+    assert len(group.stdout) <= 65536
+
+
+def test_an_ended_run_can_be_removed(hosts: Hosts) -> None:
+    info = hosts.run("true", 1)
+    hosts.client.runs.remove(info.run)
+    with pytest.raises(ClientError) as unknown:
+        hosts.client.runs.info(info.run)
+    assert unknown.value.code == "unknown_run"
+
+
+def test_the_audit_log_has_each_run_and_its_targets(hosts: Hosts) -> None:
+    info = hosts.run("test $N -ne 1", 2)
+    entries = [json.loads(line) for line in (hosts.daemon.data_dir / "audit.log").read_text().splitlines()]
+    [begun] = [one for one in entries if one.get("run") == info.run and one.get("action") == "run.start"]
+    assert (begun["targets"], begun.get("code")) == (2, None)
+    ends = [one for one in entries if one.get("run") == info.run and one.get("event") == "run targets ended"]
+    told = {
+        id: (state, code)
+        for one in ends
+        for id, state, code in zip(one["connections"], one["states"], one["exitCodes"], strict=True)
+    }
+    assert told == {hosts.ids[0]: ("done", 0), hosts.ids[1]: ("failed", 1)}
+
+
+def test_a_token_runs_what_it_may_on_what_it_sees_and_sees_its_own_runs(hosts: Hosts) -> None:
+    theirs = hosts.with_token(connections=["**host1", "**host2"])
+    own = theirs.runs.start(connection_filter="**host*", command="echo $N")
+    assert own.run is not None
+    assert own.targets == 2
+    assert hosts.ended(own.run).state == "done"
+    assert [one.run for one in theirs.runs.query()] == [own.run]
+    others = hosts.run("true", 1)
+    with pytest.raises(ClientError) as unknown:
+        theirs.runs.info(others.run)
+    assert unknown.value.code == "unknown_run"
+    with pytest.raises(ClientError) as hidden:
+        theirs.runs.start(connections=[LOCAL_MACHINE], command="true")
+    assert hidden.value.code == "unknown_connection"
+
+
+def test_a_revoked_token_stops_its_run(hosts: Hosts) -> None:
+    theirs = hosts.with_token()
+    begun = theirs.runs.start(connections=hosts.ids[:4], command=f"{hosts.noting('revoked')}; sleep 60", parallel=2)
+    assert begun.run is not None
+    eventually(lambda: len(hosts.begun("revoked")), "two never begin", holds=lambda count: count == 2)
+    id = hosts.client.runs.info(begun.run).token
+    assert id is not None
+    hosts.client.token.revoke(id)
+    info = hosts.ended(begun.run)
+    assert (info.state, info.reason, info.counts["stopped"]) == ("stopped", "The token was revoked.", 2)
