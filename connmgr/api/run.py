@@ -45,7 +45,7 @@ from connmgr.contract.run import (
     RunTargetsResponse,
     RunWaitRequest,
 )
-from connmgr.links.chain import locked_connections
+from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.runs.author import RUN
 from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
 from connmgr.secrets.principals import Access
@@ -281,7 +281,11 @@ def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collec
     found, row = services(), stored.get(id)
     if not found.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
-    away = found.authorisation.visibility.leads_away(row.data)
+    try:
+        away = bool(route_hosts(found.vault, found.registry, row))
+    except errors.ConnmgrError:
+        # It cannot be opened anywhere, and its outcome says why.
+        away = True
     return found.runs.home_of(id, leads_away=away, own_secrets=id in lent)
 
 

@@ -6,7 +6,7 @@ import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
 import { go, useRoute } from "./core/router.js";
 import { can, follow, load, store, useStore } from "./core/store.js";
-import { Empty, Fault, Icon, Waiting, doing, failed, hooks, html, render, text } from "./core/ui.js";
+import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
 
 const { useEffect, useState } = hooks;
 
@@ -57,7 +57,9 @@ function Frame({ views }) {
   }, [name]);
   useEffect(() => {
     open(false);
-    document.title = view ? `${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr` : "connmgr";
+    document.title = view
+      ? `${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
+      : "connmgr";
   }, [location.hash]);
   const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
   return html`
@@ -78,7 +80,9 @@ function Frame({ views }) {
           ${views
             .filter((one) => !one.isHidden)
             .map(
-              (one) => html`<li key=${one.name}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
+              (
+                one,
+              ) => html`<li key=${one.name}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
                 <${Icon} path=${one.icon} /><span>${one.title}</span>${one.badge && html`<${Badge} count=${one.badge} />`}</a></li>`,
             )}
         </ul>
@@ -86,9 +90,12 @@ function Frame({ views }) {
       </nav>
       ${isOpen && html`<div class="veil" onClick=${() => open(false)}></div>`}
       <main id="content" tabindex="-1">
-        ${view
-          ? html`<${view.component} key=${view.name} path=${path} query=${query} address=${address} />`
-          : name !== "" && html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`}
+        ${
+          view
+            ? html`<${view.component} key=${view.name} path=${path} query=${query} address=${address} />`
+            : name !== "" &&
+              html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
+        }
         ${!views.length && html`<${Empty} title="This token has no rights that the page could use."><p>Whoever created it can give it scopes.</p><//>`}
       </main>
     </div>

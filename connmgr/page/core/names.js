@@ -61,7 +61,8 @@ function source(pattern) {
   let made = "";
   segments.forEach((segment, at) => {
     const isLast = at === segments.length - 1;
-    if (segment !== "**") made += within(segment) + (isLast || (segments[at + 1] === "**" && at + 2 === segments.length) ? "" : "/");
+    if (segment !== "**")
+      made += within(segment) + (isLast || (segments[at + 1] === "**" && at + 2 === segments.length) ? "" : "/");
     else if (isLast) made += at === 0 ? ".*" : "(?:/.*)?";
     else made += "(?:.*/)?";
   });

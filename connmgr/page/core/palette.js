@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useState } from "../vendor/htm-preact.js";
 import { fold } from "./names.js";
 import { address, go } from "./router.js";
 import { can, matching, nameOf, qualified, store } from "./store.js";
-import { Rows, failed, openDialog, text } from "./ui.js";
+import { failed, openDialog, Rows, text } from "./ui.js";
 
 /**
  * @typedef {object} Command
@@ -31,7 +31,8 @@ export function register(command) {
 /** The commands about a connection that the session may use. @param {any} connection of the store */
 export const commandsOn = (connection) =>
   [...commands].filter(
-    (one) => one.on && can(...(one.actions ?? [])) && (one.fits ? one.fits(connection) : connection.usageCategory === "shell"),
+    (one) =>
+      one.on && can(...(one.actions ?? [])) && (one.fits ? one.fits(connection) : connection.usageCategory === "shell"),
   );
 
 const general = () => [...commands].filter((one) => !one.on && can(...(one.actions ?? [])));
@@ -47,8 +48,10 @@ export async function run(command, connection) {
 
 /** Opens the palette: of all commands, or of those about one connection. @param {any} [connection] of the store */
 export function openPalette(connection) {
-  return openDialog({ label: connection ? `Commands on ${text(nameOf(connection.connection))}` : "Commands", kind: "palette" }, (close) =>
-    html`<${Palette} connection=${connection} close=${close} />`);
+  return openDialog(
+    { label: connection ? `Commands on ${text(nameOf(connection.connection))}` : "Commands", kind: "palette" },
+    (close) => html`<${Palette} connection=${connection} close=${close} />`,
+  );
 }
 
 /** @param {any} props */
@@ -91,9 +94,11 @@ function Palette({ connection, close }) {
           move(0);
         }} />
     </label>
-    ${items.length
-      ? html`<${Rows} id="palette-items" items=${items} label="Commands" active=${active} keyOf=${(/** @type {any} */ item) => item.key} open=${open} row=${line} height=${36} isPassive />`
-      : html`<p class="empty">Nothing is called so.</p>`}
+    ${
+      items.length
+        ? html`<${Rows} id="palette-items" items=${items} label="Commands" active=${active} keyOf=${(/** @type {any} */ item) => item.key} open=${open} row=${line} height=${36} isPassive />`
+        : html`<p class="empty">Nothing is called so.</p>`
+    }
   `;
 }
 
@@ -111,20 +116,40 @@ function found(wanted, on) {
     .filter((command) => words.every((word) => fold(command.name).includes(word)))
     .map((command) => ({ key: command.name, command }));
   if (on) return named;
-  const machines = (wanted.trim() ? matching(wanted) : [...store.connections.values()]).map((connection) => ({ key: connection.connection, connection }));
+  const machines = (wanted.trim() ? matching(wanted) : [...store.connections.values()]).map((connection) => ({
+    key: connection.connection,
+    connection,
+  }));
   return wanted.trim() ? [...machines.slice(0, 3), ...named, ...machines.slice(3)] : [...named, ...machines];
 }
 
 /** @param {any} connection @returns {Command} */
-const goTo = (connection) => ({ name: "Show in the hub", hint: qualified(connection), run: () => go(address("hub", connection.connection)) });
+const goTo = (connection) => ({
+  name: "Show in the hub",
+  hint: qualified(connection),
+  run: () => go(address("hub", connection.connection)),
+});
 
 /** Shows all keys. */
 function openKeys() {
-  const keys = [...general().filter((one) => one.key).map((one) => [one.key, one.name])];
-  const more = [["Ctrl K", "Commands and machines"], ["?", "These keys"], ["↑ ↓ Home End", "Move in a list"], ["Enter", "Open"], ["Esc", "Close, or leave the search"]];
-  return openDialog({ title: "Keys" }, () => html`
+  const keys = [
+    ...general()
+      .filter((one) => one.key)
+      .map((one) => [one.key, one.name]),
+  ];
+  const more = [
+    ["Ctrl K", "Commands and machines"],
+    ["?", "These keys"],
+    ["↑ ↓ Home End", "Move in a list"],
+    ["Enter", "Open"],
+    ["Esc", "Close, or leave the search"],
+  ];
+  return openDialog(
+    { title: "Keys" },
+    () => html`
     <dl class="keys">${[...more, ...keys].map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
-  `);
+  `,
+  );
 }
 
 const CHORD_MS = 1000;
@@ -145,7 +170,11 @@ export function useKeys() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-      if (document.querySelector("dialog[open]") || target.closest("input, textarea, select, .xterm, [contenteditable]")) return;
+      if (
+        document.querySelector("dialog[open]") ||
+        target.closest("input, textarea, select, .xterm, [contenteditable]")
+      )
+        return;
       const chord = event.timeStamp - at < CHORD_MS && before ? `${before} ${event.key}` : event.key;
       at = event.timeStamp;
       before = event.key;

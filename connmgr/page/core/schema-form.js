@@ -25,17 +25,21 @@ function kindOf(name, schema) {
 }
 
 /** `hostKeyChecking` as `Host key checking`. @param {string} name */
-export const labelOf = (name) => name[0].toUpperCase() + name.slice(1).replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
+export const labelOf = (name) =>
+  name[0].toUpperCase() + name.slice(1).replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 
 /**
  * The fields of an object. `value` is never changed; `change` gets the whole new one.
  * @param {{schema: Schema, value: Record<string, any>, change: (value: any) => void, isNested?: boolean, type?: string}} props
  */
 export function Fields({ schema, value, change, isNested = false }) {
-  const names = Object.keys(schema.properties ?? {}).filter((name) => name !== "type" || schema.properties.type.const === undefined);
+  const names = Object.keys(schema.properties ?? {}).filter(
+    (name) => name !== "type" || schema.properties.type.const === undefined,
+  );
   const required = schema.required ?? [];
   const [had] = useState(() => new Set(Object.keys(value)));
-  const isShown = (/** @type {string} */ name) => isNested || required.includes(name) || COMMON.includes(name) || names.length <= 7 || had.has(name);
+  const isShown = (/** @type {string} */ name) =>
+    isNested || required.includes(name) || COMMON.includes(name) || names.length <= 7 || had.has(name);
   /** @param {string} name @param {any} given */
   const set = (name, given) => {
     const next = { ...value };
@@ -71,15 +75,28 @@ function Field({ name, schema, value, required, set }) {
     return html`<label class="check"><input type="checkbox" checked=${value ?? schema.default} onChange=${(/** @type {any} */ event) => set(event.target.checked)} />
       <span>${label}<br /><small>${schema.description}</small></span></label>`;
   }
-  if (kind === "secret" || kind === "longSecret") return html`<${Secret} ...${{ label, schema, value, required, set }} isLong=${kind === "longSecret"} />`;
+  if (kind === "secret" || kind === "longSecret")
+    return html`<${Secret} ...${{ label, schema, value, required, set }} isLong=${kind === "longSecret"} />`;
   /** @type {any} */
   let input;
-  if (kind === "reference") input = html`<${Reference} value=${typeof value === "object" ? value?.storeId : value} required=${required} set=${set} />`;
+  if (kind === "reference")
+    input = html`<${Reference} value=${typeof value === "object" ? value?.storeId : value} required=${required} set=${set} />`;
   else if (kind === "choice" || kind === "maybe") {
-    const choices = kind === "maybe" ? [["true", "Yes"], ["false", "No"]] : schema.enum.map((/** @type {string} */ one) => [one, labelOf(one)]);
+    /** @type {string[][]} */
+    const choices =
+      kind === "maybe"
+        ? [
+            ["true", "Yes"],
+            ["false", "No"],
+          ]
+        : schema.enum.map((/** @type {string} */ one) => [one, labelOf(one)]);
     input = html`
-      <select value=${value === undefined ? "" : String(value)} required=${required} onChange=${(/** @type {any} */ event) =>
-        set(event.target.value === "" ? undefined : kind === "maybe" ? event.target.value === "true" : event.target.value)}>
+      <select value=${value === undefined ? "" : String(value)} required=${required} onChange=${(
+        /** @type {any} */ event,
+      ) =>
+        set(
+          event.target.value === "" ? undefined : kind === "maybe" ? event.target.value === "true" : event.target.value,
+        )}>
         ${!required && html`<option value="">${schema.default === undefined ? "As usual" : `${labelOf(String(schema.default))} (default)`}</option>`}
         ${choices.map(([one, said]) => html`<option key=${one} value=${one}>${said}</option>`)}
       </select>`;
@@ -92,11 +109,23 @@ function Field({ name, schema, value, required, set }) {
       set(given.length ? given : undefined);
     }}>${(value ?? []).join("\n")}</textarea>`;
   } else if (kind === "long" || kind === "pairs") {
-    const shown = kind === "pairs" ? Object.entries(value ?? {}).map(([one, given]) => `${one}=${given}`).join("\n") : (value ?? "");
-    input = html`<textarea rows="3" class="mono" spellcheck=${false} onInput=${kind === "long" ? typed : (/** @type {any} */ event) => {
-      const pairs = event.target.value.split("\n").filter(Boolean).map((/** @type {string} */ line) => line.split(/=(.*)/s).slice(0, 2));
-      set(pairs.length ? Object.fromEntries(pairs) : undefined);
-    }}>${shown}</textarea>`;
+    const shown =
+      kind === "pairs"
+        ? Object.entries(value ?? {})
+            .map(([one, given]) => `${one}=${given}`)
+            .join("\n")
+        : (value ?? "");
+    input = html`<textarea rows="3" class="mono" spellcheck=${false} onInput=${
+      kind === "long"
+        ? typed
+        : (/** @type {any} */ event) => {
+            const pairs = event.target.value
+              .split("\n")
+              .filter(Boolean)
+              .map((/** @type {string} */ line) => line.split(/=(.*)/s).slice(0, 2));
+            set(pairs.length ? Object.fromEntries(pairs) : undefined);
+          }
+    }>${shown}</textarea>`;
   } else {
     input = html`<input value=${value ?? ""} required=${required} minlength=${schema.minLength} maxlength=${schema.maxLength} placeholder=${schema.default ?? ""}
       autocomplete="off" autocapitalize="off" spellcheck=${false} onInput=${typed} />`;
@@ -108,13 +137,21 @@ function Field({ name, schema, value, required, set }) {
 function Secret({ label, schema, value, required, set, isLong }) {
   const [stored] = useState(typeof value === "object" && value !== null ? value : null);
   const isKept = stored !== null && value === stored;
-  const typed = (/** @type {any} */ event) => set(event.target.value === "" ? (stored ?? undefined) : event.target.value);
-  const shown = { autocomplete: "new-password", spellcheck: false, onInput: typed, placeholder: isKept ? "Stored; type to replace it" : "" };
+  const typed = (/** @type {any} */ event) =>
+    set(event.target.value === "" ? (stored ?? undefined) : event.target.value);
+  const shown = {
+    autocomplete: "new-password",
+    spellcheck: false,
+    onInput: typed,
+    placeholder: isKept ? "Stored; type to replace it" : "",
+  };
   return html`
     <label class="field"><span>${label}</span>
-      ${isLong
-        ? html`<textarea class="secret" rows="3" ...${shown}>${typeof value === "string" ? value : ""}</textarea>`
-        : html`<input type="password" required=${required && !stored} value=${typeof value === "string" ? value : ""} ...${shown} />`}
+      ${
+        isLong
+          ? html`<textarea class="secret" rows="3" ...${shown}>${typeof value === "string" ? value : ""}</textarea>`
+          : html`<input type="password" required=${required && !stored} value=${typeof value === "string" ? value : ""} ...${shown} />`
+      }
       <small>${schema.description} Kept sealed, never shown.
         ${stored !== null && html` <button type="button" class="link" onClick=${() => set(value === undefined ? stored : undefined)}>${value === undefined ? "Keep it after all" : "Remove it"}</button>`}
         ${stored !== null && value === undefined && " It will be removed."}</small>
@@ -126,14 +163,17 @@ const MOST = 50;
 
 /** A connection, chosen by its name. @param {any} props */
 function Reference({ value, required, set }) {
-  const [typed, type] = useState(value ? (store.connections.has(value) ? qualified(/** @type {any} */ (store.connections.get(value))) : value) : "");
+  const [typed, type] = useState(
+    value ? (store.connections.has(value) ? qualified(/** @type {any} */ (store.connections.get(value))) : value) : "",
+  );
   const [id] = useState(() => `connections-${crypto.randomUUID()}`);
   const some = matching(typed).slice(0, MOST);
   /** @param {any} event */
   const onInput = ({ target }) => {
     type(target.value);
     const [found, other] = matching(target.value);
-    const isOne = found && (qualified(found) === target.value || (!other && found.folded.endsWith(target.value.toLowerCase())));
+    const isOne =
+      found && (qualified(found) === target.value || (!other && found.folded.endsWith(target.value.toLowerCase())));
     target.setCustomValidity(target.value === "" || isOne ? "" : "No single connection is called so.");
     set(isOne ? found.connection : undefined);
   };
@@ -153,22 +193,34 @@ export function described(data, schema) {
     if (field["x-connmgr-reference"]) {
       const connection = typeof value === "object" ? value.storeId : value;
       all.push({ name: labelOf(name), said: nameOf(connection), connection });
-    } else if (field["x-connmgr-secret"] || value.encryptedToken) all.push({ name: labelOf(name), said: "stored, sealed", isSecret: true });
+    } else if (field["x-connmgr-secret"] || value.encryptedToken)
+      all.push({ name: labelOf(name), said: "stored, sealed", isSecret: true });
     else if (Array.isArray(value)) all.push({ name: labelOf(name), said: value.join(", ") });
-    else if (typeof value === "object") all.push(...described(value, field).map((one) => ({ ...one, name: `${labelOf(name)}: ${one.name.toLowerCase()}` })));
-    else if (value !== field.default) all.push({ name: labelOf(name), said: value === true ? "yes" : value === false ? "no" : String(value) });
+    else if (typeof value === "object")
+      all.push(
+        ...described(value, field).map((one) => ({ ...one, name: `${labelOf(name)}: ${one.name.toLowerCase()}` })),
+      );
+    else if (value !== field.default)
+      all.push({ name: labelOf(name), said: value === true ? "yes" : value === false ? "no" : String(value) });
   }
   return all;
 }
 
 /** Where a connection leads, in a few words: the row's second column. @param {string} id */
 export function placeOf(id) {
+  /** @type {Record<string, any> | undefined} */
   const data = infoOf(id)?.rawData;
   if (!data) return "";
   if (typeof data.host === "string" && !store.connections.has(data.host)) {
     return `${data.user ? `${data.user}@` : ""}${data.host}${data.port && data.port !== 22 ? `:${data.port}` : ""}`;
   }
   const over = data.host?.storeId ?? data.host;
-  const what = data.containerName ?? data.pod ?? data.directory ?? (data.remotePort && `${data.remoteHost ?? data.address ?? "port"}:${data.remotePort}`) ?? data.user ?? "";
+  const what =
+    data.containerName ??
+    data.pod ??
+    data.directory ??
+    (data.remotePort && `${data.remoteHost ?? data.address ?? "port"}:${data.remotePort}`) ??
+    data.user ??
+    "";
   return over ? [what, `on ${nameOf(over)}`].filter(Boolean).join(" ") : String(what);
 }

@@ -7,7 +7,7 @@ import { on } from "./events.js";
 import { folded, search } from "./names.js";
 
 /**
- * @typedef {{connection: string, category: string[], name: string[], type: string, usageCategory: string | null, folded: string}} Connection
+ * @typedef {{connection: string, category: string[], name: string[], type: string, usageCategory: string | null, folded: string, order: string}} Connection
  * @typedef {{category: string, name: string[]}} Category
  * @typedef {import("../contract.d.ts").ConnectionInfo} Info
  */
@@ -16,7 +16,9 @@ const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*"
 const SOON_MS = 60;
 /** With more changes than this at once everything is read again. */
 const MANY = 200;
-const INFOS = 200;
+/** Rows that a quick scroll has passed need no information. */
+const SEEN = 120;
+const SETTLED_MS = 80;
 
 export const store = {
   /** The session's rights, as `/token/info` tells them. @type {any} */
@@ -101,7 +103,9 @@ export async function load() {
 
 async function loadConnections() {
   const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
-  store.connections = new Map(found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]));
+  store.connections = new Map(
+    found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]),
+  );
   store.infos.clear();
   changed();
 }
@@ -144,7 +148,10 @@ async function loadTunnels() {
 /** @param {string} id @param {any} found @returns {Connection} */
 function named(id, found) {
   const { category, name, type, usageCategory } = found;
-  return { connection: id, category, name, type, usageCategory, folded: folded(found) };
+  const text = folded(found);
+  // Of web2 and web10 people expect web2 first.
+  const order = text.replaceAll("/", "\u0000").replace(/\d+/g, (digits) => digits.padStart(12, "0"));
+  return { connection: id, category, name, type, usageCategory, folded: text, order };
 }
 
 /** @type {Set<string>} */
@@ -155,10 +162,11 @@ let asking = false;
 export function infoOf(id) {
   const found = store.infos.get(id);
   if (!found && can("connection.info")) {
+    wanted.delete(id);
     wanted.add(id);
     if (!asking) {
       asking = true;
-      setTimeout(() => readInfos().finally(() => (asking = false)), 0);
+      setTimeout(() => readInfos().finally(() => (asking = false)), SETTLED_MS);
     }
   }
   return found;
@@ -166,8 +174,8 @@ export function infoOf(id) {
 
 async function readInfos() {
   while (wanted.size) {
-    const some = [...wanted].slice(0, INFOS);
-    for (const id of some) wanted.delete(id);
+    const some = [...wanted].slice(-SEEN);
+    wanted.clear();
     await readSome(some);
   }
 }
@@ -242,7 +250,13 @@ export function follow() {
       else if (event.kind === "tunnel") {
         const known = store.tunnels.get(id);
         if (!known) return changedTunnels(id);
-        store.tunnels.set(id, { ...known, state: event.state ?? event.change, address: event.address ?? null, since: event.time, wanted: event.change !== "stopped" });
+        store.tunnels.set(id, {
+          ...known,
+          state: event.state ?? event.change,
+          address: event.address ?? null,
+          since: event.time,
+          wanted: event.change !== "stopped",
+        });
         changed();
       } else if (event.kind === "link") {
         store.links.set(id.split("+")[0], event);
@@ -259,9 +273,21 @@ export function follow() {
 function shellChanged({ connection = "", session, change, time }) {
   const base = connection.split("+")[0];
   const some = store.shells.get(base) ?? [];
-  const others = some.filter((one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined));
+  const others = some.filter(
+    (one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined),
+  );
   const before = some.find((one) => !others.includes(one)) ?? { connection, session, since: time };
-  const next = change === "ended" ? others : [...others, { ...before, state: change === "started" ? "idle" : change, running: change === "busy" ? before.running : undefined }];
+  const next =
+    change === "ended"
+      ? others
+      : [
+          ...others,
+          {
+            ...before,
+            state: change === "started" ? "idle" : change,
+            running: change === "busy" ? before.running : undefined,
+          },
+        ];
   if (next.length) store.shells.set(base, next);
   else store.shells.delete(base);
   changed();
@@ -269,7 +295,7 @@ function shellChanged({ connection = "", session, change, time }) {
 
 /** @param {Connection} one @param {Connection} other */
 export function byPath(one, other) {
-  return one.folded < other.folded ? -1 : one.folded > other.folded ? 1 : 0;
+  return one.order < other.order ? -1 : one.order > other.order ? 1 : 0;
 }
 
 /** Reads again what a request of this page has changed, where no event tells. @param {"connections" | "categories" | "shells" | "tunnels"} what */

@@ -19,17 +19,25 @@ export const hooks = { useCallback, useEffect, useLayoutEffect, useMemo, useRedu
 // Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
 
+const SHORT = /** @type {Record<string, string>} */ ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" });
+
 /** Text of a far side on one line, its control characters visible. @param {unknown} value */
 export function text(value) {
   return String(value ?? "").replace(CONTROLS, (character) => {
     const code = character.charCodeAt(0);
-    if (code < 0x20) return String.fromCharCode(0x2400 + code);
-    return code === 0x7f ? "␡" : `\\u${code.toString(16).padStart(4, "0")}`;
+    return (
+      SHORT[character] ??
+      (code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`)
+    );
   });
 }
 
 /** Such text with its lines and tabs. @param {unknown} value */
-export const lines = (value) => String(value ?? "").split("\n").map((line) => line.split("\t").map(text).join("\t")).join("\n");
+export const lines = (value) =>
+  String(value ?? "")
+    .split("\n")
+    .map((line) => line.split("\t").map(text).join("\t"))
+    .join("\n");
 
 const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
   ["year", 31557600],
@@ -40,6 +48,13 @@ const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
 ]);
 const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
 const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const SHORT_TIME = new Intl.DateTimeFormat("en-GB", {
+  day: "2-digit",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
 
 /** A time as people say it, with the exact one on it. @param {string | null | undefined} time */
 export function ago(time) {
@@ -47,15 +62,20 @@ export function ago(time) {
   const at = new Date(time);
   const seconds = (at.getTime() - Date.now()) / 1000;
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  const said = unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.trunc(seconds / size), unit);
+  const said =
+    unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.trunc(seconds / size), unit);
   return html`<time datetime=${at.toISOString()} title=${EXACT.format(at)}>${said}</time>`;
 }
+
+/** A time for a column: without its year. @param {string} time */
+export const brief = (time) => SHORT_TIME.format(new Date(time));
 
 /** @param {string} time */
 export const exact = (time) => EXACT.format(new Date(time));
 
 /** @param {number} count @param {string} noun @param {string} [plural] */
-export const counted = (count, noun, plural = `${noun}s`) => `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
+export const counted = (count, noun, plural = `${noun}s`) =>
+  `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
 
 const narrow = matchMedia("(max-width: 760px)");
 
@@ -92,7 +112,8 @@ export const Icon = ({ path }) =>
   html`<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d=${path} /></svg>`;
 
 /** The state of something, as a dot and a word. @param {{kind: string, word: string}} props */
-export const State = ({ kind, word }) => html`<span class=${`state ${kind}`}><i aria-hidden="true"></i>${text(word)}</span>`;
+export const State = ({ kind, word }) =>
+  html`<span class=${`state ${kind}`}>${word && html`<i aria-hidden="true"></i>${text(word)}`}</span>`;
 
 /** What is said where nothing is, and what to do first. @param {{title: string, children?: any}} props */
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="title">${title}</p>${children}</div>`;
@@ -114,7 +135,24 @@ const OVERSCAN = 6;
  * is `active`.
  * @param {{items: readonly any[], keyOf: (item: any) => string, row: (item: any, index: number) => any, label: string, open?: (item: any) => void, toggle?: (item: any) => void, onActive?: (item: any) => void, key_?: (event: KeyboardEvent, item: any) => void, classOf?: (item: any) => string, levelOf?: (item: any) => number, onEnd?: () => void, isExpanded?: (item: any) => boolean | undefined, height?: number, id?: string, active?: number, isPassive?: boolean}} props
  */
-export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, classOf, levelOf, isExpanded, onEnd, height, id = "rows", active, isPassive = false }) {
+export function Rows({
+  items,
+  keyOf,
+  row,
+  label,
+  open,
+  toggle,
+  onActive,
+  key_,
+  classOf,
+  levelOf,
+  isExpanded,
+  onEnd,
+  height,
+  id = "rows",
+  active,
+  isPassive = false,
+}) {
   const isNarrow = useNarrow();
   const size = height ?? (isNarrow ? 52 : 34);
   const frame = useRef(/** @type {HTMLElement | null} */ (null));
@@ -131,12 +169,16 @@ export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, c
     return () => observer.disconnect();
   }, []);
 
-  const reveal = useCallback((/** @type {number} */ index) => {
-    const element = frame.current;
-    if (!element) return;
-    if (index * size < element.scrollTop) element.scrollTop = index * size;
-    else if ((index + 1) * size > element.scrollTop + element.clientHeight) element.scrollTop = (index + 1) * size - element.clientHeight;
-  }, [size]);
+  const reveal = useCallback(
+    (/** @type {number} */ index) => {
+      const element = frame.current;
+      if (!element) return;
+      if (index * size < element.scrollTop) element.scrollTop = index * size;
+      else if ((index + 1) * size > element.scrollTop + element.clientHeight)
+        element.scrollTop = (index + 1) * size - element.clientHeight;
+    },
+    [size],
+  );
   useLayoutEffect(() => {
     if (active !== undefined) reveal(active);
   }, [active]);
@@ -152,7 +194,9 @@ export function Rows({ items, keyOf, row, label, open, toggle, onActive, key_, c
   const onKeyDown = (event) => {
     if (event.target !== frame.current || event.ctrlKey || event.metaKey || event.altKey) return;
     const page = Math.max(1, Math.floor(view.height / size) - 1);
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -items.length, End: items.length }[event.key];
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -items.length, End: items.length }[
+      event.key
+    ];
     if (by) move(at + by);
     else if (event.key === "Enter" && items[at]) open?.(items[at]);
     else if (event.key === " " && toggle && items[at]) toggle(items[at]);
@@ -212,14 +256,17 @@ export function openDialog({ title, label, kind = "" }, content) {
       element.close();
     };
     element.addEventListener("close", () => {
-      render(null, element);
+      render(/** @type {any} */ (null), element);
       element.remove();
       resolve(result);
     });
     element.addEventListener("mousedown", (event) => {
       if (event.target === element && kind === "palette") close();
     });
-    render(html`${title && html`<header><h2>${title}</h2><button class="quiet close" aria-label="Close" onClick=${() => close()}>×</button></header>`}${content(close)}`, element);
+    render(
+      html`${title && html`<header><h2>${title}</h2><button class="quiet close" aria-label="Close" onClick=${() => close()}>×</button></header>`}${content(close)}`,
+      element,
+    );
     element.showModal();
     /** @type {HTMLElement | null} */ (element.querySelector("[autofocus]"))?.focus();
   });
@@ -231,13 +278,16 @@ export function openDialog({ title, label, kind = "" }, content) {
  */
 export async function confirm({ title, text: said = "", yes = "OK", no = "Cancel", danger = false }) {
   return (
-    (await openDialog({ title }, (close) => html`
+    (await openDialog(
+      { title },
+      (close) => html`
       <div class="body said">${said}</div>
       <footer>
         <button type="button" onClick=${() => close(false)}>${no}</button>
         <button type="button" class=${danger ? "danger" : "primary"} autofocus onClick=${() => close(true)}>${yes}</button>
       </footer>
-    `)) === true
+    `,
+    )) === true
   );
 }
 
@@ -247,7 +297,9 @@ export async function confirm({ title, text: said = "", yes = "OK", no = "Cancel
  * @returns {Promise<Record<string, string> | null>}
  */
 export function form({ title, text: said, fields, yes = "OK", work }) {
-  return openDialog({ title }, (close) => html`
+  return openDialog(
+    { title },
+    (close) => html`
     <${Form} yes=${yes} cancel=${() => close()} submit=${async (/** @type {HTMLFormElement} */ element) => {
       const values = Object.fromEntries([...new FormData(element)].map(([name, value]) => [name, String(value)]));
       await work?.(values);
@@ -265,7 +317,8 @@ export function form({ title, text: said, fields, yes = "OK", work }) {
         `,
       )}
     <//>
-  `);
+  `,
+  );
 }
 
 /** A form of a dialog: it tells why `submit` failed, and stays. @param {any} props */
@@ -317,14 +370,20 @@ export function toast(said, { undo, isFault = false } = {}) {
   while (toasts.length > MOST_TOASTS) gone(toasts[0]);
   place.append(element);
   const close = () => gone(one);
-  render(html`
+  render(
+    html`
     <span>${said}</span>
-    ${undo && html`<button onClick=${() => {
-      close();
-      Promise.resolve(undo()).catch(failed);
-    }}>Undo</button>`}
+    ${
+      undo &&
+      html`<button onClick=${() => {
+        close();
+        Promise.resolve(undo()).catch(failed);
+      }}>Undo</button>`
+    }
     <button class="quiet close" aria-label="Dismiss" onClick=${close}>×</button>
-  `, element);
+  `,
+    element,
+  );
   const leave = () => {
     // Whoever reads it with a finger or a focus on it has the time that takes.
     if (element.matches(":hover, :focus-within")) setTimeout(leave, TOAST_MS);
@@ -337,7 +396,7 @@ export function toast(said, { undo, isFault = false } = {}) {
 function gone(one) {
   if (!toasts.includes(one)) return;
   toasts.splice(toasts.indexOf(one), 1);
-  render(null, one.element);
+  render(/** @type {any} */ (null), one.element);
   one.element.remove();
 }
 

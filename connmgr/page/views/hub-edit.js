@@ -24,7 +24,13 @@ export function addConnection(category) {
     labels: {},
     isNew: true,
     submit: async (/** @type {any} */ { name, data, category, labels, validate }) => {
-      const request = { name: name || data.host || data.containerName || data.type, data, validate, ...(category && { category }), ...(Object.keys(labels).length && { labels }) };
+      const request = {
+        name: name || data.host || data.containerName || data.type,
+        data,
+        validate,
+        ...(category && { category }),
+        ...(Object.keys(labels).length && { labels }),
+      };
       const { connection, added } = await call("/connection/add", request);
       await refresh("connections");
       go(address("hub", connection));
@@ -39,7 +45,8 @@ export async function editConnection(connection) {
   const { infos } = await call("/connection/info", { connections: [connection] });
   const [info] = infos;
   const last = info.name[info.name.length - 1];
-  const category = [...store.categories.values()].find((one) => one.name.join("/") === info.category.join("/"))?.category ?? "";
+  const category =
+    [...store.categories.values()].find((one) => one.name.join("/") === info.category.join("/"))?.category ?? "";
   const before = { name: last, data: info.rawData, ...(category && { category }), labels: info.labels ?? {} };
   const stored = async (/** @type {any} */ values) => {
     await call("/connection/update", { connection, ...values });
@@ -70,28 +77,47 @@ function Draft({ draft, close }) {
   const [data, setData] = useState(draft.data);
   const [name, setName] = useState(draft.name);
   const [category, setCategory] = useState(draft.category);
-  const [labels, setLabels] = useState(Object.entries(draft.labels).map(([label, value]) => `${label}=${value}`).join("\n"));
+  const [labels, setLabels] = useState(
+    Object.entries(draft.labels)
+      .map(([label, value]) => `${label}=${value}`)
+      .join("\n"),
+  );
   const [validate, setValidate] = useState(false);
   const schema = store.types.get(data.type)?.schema;
   const types = [...store.types.values()].sort((one, other) => rank(one.type) - rank(other.type));
   const submit = async () => {
-    const pairs = labels.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => line.split(/=(.*)/s));
-    await draft.submit({ name, data, category, validate, labels: Object.fromEntries(pairs.map(([label, value = ""]) => [label.trim(), value.trim()])) });
+    const pairs = labels
+      .split("\n")
+      .map((line) => line.trim())
+      .filter(Boolean)
+      .map((line) => line.split(/=(.*)/s));
+    await draft.submit({
+      name,
+      data,
+      category,
+      validate,
+      labels: Object.fromEntries(pairs.map(([label, value = ""]) => [label.trim(), value.trim()])),
+    });
     close();
   };
   return html`
     <${Form} yes=${draft.yes} cancel=${() => close()} submit=${submit} busy=${validate ? "Connecting, to see whether it works" : undefined}>
-      ${draft.isNew && html`
+      ${
+        draft.isNew &&
+        html`
         <label class="field"><span>Type</span>
           <select value=${data.type} onChange=${(/** @type {any} */ event) => setData({ type: event.target.value })}>
             ${types.map((one) => html`<option key=${one.type} value=${one.type}>${text(one.type)} – ${text(one.description)}</option>`)}
-          </select></label>`}
+          </select></label>`
+      }
       <label class="field"><span>Name</span>
         <input value=${name} maxlength="255" required=${!draft.isNew} placeholder=${draft.isNew ? (data.host && typeof data.host === "string" && !store.connections.has(data.host) ? data.host : "As it shall be called") : ""}
           autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>
-      ${schema
-        ? html`<${Fields} key=${data.type} schema=${schema} value=${data} change=${setData} />`
-        : html`<p class="fault">No installed plugin offers the type ${text(data.type)}; its data stays as it is.</p>`}
+      ${
+        schema
+          ? html`<${Fields} key=${data.type} schema=${schema} value=${data} change=${setData} />`
+          : html`<p class="fault">No installed plugin offers the type ${text(data.type)}; its data stays as it is.</p>`
+      }
       <label class="field"><span>Category</span>
         <select value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}>
           <option value="">${draft.isNew ? "The default one, or that of the connection it is in" : "As it is"}</option>
@@ -107,5 +133,4 @@ function Draft({ draft, close }) {
 }
 
 /** @param {string} type */
-const rank = (type) => (FIRST.indexOf(type) + 1 || FIRST.length + 1);
-
+const rank = (type) => FIRST.indexOf(type) + 1 || FIRST.length + 1;

@@ -4,7 +4,7 @@
 import { call } from "../core/api.js";
 import { fold } from "../core/names.js";
 import { refresh, store } from "../core/store.js";
-import { Form, counted, hooks, html, openDialog, text, toast } from "../core/ui.js";
+import { counted, Form, hooks, html, openDialog, text, toast } from "../core/ui.js";
 
 const { useMemo, useState } = hooks;
 
@@ -34,7 +34,10 @@ function readLines(given) {
     }
     const [, user, host, port] = parts;
     const bare = host.replace(/^\[|\]$/g, "");
-    found.entries.push({ name: name ?? bare, data: { type: "ssh", host: bare, ...(user && { user }), ...(port && { port: Number(port) }) } });
+    found.entries.push({
+      name: name ?? bare,
+      data: { type: "ssh", host: bare, ...(user && { user }), ...(port && { port: Number(port) }) },
+    });
   });
   return found;
 }
@@ -66,8 +69,12 @@ function readConfig(given) {
       }
       if (key === "proxyjump" && value.toLowerCase() !== "none") {
         if (/^[^,@:]+$/.test(value)) for (const one of open) one.gateway = value;
-        else found.problems.push(`Line ${index + 1}: ProxyJump ${text(value)}: only a single name of this list is taken; set the gateway afterwards.`);
-      } else if (key === "proxycommand") found.problems.push(`Line ${index + 1}: ProxyCommand is not taken; ssh reads it from its own file.`);
+        else
+          found.problems.push(
+            `Line ${index + 1}: ProxyJump ${text(value)}: only a single name of this list is taken; set the gateway afterwards.`,
+          );
+      } else if (key === "proxycommand")
+        found.problems.push(`Line ${index + 1}: ProxyCommand is not taken; ssh reads it from its own file.`);
     }
   });
   return found;
@@ -103,7 +110,11 @@ function Import({ close }) {
   const { entries, problems } = useMemo(() => read(given), [given]);
   const path = store.categories.get(category)?.name;
   const there = useMemo(() => {
-    const names = new Set([...store.connections.values()].filter((one) => !path || one.category.join("/") === path.join("/")).map((one) => fold(one.name.join("/"))));
+    const names = new Set(
+      [...store.connections.values()]
+        .filter((one) => !path || one.category.join("/") === path.join("/"))
+        .map((one) => fold(one.name.join("/"))),
+    );
     return new Set(entries.filter((one) => names.has(fold(one.name))));
   }, [entries, category]);
   const fresh = ordered(entries.filter((one) => !there.has(one)));
@@ -114,9 +125,20 @@ function Import({ close }) {
     const missing = [];
     const add = fresh.map((one) => {
       const label = labels.get(one.name);
-      const gateway = one.gateway === undefined ? undefined : labels.has(one.gateway) ? { label: labels.get(one.gateway) } : known.get(one.gateway);
-      if (one.gateway !== undefined && gateway === undefined) missing.push(`${text(one.name)} goes through ${text(one.gateway)}, which is neither stored nor in the list.`);
-      return { label, name: one.name, data: { ...one.data, ...(gateway && { gateway }) }, ...(path && { category: path }) };
+      const gateway =
+        one.gateway === undefined
+          ? undefined
+          : labels.has(one.gateway)
+            ? { label: labels.get(one.gateway) }
+            : known.get(one.gateway);
+      if (one.gateway !== undefined && gateway === undefined)
+        missing.push(`${text(one.name)} goes through ${text(one.gateway)}, which is neither stored nor in the list.`);
+      return {
+        label,
+        name: one.name,
+        data: { ...one.data, ...(gateway && { gateway }) },
+        ...(path && { category: path }),
+      };
     });
     if (missing.length) throw new Error(missing.join("\n"));
     const { added } = await call("/connection/apply", { add });
@@ -143,12 +165,20 @@ function Import({ close }) {
         <select value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}><option value="">The default one</option>
           ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}</select></label>
       ${problems.length > 0 && html`<ul class="fault">${problems.slice(0, 20).map((one) => html`<li>${one}</li>`)}</ul>`}
-      ${entries.length > 0 && html`
+      ${
+        entries.length > 0 &&
+        html`
         <table><caption>${counted(fresh.length, "connection")} to add${there.size > 0 ? `; ${counted(there.size, "name is", "names are")} there already, and not added again` : ""}</caption>
           <thead><tr><th scope="col">Name</th><th scope="col">Host</th><th scope="col">User</th><th scope="col">Port</th><th scope="col">Through</th><th scope="col"></th></tr></thead>
-          <tbody>${entries.slice(0, MOST_SHOWN).map((one, index) => html`<tr key=${index} class=${there.has(one) ? "note" : ""}><td>${text(one.name)}</td><td class="mono">${text(one.data.host)}</td>
-            <td>${text(one.data.user ?? "")}</td><td>${one.data.port ?? ""}</td><td>${text(one.gateway ?? "")}</td><td>${there.has(one) ? "there already" : "new"}</td></tr>`)}</tbody></table>
-        ${entries.length > MOST_SHOWN && html`<p class="note">and ${counted(entries.length - MOST_SHOWN, "more", "more")}</p>`}`}
+          <tbody>${entries.slice(0, MOST_SHOWN).map(
+            (
+              one,
+              index,
+            ) => html`<tr key=${index} class=${there.has(one) ? "note" : ""}><td>${text(one.name)}</td><td class="mono">${text(one.data.host)}</td>
+            <td>${text(one.data.user ?? "")}</td><td>${one.data.port ?? ""}</td><td>${text(one.gateway ?? "")}</td><td>${there.has(one) ? "there already" : "new"}</td></tr>`,
+          )}</tbody></table>
+        ${entries.length > MOST_SHOWN && html`<p class="note">and ${counted(entries.length - MOST_SHOWN, "more", "more")}</p>`}`
+      }
     <//>
   `;
 }

@@ -1,12 +1,27 @@
 // The hub: all connections by their categories, what state they are in, and the way to everything that is done on them.
 
 import { call } from "../core/api.js";
+import { fold, search } from "../core/names.js";
 import { commandsOn, register, run } from "../core/palette.js";
 import { address, go } from "../core/router.js";
-import { byPath, can, infoOf, nameOf, qualified, refresh, stateOf, store, useStore } from "../core/store.js";
-import { fold, search } from "../core/names.js";
 import { described, placeOf } from "../core/schema-form.js";
-import { Empty, Rows, State, Waiting, ago, confirm, counted, failed, form, hooks, html, text, toast, useNarrow } from "../core/ui.js";
+import { byPath, can, infoOf, nameOf, qualified, refresh, stateOf, store, useStore } from "../core/store.js";
+import {
+  ago,
+  confirm,
+  counted,
+  Empty,
+  failed,
+  form,
+  hooks,
+  html,
+  Rows,
+  State,
+  text,
+  toast,
+  useNarrow,
+  Waiting,
+} from "../core/ui.js";
 import { addConnection, editConnection } from "./hub-edit.js";
 import { openImport } from "./hub-import.js";
 
@@ -46,7 +61,9 @@ function treeOf(closed) {
   /** @type {Item[]} */
   const items = [];
   // "!" is before every character of a name that could follow a separator's place.
-  const order = [...folders].sort(([one], [other]) => (one.replaceAll("/", "\u0000") < other.replaceAll("/", "\u0000") ? -1 : 1));
+  const order = [...folders].sort(([one], [other]) =>
+    one.replaceAll("/", "\u0000") < other.replaceAll("/", "\u0000") ? -1 : 1,
+  );
   let hiddenBelow = "";
   for (const [key, { category, id, own, count }] of order) {
     if (hiddenBelow && key.startsWith(hiddenBelow)) continue;
@@ -74,7 +91,9 @@ function meant(path) {
 /** The address of a connection: its names, or its id where these mean several. @param {Connection} one */
 function addressOf(one) {
   const path = [...one.category, ...one.name];
-  const isAlone = path.every((part) => part && !part.includes("/")) && [...store.connections.values()].filter((other) => other.folded === one.folded).length === 1;
+  const isAlone =
+    path.every((part) => part && !part.includes("/")) &&
+    [...store.connections.values()].filter((other) => other.folded === one.folded).length === 1;
   return isAlone ? address("hub", ...path) : address("hub", one.connection);
 }
 
@@ -82,13 +101,23 @@ function addressOf(one) {
 function Hub({ path }) {
   const { connections, categories, loaded } = useStore();
   const [wanted, want] = useState("");
-  const [closed, close] = useState(() => new Set(/** @type {string[]} */ (JSON.parse(localStorage.getItem(CLOSED) ?? "[]"))));
+  const [closed, close] = useState(
+    () => new Set(/** @type {string[]} */ (JSON.parse(localStorage.getItem(CLOSED) ?? "[]"))),
+  );
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const isNarrow = useNarrow();
   const { one, category } = useMemo(() => meant(path), [path.join("/"), connections, connections.size]);
-  const result = useMemo(() => (wanted.trim() ? search(wanted, [...connections.values()]) : null), [wanted, connections, connections.size]);
+  const result = useMemo(
+    () => (wanted.trim() ? search(wanted, [...connections.values()]) : null),
+    [wanted, connections, connections.size],
+  );
   const items = useMemo(
-    () => (result ? [...result.exact, ...result.rest].map((found) => /** @type {Leaf} */ ({ key: found.connection, depth: 0, one: found, isLoose: true })) : treeOf(closed)),
+    () =>
+      result
+        ? [...result.exact, ...result.rest].map(
+            (found) => /** @type {Leaf} */ ({ key: found.connection, depth: 0, one: found, isLoose: true }),
+          )
+        : treeOf(closed),
     [result, closed, connections, connections.size, categories],
   );
   const at = category === undefined ? -1 : items.findIndex((item) => item.key === `/${category}`);
@@ -138,20 +167,28 @@ function Hub({ path }) {
       <div class="split">
         <section class="tree" aria-label="Connections">
           ${!isNarrow && html`<div class="columns" aria-hidden="true"><span class="name">Name</span><span>State</span><span>Leads to</span><span>Type</span><span class="time">Last used</span></div>`}
-          ${!loaded
-            ? html`<${Waiting} reason="Reading the connections" />`
-            : result && !items.length
-              ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
+          ${
+            !loaded
+              ? html`<${Waiting} reason="Reading the connections" />`
+              : result && !items.length
+                ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
                   <p>A name is the end of category and path, such as <code>web/root</code>; a pattern has <code>*</code>, <code>?</code>,
                   <code>[a-c]</code> or <code>{a,b}</code>, as on the command line.</p><//>`
-              : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
+                : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
                   active=${at >= 0 ? at : undefined} row=${(/** @type {Item} */ item) => ("one" in item ? line(item, isNarrow) : folderLine(item, toggle))}
                   levelOf=${(/** @type {Item} */ item) => item.depth + 1} isExpanded=${(/** @type {Item} */ item) => ("one" in item ? undefined : item.isOpen)}
-                  classOf=${(/** @type {Item} */ item) => ("one" in item ? (item.one === one ? "chosen" : "") : "folder")} />`}
-          ${isEmpty && html`<${Empty} title="Add your first machine">
+                  classOf=${(/** @type {Item} */ item) => ("one" in item ? (item.one === one ? "chosen" : "") : "folder")} />`
+          }
+          ${
+            isEmpty &&
+            html`<${Empty} title="Add your first machine">
             <p>Give its name or address and the user, as you would give them to ssh. The page asks about its host key, and opens a terminal on it.</p>
-            ${can("connection.add") && html`<p><button class="primary" onClick=${() => addConnection()}>Add a machine</button>
-              ${can("connection.apply") && html` or <button class="link" onClick=${() => openImport()}>import a list</button>.`}</p>`}<//>`}
+            ${
+              can("connection.add") &&
+              html`<p><button class="primary" onClick=${() => addConnection()}>Add a machine</button>
+              ${can("connection.apply") && html` or <button class="link" onClick=${() => openImport()}>import a list</button>.`}</p>`
+            }<//>`
+          }
           ${loaded && connections.size > 1 && html`<p class="foot note" role="status">${result ? `${counted(result.exact.length, "connection is", "connections are")} meant${result.rest.length ? `, ${result.rest.length.toLocaleString("en")} more contain it` : ""}` : counted(connections.size, "connection")}</p>`}
         </section>
         ${one && html`<${Details} key=${one.connection} one=${one} />`}
@@ -174,7 +211,8 @@ function line({ one, depth, isLoose }, isNarrow) {
   const last = one.name[one.name.length - 1];
   const name = html`<span class="name" style=${indent(depth)}>
     ${isLoose ? html`<span class="note">${text([...one.category, ...one.name.slice(0, -1)].join("/"))}/</span>` : ""}${text(last)}</span>`;
-  if (isNarrow) return html`${name}<${State} ...${state} /><span class="place note">${text(placeOf(one.connection)) || text(one.type)}</span>`;
+  if (isNarrow)
+    return html`${name}<${State} ...${state} /><span class="place note">${text(placeOf(one.connection)) || text(one.type)}</span>`;
   return html`
     ${name}<span><${State} ...${state} /></span><span class="note">${text(placeOf(one.connection))}</span><span class="note">${text(one.type)}</span>
     <span class="time note">${info && (store.types.get(one.type) ? ago(info.lastUsed) : "–")}</span>
@@ -199,7 +237,9 @@ async function removeCategory(item) {
     await refresh("categories");
     const parent = idOf(pathKey(item.category.slice(0, -1))) ?? store.root;
     const name = item.category[item.category.length - 1];
-    toast(`${text(name)} is removed.`, { undo: () => call("/category/add", { name, parent }).then(() => refresh("categories")) });
+    toast(`${text(name)} is removed.`, {
+      undo: () => call("/category/add", { name, parent }).then(() => refresh("categories")),
+    });
   } catch (error) {
     failed(error);
   }
@@ -207,7 +247,8 @@ async function removeCategory(item) {
 
 /** @param {string} [within] the key of the category above it */
 async function addCategory(within) {
-  const above = within === undefined ? undefined : [...store.categories.values()].find((one) => pathKey(one.name) === within);
+  const above =
+    within === undefined ? undefined : [...store.categories.values()].find((one) => pathKey(one.name) === within);
   await form({
     title: above ? `New category in ${text(above.name.join("/"))}` : "New category",
     fields: [{ name: "name", label: "Name", required: true }],
@@ -242,18 +283,31 @@ function Details({ one }) {
       <div class="does">${own.map((command, index) => button(command, index === 0 ? "primary" : ""))}</div>
       <dl>
         <div><dt>Type</dt><dd>${text(one.type)} <small>${type?.description ?? "No installed plugin offers this type."}</small></dd></div>
-        ${info && described(info.rawData, type?.schema).map((fact) => html`<div key=${fact.name}><dt>${fact.name}</dt>
-          <dd class=${fact.isSecret ? "note" : "mono"}>${fact.connection && store.connections.has(fact.connection) ? html`<a href=${address("hub", fact.connection)}>${text(fact.said)}</a>` : text(fact.said)}</dd></div>`)}
+        ${
+          info &&
+          described(info.rawData, type?.schema).map(
+            (fact) => html`<div key=${fact.name}><dt>${fact.name}</dt>
+          <dd class=${fact.isSecret ? "note" : "mono"}>${fact.connection && store.connections.has(fact.connection) ? html`<a href=${address("hub", fact.connection)}>${text(fact.said)}</a>` : text(fact.said)}</dd></div>`,
+          )
+        }
         ${info && Object.entries(info.labels ?? {}).map(([name, value]) => html`<div key=${`label ${name}`}><dt>${text(name)}</dt><dd>${text(value)}</dd></div>`)}
         ${info && html`<div><dt>Last used</dt><dd>${ago(info.lastUsed)}</dd></div><div><dt>Changed</dt><dd>${ago(info.lastModified)}</dd></div>`}
         <div><dt>Id</dt><dd class="mono id">${one.connection}</dd></div>
       </dl>
-      ${tunnel && html`<h3>Tunnel</h3><dl><div><dt>Listens at</dt><dd class="mono">${text(tunnel.address ?? "–")}</dd></div>
-        <div><dt>Streams</dt><dd>${tunnel.streams}</dd></div>${tunnel.lastError && html`<div><dt>Last error</dt><dd>${text(tunnel.lastError.message)}</dd></div>`}</dl>`}
-      ${shells.length > 0 && html`<h3>Shells</h3><ul class="shells">${shells.map(
-        (shell) => html`<li key=${shell.connection + (shell.session ?? "")}><${State} kind=${shell.state === "idle" ? "up" : shell.state} word=${shell.running ? text(shell.running.command).slice(0, 80) : shell.state} />
+      ${
+        tunnel &&
+        html`<h3>Tunnel</h3><dl><div><dt>Listens at</dt><dd class="mono">${text(tunnel.address ?? "–")}</dd></div>
+        <div><dt>Streams</dt><dd>${tunnel.streams}</dd></div>${tunnel.lastError && html`<div><dt>Last error</dt><dd>${text(tunnel.lastError.message)}</dd></div>`}</dl>`
+      }
+      ${
+        shells.length > 0 &&
+        html`<h3>Shells</h3><ul class="shells">${shells.map(
+          (
+            shell,
+          ) => html`<li key=${shell.connection + (shell.session ?? "")}><${State} kind=${shell.state === "idle" ? "up" : shell.state} word=${shell.running ? text(shell.running.command).slice(0, 80) : shell.state} />
           <span class="note">${text(shell.session ?? (shell.connection === one.connection ? "own shell" : nameOf(shell.connection)))} · ${ago(shell.since)}</span></li>`,
-      )}</ul>`}
+        )}</ul>`
+      }
       <div class="does last">${atEnd.map((command) => button(command, "quiet"))}</div>
     </aside>
   `;
@@ -264,7 +318,9 @@ async function connect(connection) {
   const began = performance.now();
   const shell = await call("/shell/start", { connection });
   await refresh("shells");
-  toast(`${text(nameOf(connection))} answers: ${text(shell.osName)}, after ${Math.round(performance.now() - began)} ms.`);
+  toast(
+    `${text(nameOf(connection))} answers: ${text(shell.osName)}, after ${Math.round(performance.now() - began)} ms.`,
+  );
 }
 
 /** @param {string} connection */
@@ -278,7 +334,11 @@ async function disconnect(connection) {
 async function look(connection) {
   const { added, gone, skipped } = await call("/connection/refresh", { connection });
   if (added.length) await refresh("connections");
-  const found = [added.length && `${counted(added.length, "system")} new`, gone.length && `${counted(gone.length, "system")} gone`, skipped.length && `${skipped.length} skipped`];
+  const found = [
+    added.length && `${counted(added.length, "system")} new`,
+    gone.length && `${counted(gone.length, "system")} gone`,
+    skipped.length && `${skipped.length} skipped`,
+  ];
   toast(`${text(nameOf(connection))}: ${found.filter(Boolean).join(", ") || "nothing new inside"}.`);
 }
 
@@ -286,13 +346,17 @@ async function look(connection) {
 const toggled = (state) => async (/** @type {string} */ connection) => {
   await call("/connection/toggle", { connection, state });
   await Promise.all([can("tunnel.query") && refresh("tunnels"), can("shell.list") && refresh("shells")]);
-  toast(`${text(nameOf(connection))} is ${state ? "started" : "stopped"}.`, { undo: () => toggled(!state)(connection) });
+  toast(`${text(nameOf(connection))} is ${state ? "started" : "stopped"}.`, {
+    undo: () => toggled(!state)(connection),
+  });
 };
 
 /** @param {string} connection */
 async function removeConnection(connection) {
   const one = /** @type {Connection} */ (store.connections.get(connection));
-  const below = [...store.connections.values()].filter((other) => other !== one && other.folded.startsWith(`${one.folded}/`));
+  const below = [...store.connections.values()].filter(
+    (other) => other !== one && other.folded.startsWith(`${one.folded}/`),
+  );
   const named = below.slice(0, MOST_NAMED).map((other) => html`<li class="mono">${text(qualified(other))}</li>`);
   const isMeant = await confirm({
     title: `Remove ${text(one.name.join("/"))}?`,
@@ -313,25 +377,75 @@ async function removeConnection(connection) {
 /** @param {string} connection */
 async function forgetKey(connection) {
   const { keys } = await call("/hostkey/forget", { connection });
-  toast(keys.length ? keys.map((/** @type {any} */ one) => (one.kept ? `${text(one.key)} stays: ${text(one.kept)}` : `${text(one.key)} is forgotten.`)).join("\n") : "No key of this host was known.");
+  toast(
+    keys.length
+      ? keys
+          .map((/** @type {any} */ one) =>
+            one.kept ? `${text(one.key)} stays: ${text(one.kept)}` : `${text(one.key)} is forgotten.`,
+          )
+          .join("\n")
+      : "No key of this host was known.",
+  );
 }
 
 const isShell = (/** @type {Connection} */ one) => one.usageCategory === "shell";
 const isTunnel = (/** @type {Connection} */ one) => one.usageCategory === "tunnel";
 const isUp = (/** @type {Connection} */ one) => stateOf(one.connection).kind !== "off";
-const isOpenTunnel = (/** @type {Connection} */ one) => isTunnel(one) && (store.tunnels.get(one.connection)?.wanted ?? false);
+const isOpenTunnel = (/** @type {Connection} */ one) =>
+  isTunnel(one) && (store.tunnels.get(one.connection)?.wanted ?? false);
 const isSwitched = (/** @type {Connection} */ one) => store.types.get(one.type)?.toggled ?? false;
 
 const on = /** @type {const} */ ("connection");
 /** @type {import("../core/palette.js").Command[]} */
 const FIRST = [
-  { name: "Connect", hint: "log in, and say how long that took", on, actions: ["shell.start"], fits: (one) => isShell(one) && !isUp(one), run: connect },
-  { name: "Disconnect", hint: "end its shells", on, actions: ["shell.stop"], fits: (one) => isShell(one) && isUp(one), run: disconnect },
-  { name: "Open the tunnel", on, actions: ["connection.toggle"], fits: (one) => isTunnel(one) && !isOpenTunnel(one), run: toggled(true) },
+  {
+    name: "Connect",
+    hint: "log in, and say how long that took",
+    on,
+    actions: ["shell.start"],
+    fits: (one) => isShell(one) && !isUp(one),
+    run: connect,
+  },
+  {
+    name: "Disconnect",
+    hint: "end its shells",
+    on,
+    actions: ["shell.stop"],
+    fits: (one) => isShell(one) && isUp(one),
+    run: disconnect,
+  },
+  {
+    name: "Open the tunnel",
+    on,
+    actions: ["connection.toggle"],
+    fits: (one) => isTunnel(one) && !isOpenTunnel(one),
+    run: toggled(true),
+  },
   { name: "Close the tunnel", on, actions: ["connection.toggle"], fits: isOpenTunnel, run: toggled(false) },
-  { name: "Start", hint: "start the system itself", on, actions: ["connection.toggle"], fits: isSwitched, run: toggled(true) },
-  { name: "Stop", hint: "stop the system itself", on, actions: ["connection.toggle"], fits: isSwitched, run: toggled(false) },
-  { name: "Look inside", hint: "find containers and other systems", on, actions: ["connection.refresh"], fits: (one) => isShell(one) || one.usageCategory === "group", run: look },
+  {
+    name: "Start",
+    hint: "start the system itself",
+    on,
+    actions: ["connection.toggle"],
+    fits: isSwitched,
+    run: toggled(true),
+  },
+  {
+    name: "Stop",
+    hint: "stop the system itself",
+    on,
+    actions: ["connection.toggle"],
+    fits: isSwitched,
+    run: toggled(false),
+  },
+  {
+    name: "Look inside",
+    hint: "find containers and other systems",
+    on,
+    actions: ["connection.refresh"],
+    fits: (one) => isShell(one) || one.usageCategory === "group",
+    run: look,
+  },
 ];
 /** @type {import("../core/palette.js").Command[]} */
 const LAST = [

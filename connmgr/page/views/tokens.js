@@ -4,8 +4,28 @@ import { call } from "../core/api.js";
 import { on } from "../core/events.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
-import { can, store } from "../core/store.js";
-import { Empty, Fault, Form, Rows, State, Waiting, ago, confirm, counted, doing, exact, form, hooks, html, openDialog, text, toast, useAnswer, useNarrow } from "../core/ui.js";
+import { store } from "../core/store.js";
+import {
+  ago,
+  confirm,
+  counted,
+  doing,
+  Empty,
+  exact,
+  Fault,
+  Form,
+  form,
+  hooks,
+  html,
+  openDialog,
+  Rows,
+  State,
+  text,
+  toast,
+  useAnswer,
+  useNarrow,
+  Waiting,
+} from "../core/ui.js";
 
 const { useEffect, useState } = hooks;
 
@@ -34,9 +54,19 @@ export const SCOPES = /** @type {Record<string, string>} */ ({
 const PRESETS = /** @type {[string, string[]][]} */ ([
   ["Look only", ["connection.read", "fs.read", "audit.read"]],
   ["Run programs", ["connection.read", "shell.argv", "job"]],
-  ["Work on machines", ["connection.read", "shell.argv", "shell.any", "job", "terminal", "fs.read", "fs.write", "tunnel"]],
+  [
+    "Work on machines",
+    ["connection.read", "shell.argv", "shell.any", "job", "terminal", "fs.read", "fs.write", "tunnel"],
+  ],
 ]);
-const LIVES = /** @type {[string, number][]} */ ([["1 hour", 3600], ["8 hours", 28800], ["1 day", 86400], ["7 days", 604800], ["30 days", 2592000], ["90 days", 7776000]]);
+const LIVES = /** @type {[string, number][]} */ ([
+  ["1 hour", 3600],
+  ["8 hours", 28800],
+  ["1 day", 86400],
+  ["7 days", 604800],
+  ["30 days", 2592000],
+  ["90 days", 7776000],
+]);
 const KINDS = /** @type {Record<string, string>} */ ({ valid: "up", expired: "off", revoked: "lost" });
 
 /** @param {{path: string[]}} props */
@@ -50,23 +80,33 @@ function Tokens({ path }) {
   /** @param {any} token */
   const row = (token) => html`
     <span class="name">${text(token.name)}</span><${State} kind=${KINDS[token.state]} word=${token.state} />
-    ${!isNarrow && html`<span class="note">${token.scopes.map(text).join(", ") || "none"}</span><span class="note">${token.connections.map(text).join(", ")}</span>
-      <span class="note">${ago(token.lastUsed)}</span><span class="note">${ago(token.expires)}</span>`}
+    ${
+      !isNarrow &&
+      html`<span class="note">${token.scopes.map(text).join(", ") || "none"}</span><span class="note">${token.connections.map(text).join(", ")}</span>
+      <span class="note">${ago(token.lastUsed)}</span><span class="note">${ago(token.expires)}</span>`
+    }
   `;
   return html`
     <div class=${`view table tokens ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "1fr auto" : "minmax(0, 1.3fr) 6rem minmax(0, 2fr) minmax(0, 1fr) 6rem 6rem" }}>
-      <header><h1>Tokens</h1>${can("token.create") && html`<button class="primary" onClick=${add}>Create a token</button>`}</header>
+      <header><h1>Tokens</h1>${tokens.length > 0 && html`<button class="primary" onClick=${add}>Create a token</button>`}</header>
       <div class="split">
         <section class="aside-list">
           ${error && html`<${Fault} error=${error} again=${again} />`}
           ${!answer && !error && html`<${Waiting} reason="Reading the tokens" />`}
-          ${answer && !tokens.length && html`<${Empty} title="Nobody else is let in">
+          ${
+            answer &&
+            !tokens.length &&
+            html`<${Empty} title="Nobody else is let in">
             <p>A token gives a colleague, a script or an agent some rights, on some machines, for some time. It can be revoked at any moment.</p>
-            <p><button class="primary" onClick=${add}>Create a token</button></p><//>`}
-          ${tokens.length > 0 && html`
+            <p><button class="primary" onClick=${add}>Create a token</button></p><//>`
+          }
+          ${
+            tokens.length > 0 &&
+            html`
             ${!isNarrow && html`<div class="columns" aria-hidden="true"><span>For</span><span>State</span><span>Scopes</span><span>Connections</span><span>Last used</span><span>Expires</span></div>`}
             <${Rows} items=${tokens} label="Tokens" keyOf=${(/** @type {any} */ token) => token.id} row=${row} height=${isNarrow ? 44 : 34}
-              classOf=${(/** @type {any} */ token) => (token === one ? "chosen" : "")} open=${(/** @type {any} */ token) => go(token === one ? "#/tokens" : address("tokens", token.id))} />`}
+              classOf=${(/** @type {any} */ token) => (token === one ? "chosen" : "")} open=${(/** @type {any} */ token) => go(token === one ? "#/tokens" : address("tokens", token.id))} />`
+          }
         </section>
         ${one && html`<${Details} key=${one.id} token=${one} again=${again} />`}
       </div>
@@ -78,18 +118,34 @@ function Tokens({ path }) {
 function Details({ token, again }) {
   const isValid = token.state === "valid";
   const facts = /** @type {[string, any][]} */ ([
-    ["Scopes", token.scopes.map((/** @type {string} */ scope) => html`<div><code>${text(scope)}</code> <small>${SCOPES[scope] ?? ""}</small></div>`)],
+    [
+      "Scopes",
+      token.scopes.map(
+        (/** @type {string} */ scope) =>
+          html`<div><code>${text(scope)}</code> <small>${SCOPES[scope] ?? ""}</small></div>`,
+      ),
+    ],
     ["Connections", html`<code>${token.connections.map(text).join(", ")}</code>`],
     ["Categories", html`<code>${token.categories.map(text).join(", ")}</code>`],
     ["Rules", token.rules.length ? html`<code>${text(JSON.stringify(token.rules))}</code>` : "none"],
-    ["A day", token.quotaPerDay === null ? `${token.usedToday} requests today, no limit` : `${token.usedToday} of ${token.quotaPerDay} requests today`],
+    [
+      "A day",
+      token.quotaPerDay === null
+        ? `${token.usedToday} requests today, no limit`
+        : `${token.usedToday} of ${token.quotaPerDay} requests today`,
+    ],
     ["At once", token.maxConcurrent ?? "no limit"],
     ["From", token.from ? token.from.map(text).join(", ") : "any address"],
     ["Created", exact(token.created)],
     ["Expires", exact(token.expires)],
     ["Last used", ago(token.lastUsed)],
     ["Secrets", token.lent ? html`lent by ${text(token.lent.user)} until ${ago(token.lent.until)}` : "not lent"],
-    ["Created by", token.parent === null ? "the owner" : html`<a class="mono" href=${address("tokens", token.parent)}>${token.parent}</a>`],
+    [
+      "Created by",
+      token.parent === null
+        ? "the owner"
+        : html`<a class="mono" href=${address("tokens", token.parent)}>${token.parent}</a>`,
+    ],
     ["Id", html`<span class="mono id">${token.id}</span>`],
   ]);
   const renew = doing(async () => {
@@ -133,10 +189,15 @@ function Details({ token, again }) {
 
 /** @param {() => void} again */
 async function create(again) {
-  const created = await openDialog({ title: "Create a token", kind: "wide" }, (close) => html`<${Creation} close=${close} />`);
+  const created = await openDialog(
+    { title: "Create a token", kind: "wide" },
+    (close) => html`<${Creation} close=${close} />`,
+  );
   if (!created) return;
   again();
-  await openDialog({ title: `The token for ${text(created.name)}` }, (close) => html`
+  await openDialog(
+    { title: `The token for ${text(created.name)}` },
+    (close) => html`
     <div class="body">
       <p>It is shown this once, and stored nowhere. Give it to whoever it is for by a way that nobody else reads.</p>
       <p class="shown"><code>${created.token}</code><button autofocus onClick=${doing(async () => {
@@ -146,7 +207,8 @@ async function create(again) {
       <p class="note">In a file of mode 600, <code>connmgr --token-file FILE …</code> uses it; so does <code>connmgr --token-file FILE web</code>. It expires ${exact(created.expires)}.</p>
     </div>
     <footer><button class="primary" onClick=${() => close()}>I have it</button></footer>
-  `);
+  `,
+  );
   go(address("tokens", created.id));
 }
 
@@ -159,12 +221,17 @@ function Creation({ close }) {
     if (!next.delete(scope)) next.add(scope);
     setScopes(next);
   };
-  const words = (/** @type {FormDataEntryValue | null} */ given) => String(given ?? "").split(/[\s,]+/).filter(Boolean);
+  const words = (/** @type {FormDataEntryValue | null} */ given) =>
+    String(given ?? "")
+      .split(/[\s,]+/)
+      .filter(Boolean);
   /** @param {HTMLFormElement} element */
   const submit = async (element) => {
     const given = new FormData(element);
     const [connections, categories, from] = ["connections", "categories", "from"].map((name) => words(given.get(name)));
-    const [quotaPerDay, maxConcurrent] = ["quotaPerDay", "maxConcurrent"].map((name) => Number(given.get(name)) || undefined);
+    const [quotaPerDay, maxConcurrent] = ["quotaPerDay", "maxConcurrent"].map(
+      (name) => Number(given.get(name)) || undefined,
+    );
     const typed = String(given.get("rules")).trim();
     /** @type {any} */
     let rules;
@@ -173,12 +240,20 @@ function Creation({ close }) {
     } catch (error) {
       throw new Error(`The rules are not JSON: ${/** @type {Error} */ (error).message}`);
     }
-    close(await call("/token/create", {
-      name: String(given.get("name")), expires: Number(given.get("life")), scopes: [...scopes],
-      ...(connections.length && { connections }), ...(categories.length && { categories }), ...(from.length && { from }),
-      quotaPerDay, maxConcurrent, rules,
-      ...(given.get("lend") && { lendSecrets: true }),
-    }));
+    close(
+      await call("/token/create", {
+        name: String(given.get("name")),
+        expires: Number(given.get("life")),
+        scopes: [...scopes],
+        ...(connections.length && { connections }),
+        ...(categories.length && { categories }),
+        ...(from.length && { from }),
+        quotaPerDay,
+        maxConcurrent,
+        rules,
+        ...(given.get("lend") && { lendSecrets: true }),
+      }),
+    );
   };
   return html`
     <${Form} yes="Create" cancel=${() => close()} submit=${submit}>
@@ -187,8 +262,12 @@ function Creation({ close }) {
       <fieldset><legend>It may</legend>
         <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(new Set(some.filter((scope) => own.includes(scope))))}>${said}</button>`)}
           <span class="note">${counted(scopes.size, "scope")} chosen</span></p>
-        <div class="choices">${own.map((/** @type {string} */ scope) => html`<label class="check" key=${scope}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => toggle(scope)} />
-          <span>${SCOPES[scope] ?? ""}<br /><small class="mono">${text(scope)}</small></span></label>`)}</div></fieldset>
+        <div class="choices">${own.map(
+          (
+            /** @type {string} */ scope,
+          ) => html`<label class="check" key=${scope}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => toggle(scope)} />
+          <span>${SCOPES[scope] ?? ""}<br /><small class="mono">${text(scope)}</small></span></label>`,
+        )}</div></fieldset>
       <label class="field"><span>On the connections</span><input name="connections" placeholder="*" spellcheck=${false} /><small>Patterns for paths, such as <code>web*</code>; without one: all.</small></label>
       <details><summary>More limits</summary>
         <label class="field"><span>In the categories</span><input name="categories" placeholder="*" spellcheck=${false} /></label>
