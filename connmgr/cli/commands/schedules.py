@@ -34,7 +34,7 @@ class _Add(click.Command):
 
 @click.group(cls=Group)
 def schedule() -> None:
-    """Begin runs by themselves, at times of a calendar or every so often.
+    """Begin runs by themselves, by calendar or interval.
 
     The daemon keeps schedules in the vault. Name a SCHEDULE by its name or uuid. Each of its times is a run, as
     `connmgr run` begins one: `connmgr run ls` lists them.
@@ -52,6 +52,7 @@ def schedule() -> None:
 @click.option(
     "--overlap",
     type=click.Choice([SKIP, QUEUE]),
+    metavar="skip|queue",
     default=SKIP,
     show_default=True,
     help="While the run before is under way: leave the time out, or let one wait.",
@@ -59,6 +60,7 @@ def schedule() -> None:
 @click.option(
     "--catch-up",
     type=click.Choice([NONE, LATEST, EVERY_ONE]),
+    metavar="none|latest|all",
     default=NONE,
     show_default=True,
     help="After times at which no daemon was there: fire for none, once, or for all.",
