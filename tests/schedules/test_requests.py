@@ -178,7 +178,7 @@ def test_a_schedule_has_the_rights_of_its_token_and_ends_with_it(kept: Daemon, c
     assert [one["name"] for one in holder.ok("/schedule/query")["schedules"]] == ["mine"]
     assert holder.refused("/schedule/remove", schedule="the owner's") == "unknown_schedule"
     eventually((tmp_path / "mark").exists, "the schedule did not fire")
-    kept.client.post("/token/revoke", token=holder.id)
+    kept.client.post("/token/revoke", id=holder.id)
     [one] = eventually(
         lambda: client.schedules.query("mine"),
         "the schedule is not paused",
