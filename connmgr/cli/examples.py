@@ -31,7 +31,7 @@ EXAMPLES = {
     ],
     "schedule add": [
         "connmgr schedule add nightly --where env=prod --cron '30 2 * * *' -- backup",
-        "connmgr schedule add probe 'web*' --every 15m --overlap queue -- 'curl -fs localhost/health'",
+        "connmgr schedule add probe 'web*' --every 15m --overlap queue -- uptime",
     ],
     "schedule ls": ["connmgr schedule ls", "connmgr schedule ls --json"],
     "schedule next": [

@@ -34,7 +34,7 @@ class _Add(click.Command):
 
 @click.group(cls=Group)
 def schedule() -> None:
-    """Begin runs by themselves, by calendar or interval.
+    """Begin runs by a calendar, or every so often.
 
     The daemon keeps schedules in the vault. Name a SCHEDULE by its name or uuid. Each of its times is a run, as
     `connmgr run` begins one: `connmgr run ls` lists them.
@@ -51,16 +51,16 @@ def schedule() -> None:
 @click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Add up to so much to each time, at random.")
 @click.option(
     "--overlap",
-    type=click.Choice([SKIP, QUEUE]),
     metavar="skip|queue",
+    type=click.Choice([SKIP, QUEUE]),
     default=SKIP,
     show_default=True,
     help="While the run before is under way: leave the time out, or let one wait.",
 )
 @click.option(
     "--catch-up",
-    type=click.Choice([NONE, LATEST, EVERY_ONE]),
     metavar="none|latest|all",
+    type=click.Choice([NONE, LATEST, EVERY_ONE]),
     default=NONE,
     show_default=True,
     help="After times at which no daemon was there: fire for none, once, or for all.",
