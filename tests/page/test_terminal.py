@@ -77,7 +77,7 @@ def test_vim_is_found_again_after_a_reload_and_in_another_browser(
     page = visit().opened(daemon, "#/terminal")
     terminal = _opened(page)
     page.keyboard.type(f"cd {tmp_path}; vim -u NONE notes\n")
-    _shows(page, "[New]")
+    _shows(page, "[New")
     page.keyboard.type("ihello from a page")
     _shows(page, "hello from a page")
     page.reload()
