@@ -15,7 +15,7 @@ from connmgr.api.answer import output_text
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.broadcast import Selection, resolved
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, continuation, detail, request_context
+from connmgr.api.context import STORE, caller, continuation, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
     )
-    id, is_new = found.runs.submit(new, caller().access)
+    id, is_new = found.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
     if not is_new:
         stored = found.vault.runs.get(id)

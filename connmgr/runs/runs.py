@@ -168,6 +168,8 @@ class Runs:
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         self._news: defaultdict[str, News] = defaultdict(News)
+        self.changed: Callable[[], object] = lambda: None
+        """Called when a run may have ended, by whatever thread; it must not wait."""
         self.ended_targets: Counter[str] = Counter()
         """How many targets have ended here, by their states."""
 
@@ -184,9 +186,14 @@ class Runs:
                 self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
                 self._thread.start()
 
-    def submit(self, new: NewRun, access: Access) -> tuple[str, bool]:
-        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens."""
-        id, is_new = self._vault.runs.submit(new)
+    def submit(
+        self, new: NewRun, access: Access, store: Callable[[NewRun], tuple[str, bool]] | None = None
+    ) -> tuple[str, bool]:
+        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens.
+
+        ``store`` stores it as part of a larger change.
+        """
+        id, is_new = (store or self._vault.runs.submit)(new)
         if is_new:
             self._access[id] = access
             with self._lock:
@@ -291,6 +298,7 @@ class Runs:
         if driver is not None:
             driver.look()
         self.poke()
+        self.changed()
 
     def _run(self) -> None:
         """Look what is to be done, until the daemon stops."""
