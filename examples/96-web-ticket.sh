@@ -4,5 +4,5 @@ set -eu
 . "$(dirname "$0")/request.sh"
 
 post /web/ticket <<END | keep page-ticket ticket
-{}
+{"sameUser": true}
 END
