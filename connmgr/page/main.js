@@ -75,7 +75,7 @@ function Frame({ views }) {
       </header>
       <nav class="side" aria-label="Views">
         <p class="brand">connmgr</p>
-        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to, run …</span><kbd>Ctrl K</kbd></button>
+        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to …</span><kbd>Ctrl K</kbd></button>
         <ul>
           ${views
             .filter((one) => !one.isHidden)

@@ -122,6 +122,17 @@ function Hub({ path }) {
   );
   const at = category === undefined ? -1 : items.findIndex((item) => item.key === `/${category}`);
 
+  // A connection that is renamed or moved while it is looked at stays in sight, at its new address.
+  const seen = useRef(/** @type {{at: string, id: string} | null} */ (null));
+  useEffect(() => {
+    const here = path.join("/");
+    if (one) seen.current = { at: here, id: one.connection };
+    else if (seen.current?.at === here) {
+      const moved = connections.get(seen.current.id);
+      if (moved) go(addressOf(moved), { replace: true });
+    }
+  });
+
   useEffect(() => register({ name: "Search connections", key: "/", run: () => field.current?.focus() }), []);
 
   /** @param {Item} item @param {boolean} [isOpen] */
@@ -212,7 +223,7 @@ function line({ one, depth, isLoose }, isNarrow) {
   const name = html`<span class="name" style=${indent(depth)}>
     ${isLoose ? html`<span class="note">${text([...one.category, ...one.name.slice(0, -1)].join("/"))}/</span>` : ""}${text(last)}</span>`;
   if (isNarrow)
-    return html`${name}<${State} ...${state} /><span class="place note">${text(placeOf(one.connection)) || text(one.type)}</span>`;
+    return html`${name}<${State} ...${state} /><span class="place note" style=${indent(depth)}>${text(placeOf(one.connection)) || text(one.type)}</span>`;
   return html`
     ${name}<span><${State} ...${state} /></span><span class="note">${text(placeOf(one.connection))}</span><span class="note">${text(one.type)}</span>
     <span class="time note">${info && (store.types.get(one.type) ? ago(info.lastUsed) : "–")}</span>
