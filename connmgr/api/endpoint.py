@@ -118,6 +118,7 @@ class Endpoint:
             raw=bool(self.raw_body),
             most=self.most_values if context.holder else max(self.most_values, LISTED_VALUES),
             turn=lambda rest: found.pace.turn(context.holder, rest),
+            in_pieces=bool(context.holder),
         )
         return self._carry_out(found, context, request, self._respond)
 

@@ -61,6 +61,10 @@ def families(found: Services) -> Iterator[Metric]:
     commands.add_metric((), run.cumulative(), run.total)
     yield from (requests, times, commands)
     yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=found.audit.lost)
+    targets = CounterMetricFamily("connmgr_run_targets", "Targets of runs that have ended here.", labels=("state",))
+    for state, number in found.runs.ended_targets.items():
+        targets.add_metric((state,), number)
+    yield targets
     for name, help, value in _gauges(found):
         yield GaugeMetricFamily(name, help, value=value)
     build = GaugeMetricFamily("connmgr_build_info", "The version that runs.", labels=("version",))
@@ -76,4 +80,5 @@ def _gauges(found: Services) -> Iterator[tuple[str, str, float]]:
     yield "connmgr_slots", "Requests that may wait for machines.", found.slots.count
     yield "connmgr_blobs", "Blobs that are stored.", found.blobs.number
     yield "connmgr_blob_bytes", "Bytes of all blobs.", found.blobs.used
+    yield "connmgr_runs", "Runs that this daemon works on.", found.runs.active
     yield "connmgr_client_sessions", "Tokens that are valid.", found.tokens.number

@@ -15,7 +15,7 @@ from connmgr.api.answer import output_text
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.broadcast import Selection, resolved
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, continuation, detail, request_context
+from connmgr.api.context import STORE, caller, continuation, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
@@ -45,7 +45,7 @@ from connmgr.contract.run import (
     RunTargetsResponse,
     RunWaitRequest,
 )
-from connmgr.links.chain import locked_connections
+from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.runs.author import RUN
 from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
 from connmgr.secrets.principals import Access
@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
     )
-    id, is_new = found.runs.submit(new, caller().access)
+    id, is_new = found.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
     if not is_new:
         stored = found.vault.runs.get(id)
@@ -281,7 +281,11 @@ def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collec
     found, row = services(), stored.get(id)
     if not found.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
-    away = found.authorisation.visibility.leads_away(row.data)
+    try:
+        away = bool(route_hosts(found.vault, found.registry, row))
+    except errors.ConnmgrError:
+        # It cannot be opened anywhere, and its outcome says why.
+        away = True
     return found.runs.home_of(id, leads_away=away, own_secrets=id in lent)
 
 

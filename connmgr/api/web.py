@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from connmgr.api.context import caller, request_context
+from connmgr.api.context import PEER_UID, caller, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.page import require_page
 from connmgr.api.services import services
@@ -17,6 +17,7 @@ from connmgr.contract.web import (
     WebConfirmResponse,
     WebLoginRequest,
     WebLoginResponse,
+    WebTicketRequest,
     WebTicketResponse,
 )
 from connmgr.errors import (
@@ -30,6 +31,7 @@ from connmgr.errors import (
     UnlockFailed,
     UnlockThrottled,
 )
+from connmgr.processes import is_trusted, is_unmapped, tcp_peer_uid
 from connmgr.settings import STEP_UP_APPROVAL, STEP_UP_PASSPHRASE
 
 group = Group("web", "How the page at `/` gets its rights.")
@@ -40,18 +42,21 @@ _LOGIN = "web.login"
 
 @group.endpoint(
     "/ticket",
+    WebTicketRequest,
+    WebTicketResponse,
     action="web.ticket",
-    response=WebTicketResponse,
     raises=[PageMissing],
+    example={"sameUser": True},
     answer={"ticket": "QRSMvsZIT0f1DRmIT4wtMxAhBCdnvFQBPQpZfRTqjYc", "valid": LOGIN_SECONDS},
 )
-def ticket() -> WebTicketResponse:
+def ticket(request: WebTicketRequest) -> WebTicketResponse:
     """Return a ticket with which the page at `/` gets a session of the caller's rights: once, and within 60 seconds.
 
     A browser that opens `/#login=<ticket>` is logged in. What follows the `#` is neither sent nor logged.
     """
     require_page()
-    return WebTicketResponse(ticket=services().tickets.issue(_LOGIN, caller(), LOGIN_SECONDS), valid=LOGIN_SECONDS)
+    ticket = services().tickets.issue(_LOGIN, caller(), LOGIN_SECONDS, request)
+    return WebTicketResponse(ticket=ticket, valid=LOGIN_SECONDS)
 
 
 @group.endpoint(
@@ -69,13 +74,24 @@ def login(request: WebLoginRequest) -> WebLoginResponse:
 
     The session ends by `/web/logout`, after `web-ttl` seconds of idleness, and with the daemon.
     """
-    opener = services().tickets.redeem(request.ticket, _LOGIN)
+    opener, asked = services().tickets.redeem_request(request.ticket, _LOGIN)
+    if asked.same_user and not _may_be_own_user():
+        raise InvalidToken("The ticket is for a program of another user of this machine.")
     request_context().client = "page"
     if opener.live is not None:
         request_context().authority |= {"token": opener.live.grant.id, "tokenName": opener.live.grant.name}
     opener.require_valid()
     idle = services().settings.web_ttl
     return WebLoginResponse(session_token=services().tokens.issue("page", opener.live, is_page=True), idle=idle)
+
+
+def _may_be_own_user() -> bool:
+    """Whether the request may come from a program of this daemon's user, as far as the system tells."""
+    environ = request_context().environ
+    uid = environ.get(PEER_UID)
+    if uid is None:
+        uid = tcp_peer_uid(environ)
+    return uid is None or is_trusted(uid) or is_unmapped(uid)
 
 
 @group.endpoint(

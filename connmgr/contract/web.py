@@ -17,6 +17,14 @@ STEP_UP_SECONDS = 900.0
 """How long a page may do what needs a step-up."""
 
 
+class WebTicketRequest(Message):
+    same_user: Annotated[
+        bool,
+        "Whether it is only for programs of the daemon's own user on this machine, such as the browser that a command "
+        "starts: other users may see its words. On Linux; elsewhere the daemon cannot tell.",
+    ] = False
+
+
 class WebTicketResponse(Message):
     ticket: Annotated[str, SECRET, "256 random bits, URL-safe; the page takes it at `/#login=<ticket>`."]
     valid: Annotated[float, "Seconds for which it is valid."]

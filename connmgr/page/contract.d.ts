@@ -479,7 +479,7 @@ export interface Error {
 export interface Event {
   number: number;
   time: string;
-  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule" | "stream";
   change: string;
   connection?: string;
   connections?: string[];
@@ -493,11 +493,12 @@ export interface Event {
   message?: string;
   clients?: number;
   token?: string;
+  run?: string;
   expires?: string;
 }
 
 export interface EventStreamRequest {
-  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token")[];
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule")[];
   after?: number;
 }
 
@@ -948,6 +949,12 @@ export interface MultiplexRenewRequest {
 export interface Nothing {
 }
 
+export interface Notify {
+  on?: ("missed" | "skipped" | "refused" | "failed" | "done")[];
+  command?: string[];
+  webhook?: Webhook;
+}
+
 export interface OperationFailed {
   error: Failure;
 }
@@ -1221,6 +1228,94 @@ export interface SavedCommandFields {
   parameters?: Record<string, unknown>;
   description?: string;
   mayRunOthers?: boolean;
+}
+
+export interface ScheduleAddRequest {
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  name: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string;
+  run: RunStartRequest;
+  notify?: Notify;
+}
+
+export interface ScheduleAddResponse {
+  schedule: string;
+  next: string;
+}
+
+export interface ScheduleInfo {
+  schedule: string;
+  name: string;
+  cron: string | null;
+  every: number | null;
+  timezone: string;
+  jitter: number;
+  overlap: string;
+  catchUp: string;
+  until: string | null;
+  next: string | null;
+  paused: string | null;
+  overdue: boolean;
+  lastRun: string | null;
+  lastState: string | null;
+  lastError: string | null;
+  skipped: number;
+  token: string | null;
+  run: Record<string, unknown>;
+  notify: Record<string, unknown> | null;
+}
+
+export interface ScheduleNextRequest {
+  schedule?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  after?: string;
+  count?: number;
+}
+
+export interface ScheduleNextResponse {
+  times: string[];
+}
+
+export interface SchedulePauseRequest {
+  schedule: string;
+  reason?: string;
+}
+
+export interface ScheduleQueryRequest {
+  name?: string;
+}
+
+export interface ScheduleQueryResponse {
+  schedules: ScheduleInfo[];
+}
+
+export interface ScheduleRequest {
+  schedule: string;
+}
+
+export interface ScheduleTriggerResponse {
+  run: string;
+}
+
+export interface ScheduleUpdateRequest {
+  schedule: string;
+  name?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string | null;
+  run?: RunStartRequest;
+  notify?: Notify;
 }
 
 export interface Script {
@@ -1607,9 +1702,18 @@ export interface WebLoginResponse {
   idle: number;
 }
 
+export interface WebTicketRequest {
+  sameUser?: boolean;
+}
+
 export interface WebTicketResponse {
   ticket: string;
   valid: number;
+}
+
+export interface Webhook {
+  url: string;
+  secret: string;
 }
 
 export interface WriteRequest {
@@ -1719,6 +1823,14 @@ export interface Endpoints {
   "/run/stop": { request: RunStopRequest; answer: unknown };
   "/run/targets": { request: RunTargetsRequest; answer: RunTargetsResponse };
   "/run/wait": { request: RunWaitRequest; answer: RunInfo };
+  "/schedule/add": { request: ScheduleAddRequest; answer: ScheduleAddResponse };
+  "/schedule/next": { request: ScheduleNextRequest; answer: ScheduleNextResponse };
+  "/schedule/pause": { request: SchedulePauseRequest; answer: unknown };
+  "/schedule/query": { request: ScheduleQueryRequest; answer: ScheduleQueryResponse };
+  "/schedule/remove": { request: ScheduleRequest; answer: unknown };
+  "/schedule/resume": { request: ScheduleRequest; answer: unknown };
+  "/schedule/trigger": { request: ScheduleRequest; answer: ScheduleTriggerResponse };
+  "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleInfo };
   "/secret/decrypt": { request: DecryptRequest; answer: DecryptResponse };
   "/secret/encrypt": { request: EncryptRequest; answer: EncryptResponse };
   "/secret/sudo": { request: SudoRequest; answer: SudoResponse };
@@ -1752,5 +1864,5 @@ export interface Endpoints {
   "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
-  "/web/ticket": { request: Nothing; answer: WebTicketResponse };
+  "/web/ticket": { request: WebTicketRequest; answer: WebTicketResponse };
 }

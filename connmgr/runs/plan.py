@@ -11,7 +11,10 @@ from connmgr.errors import InvalidRequest
 from connmgr.vault.runs import NewBatch
 
 BATCH = 100
-"""Targets that a daemon claims at a time."""
+"""Most targets that a daemon claims at a time."""
+
+LEAST_BATCHES = 20
+"""A small run has smaller batches, so that several daemons find some."""
 
 Home = Callable[[str], tuple[str, bool]]
 """Returns the home of a connection's batch, and whether the batch is bound to it; see :class:`NewBatch`."""
@@ -61,15 +64,15 @@ def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
 
 def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home) -> list[NewBatch]:
     """Return the batches of a run; the targets of one have the same wave and the same home."""
-    rest = iter(connections)
+    rest, most = iter(connections), max(1, min(BATCH, len(connections) // LEAST_BATCHES))
     found = []
     for wave, size in enumerate(waves):
         homes = {id: home(id) for id in islice(rest, size)}
         for (where, bound), ids in groupby(sorted(homes, key=homes.__getitem__), key=homes.__getitem__):
-            found += [NewBatch(wave, some, where, bound) for some in _in_lists(ids)]
+            found += [NewBatch(wave, some, where, bound) for some in _in_lists(ids, most)]
     return found
 
 
-def _in_lists(ids: Iterator[str]) -> Iterator[list[str]]:
-    while some := list(islice(ids, BATCH)):
+def _in_lists(ids: Iterator[str], most: int) -> Iterator[list[str]]:
+    while some := list(islice(ids, most)):
         yield some

@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +23,15 @@ from connmgr.contract.event import RUN
 from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
-from connmgr.errors import CommandCancelled, CommandTimeout, ConnmgrError, RunEnded, UnknownRun, VaultUnavailable
+from connmgr.errors import (
+    CommandCancelled,
+    CommandTimeout,
+    ConnmgrError,
+    RunEnded,
+    Unavailable,
+    UnknownRun,
+    VaultUnavailable,
+)
 from connmgr.events import Publish, unheard
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
@@ -53,6 +61,9 @@ GATHER_SECONDS = 0.02
 
 RETRY_SECONDS = 0.5
 """Time until another attempt when the database does not answer."""
+
+UNAVAILABLE_SECONDS = 1.0
+"""Time until a target begins again that could not because the daemon or its vault had no room for it."""
 
 TIDY_SECONDS = 3600.0
 
@@ -157,6 +168,10 @@ class Runs:
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         self._news: defaultdict[str, News] = defaultdict(News)
+        self.changed: Callable[[], object] = lambda: None
+        """Called when a run may have ended, by whatever thread; it must not wait."""
+        self.ended_targets: Counter[str] = Counter()
+        """How many targets have ended here, by their states."""
 
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
@@ -171,9 +186,14 @@ class Runs:
                 self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
                 self._thread.start()
 
-    def submit(self, new: NewRun, access: Access) -> tuple[str, bool]:
-        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens."""
-        id, is_new = self._vault.runs.submit(new)
+    def submit(
+        self, new: NewRun, access: Access, store: Callable[[NewRun], tuple[str, bool]] | None = None
+    ) -> tuple[str, bool]:
+        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens.
+
+        ``store`` stores it as part of a larger change.
+        """
+        id, is_new = (store or self._vault.runs.submit)(new)
         if is_new:
             self._access[id] = access
             with self._lock:
@@ -239,8 +259,9 @@ class Runs:
         callback()
         return lambda: None
 
+    @property
     def active(self) -> int:
-        """Return the number of runs that this daemon works on."""
+        """The number of runs that this daemon works on."""
         with self._lock:
             return len(self._drivers)
 
@@ -277,6 +298,7 @@ class Runs:
         if driver is not None:
             driver.look()
         self.poke()
+        self.changed()
 
     def _run(self) -> None:
         """Look what is to be done, until the daemon stops."""
@@ -466,6 +488,7 @@ class RunDriver:
                 self._runs._closing.wait(RETRY_SECONDS)
                 continue
             if outcomes:
+                self._runs.ended_targets.update(one.state for one in outcomes)
                 named = [(self._selection[one.n], one) for one in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
@@ -515,6 +538,9 @@ class RunDriver:
         elif state == STOPPED and self._closes_at is not None:
             # It was marked as begun, and nothing was sent, because the daemon stops: another one begins it.
             again = 0.0
+        if isinstance(result, Unavailable) and not ended.was_sent and not self._killed:
+            # The vault's server was away, or the daemon had no room: that is not the target's fault.
+            again = UNAVAILABLE_SECONDS
         return TargetOutcome(
             n=begun.n,
             epoch=begun.epoch,

@@ -70,11 +70,16 @@ class TargetEnd(NamedTuple):
     job: str | None = None
 
     @property
+    def was_sent(self) -> bool:
+        """Whether the command may have run."""
+        return self.sent and not (isinstance(self.result, errors.ShellLost) and not self.result.sent)
+
+    @property
     def state(self) -> str:
         """The state of the target."""
         if isinstance(self.result, Result):
             return FAILED if self.result.exit_code else DONE
-        if not self.sent or (isinstance(self.result, errors.ShellLost) and not self.result.sent):
+        if not self.was_sent:
             if isinstance(self.result, errors.CommandCancelled):
                 return STOPPED
             return FAILED if isinstance(self.result, REFUSED) else UNREACHABLE
@@ -119,12 +124,18 @@ class ShellWork:
         ids = [target.connection for target in targets]
         # In one transaction, because each costs an fsync; the use of each shell would make its own.
         self._vault.connections.touch(*ids)
-        ready: list[str] = []
-        if not self._order.fresh:
-            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
-            ready = [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+        ready = [] if self._order.fresh else self._ready(ids)
         running = set(ready)
         self._broadcast.feed(ready, [id for id in ids if id not in running])
+
+    def _ready(self, ids: Collection[str]) -> list[str]:
+        """Return the connections whose shells run, and can be used at once."""
+        try:
+            rows = [row for row in self._vault.connections.each(ids).values() if isinstance(row, Connection)]
+            return [row.id for row in self._shells.admitted(rows, self._access, self._order.session)]
+        except errors.VaultUnavailable:
+            # They have begun in the vault, and so each must have an outcome: its own thread finds out.
+            return []
 
     def take(self, seconds: float) -> list[TargetEnd]:
         ended = self._broadcast.take(seconds)

@@ -447,6 +447,26 @@ class StoredRuns:
 
         return self._database.write(work, erases=True)
 
+    def take_ended(self) -> list[str]:
+        """Return runs that have ended and of whose end nobody was told yet; from now on somebody was.
+
+        Each is returned once, whatever the number of daemons.
+        """
+        untold = sa.select(runs.c.id).where(runs.c.state.in_(ENDED), sa.not_(runs.c.told)).limit(100)
+        if not self._database.read(lambda tx: list(tx.scalars(untold))):
+            return []
+
+        def work(tx: sa.Connection) -> list[str]:
+            ids = list(tx.scalars(untold.with_for_update(skip_locked=True)))
+            tx.execute(runs.update().where(runs.c.id.in_(ids)).values(told=True))
+            return ids
+
+        return self._database.write(work)
+
+    def time(self) -> datetime:
+        """Return the time by the clock that all daemons of the vault share."""
+        return self._database.read(self._now) if self._database.is_shared else now()
+
     # What daemons ask for.
 
     def are_under_way(self) -> bool:
@@ -652,9 +672,10 @@ class StoredRuns:
     ) -> list[BegunTarget]:
         id = row["id"]
         if self._database.is_shared:
-            # The targets of all daemons together are bounded; one daemon alone knows what it has begun.
-            running = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
-            room = min(room, row["parallel"] - (tx.scalar(running) or 0))
+            if not mine:
+                # Even where there is no room now: the others then leave some.
+                mine |= self._claim(tx, id, boot, name, 1)
+            room = min(room, self._room(tx, id, boot, row["parallel"]))
             if room <= 0:
                 return []
         ready = self._ready(tx, id, mine, room, at)
@@ -667,6 +688,16 @@ class StoredRuns:
                 [{"run_id": id, "number": one.n, "boot": boot, "at_epoch": mine[one.batch].epoch} for one in ready],
             )
         return [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+
+    def _room(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> int:
+        """Return how many targets more a daemon may begin, of those that all daemons together may run."""
+        running = sa.select(targets.c.owner, sa.func.count()).where(targets.c.run == id, targets.c.state == STARTING)
+        by_owner: dict[str | None, int] = {}
+        for owner, count in tx.execute(running.group_by(targets.c.owner)):
+            by_owner[owner] = count
+        owners = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
+        share = -(-parallel // max(1, len(set(tx.scalars(owners)) | {boot})))
+        return min(parallel - sum(by_owner.values()), share - by_owner.get(boot, 0))
 
     def _ready(self, tx: sa.Connection, id: str, mine: Mapping[int, Any], room: int, at: datetime) -> list[Any]:
         if not mine:
@@ -700,11 +731,13 @@ class StoredRuns:
             numbers = [one.batch for one in freed if one.run == id]
             begun = sa.and_(targets.c.run == id, targets.c.state == STARTING, targets.c.batch.in_(numbers))
             if self._stored(row).spec["as"] == JOB and row["state"] != STOPPING:
-                # Under the same number of tries, which is part of the key.
-                tx.execute(targets.update().where(begun).values(state=WAITING, tries=targets.c.tries - 1))
+                # Under the same number of tries, which is part of the key. The epoch is raised in either case, so that
+                # what the former owner stores, if it lives, changes nothing.
+                tries, epoch = targets.c.tries - 1, targets.c.epoch + 1
+                tx.execute(targets.update().where(begun).values(state=WAITING, tries=tries, epoch=epoch))
             else:
                 why = canonical({"code": "daemon_gone", "message": "The daemon that had begun it is gone."})
-                tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why))
+                tx.execute(targets.update().where(begun).values(state=UNKNOWN, error=why, epoch=targets.c.epoch + 1))
             tx.execute(
                 batches.update()
                 .where(batches.c.run == id, batches.c.batch.in_(numbers))

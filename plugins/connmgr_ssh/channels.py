@@ -119,6 +119,9 @@ class SshChannel:
         self._unacknowledged = self._discarded = 0
         self._eof_sent = False
         self._status: int | None = None
+        self._when_ended: Callable[[], object] | None = None
+        """Called once, when the status is known or never will be."""
+
         self._readiness: Readiness | None = None
 
     # Called by the thread that reads from the link.
@@ -273,6 +276,9 @@ class SshChannel:
 
     def _notify(self) -> None:
         """Wake the threads that wait for a change; the caller holds the lock."""
+        if self._when_ended is not None and (self.closed or self._status is not None):
+            call, self._when_ended = self._when_ended, None
+            call()
         if self._readiness is not None:
             self._readiness.set()
         # notify_all() costs more than all other work for a piece of data, even if no thread waits.
@@ -537,6 +543,13 @@ class SessionChannel(SshChannel, Channel):
         if self._status is None:
             raise EOFError
         return self._status
+
+    def when_ended(self, call: Callable[[], object]) -> bool:
+        with self._lock:
+            self._when_ended = call
+            if self.closed or self._status is not None:
+                self._notify()
+        return True
 
     def _say_goodbye(self) -> None:
         # A closed channel alone lets a process without a terminal run on until it writes. sshd passes signals on since

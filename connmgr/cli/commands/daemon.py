@@ -47,6 +47,7 @@ def status(*, as_json: bool) -> None:
         ]
     )
     _print_shells(client, running)
+    _print_runs(client)
 
 
 def _print_shells(client: Client, shells: list[ListedShell]) -> None:
@@ -59,6 +60,29 @@ def _print_shells(client: Client, shells: list[ListedShell]) -> None:
         name = path if session is None else f"{path} [{shell_label(session)}]"
         rows.append((name, at_work(shell), f"started {lasting(shell.status.uptime)} ago", shell.directory))
     print_table(sorted(rows), indent="  ")
+
+
+def _print_runs(client: Client) -> None:
+    """Show who works on the runs under way; a daemon or a token that cannot tell has none."""
+    from connmgr.contract.run import UNDER_WAY
+
+    try:
+        runs = client.runs.query(UNDER_WAY)
+    except ClientError:
+        return
+    if runs:
+        click.echo("runs")
+    rows = [
+        (
+            one.name or one.run[:8],
+            one.state,
+            f"{one.targets - one.counts['waiting'] - one.counts['starting']} of {one.targets}",
+            f"{one.counts['starting']} run",
+            f"on {', '.join(one.daemons)}" if one.daemons else "",
+        )
+        for one in runs
+    ]
+    print_table(rows, indent="  ")
 
 
 STOP_SECONDS = 20.0

@@ -21,6 +21,8 @@ const sessions = new Map();
 let tabs = storedTabs();
 /** @type {Map<string, any>} */
 let known = new Map();
+/** The terminal that was opened or chosen last: it has the keyboard. */
+let recent = "";
 /** @type {Set<() => void>} */
 const watchers = new Set();
 
@@ -81,6 +83,7 @@ export async function openTerminal(connection, { beside, ...options } = {}) {
   try {
     const info = await call("/terminal/open", { connection, ...FIRST_SIZE, ...options });
     known.set(info.terminal, info);
+    recent = info.terminal;
     const tab = beside ? tabs.find((each) => each.panes.includes(beside)) : undefined;
     if (tab && tab.panes.length < MAX_PANES) {
       tab.panes.push(info.terminal);
@@ -167,8 +170,11 @@ function words(command) {
 /** @param {{tab: import("./terminal-tabs.js").Tab}} props */
 function Panes({ tab }) {
   const [searching, search] = useState(/** @type {string | null} */ (null));
-  const [current, choose] = useState(tab.panes[0]);
-  const here = tab.panes.includes(current) ? current : tab.panes[0];
+  const [here, move] = useState(tab.panes.includes(recent) ? recent : tab.panes[0]);
+  const choose = (/** @type {string} */ id) => {
+    recent = id;
+    move(id);
+  };
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     const shifted = event.ctrlKey && event.shiftKey && !event.altKey;
@@ -305,7 +311,7 @@ function How({ id, session, leave }) {
 function Search({ session, done }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [found, tell] = useState("");
-  useEffect(() => {
+  useLayoutEffect(() => {
     input.current?.focus();
     const heard = session.search.onDidChangeResults((/** @type {any} */ results) =>
       tell(results.resultCount ? `${results.resultIndex + 1} of ${results.resultCount}` : "none"),
