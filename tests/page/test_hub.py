@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import zlib
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from connmgr.client.names import is_pattern, matching, named
+from connmgr.errors import InvalidRequest
+from connmgr.vault.names import Matcher, compile_exact_pattern
 from tests.api.wire import LOCAL, bearer, client_of, send
 from tests.daemon import Daemon
 from tests.page.conftest import Visit
@@ -157,6 +160,60 @@ def test_search_follows_the_rule_of_names(own_daemon: Daemon, visitor: Visitor) 
     assert page.url.endswith("#/hub/prod/web2")
     page.go_back()
     page.get_by_role("complementary", name="web2").wait_for(state="detached")
+
+
+def test_patterns_match_what_the_vault_matches(daemon: Daemon, visitor: Visitor) -> None:
+    choice = random.Random(1)
+    parts = [
+        "a",
+        "b",
+        "-",
+        "/",
+        "*",
+        "**",
+        "?",
+        "[ab]",
+        "[!a]",
+        "[a-c]",
+        "[z-a]",
+        "[/a]",
+        "[-a]",
+        "[]]",
+        "{a,b}",
+        "{a,b/c}",
+        "{,x}",
+        "{a,{b,c}}",
+        ".",
+        "\\",
+        "^",
+        "(",
+        "|",
+        "$",
+        "[",
+    ]
+    patterns = ["".join(choice.choices(parts, k=choice.randint(1, 6))) for _ in range(600)]
+    held = ["a", "a/b", "b/a/c/a", *("".join(choice.choices("ab-/.]\\^(|$", k=5)) for _ in range(80))]
+    expected: list[list[bool] | None] = []
+    for pattern in patterns:
+        try:
+            matches = Matcher(compile_exact_pattern(pattern))
+        except InvalidRequest:
+            expected.append(None)
+        else:
+            expected.append([matches(path) for path in held])
+    page = visitor.opened(daemon)
+    found = page.evaluate(
+        """([patterns, paths]) => import("/page/core/names.js").then(({ compile }) => patterns.map((pattern) => {
+            try {
+                const tests = compile(pattern);
+                return paths.map((path) => tests.some((test) => test.test(path)));
+            } catch (error) {
+                return null;
+            }
+        }))""",
+        [patterns, held],
+    )
+    assert [one for one, mine, theirs in zip(patterns, found, expected, strict=True) if mine != theirs] == []
 
 
 def test_hostile_names_are_text_in_a_large_category(own_daemon: Daemon, visitor: Visitor) -> None:
