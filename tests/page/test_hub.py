@@ -6,7 +6,7 @@ import random
 import re
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -262,6 +262,41 @@ def test_what_others_change_is_shown(own_daemon: Daemon, visitor: Visitor) -> No
     page.get_by_text("renamed", exact=True).first.wait_for()
     send(own_daemon.url, "/connection/remove", {"connections": [id]}, bearer(own_daemon))
     page.get_by_text("renamed", exact=True).first.wait_for(state="detached")
+
+
+def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) -> None:
+    def ask(path: str, **fields: object) -> Any:
+        answer = send(own_daemon.url, path, fields, bearer(own_daemon))
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    page = visitor.opened(own_daemon)
+    machine = page.get_by_role("row").filter(has_text="local machine")
+    machine.wait_for()
+    opened = ask("/terminal/open", connection=LOCAL, columns=80, rows=24, argv=["sleep", "600"])
+    machine.get_by_text("1 terminal").wait_for()
+    ask("/shell/start", connection=LOCAL)
+    job = ask("/job/start", connection=LOCAL, argv=["sleep", "600"])["job"]
+    machine.get_by_text("1 job, 1 terminal").wait_for()
+    page.reload()
+    machine.get_by_text("1 job, 1 terminal").wait_for()
+    ask("/terminal/close", terminal=opened["terminal"])
+    ask("/job/kill", job=job)
+    machine.get_by_text("terminal").wait_for(state="detached")
+    machine.get_by_text("job").wait_for(state="detached")
+
+
+def test_a_page_outlives_a_daemon_that_is_away_and_says_when_its_session_is_over(
+    own_daemon: Daemon, visitor: Visitor
+) -> None:
+    page = visitor.opened(own_daemon)
+    page.get_by_text("local machine", exact=True).wait_for()
+    own_daemon.stop()
+    page.get_by_text("Connecting …").wait_for()
+    page.get_by_text("local machine", exact=True).click()
+    page.get_by_role("button", name="Connect", exact=True).click()
+    page.get_by_role("alert").get_by_text("The daemon does not answer.").wait_for()
+    visitor.provokes = True
 
 
 def test_a_token_with_fewer_rights_sees_less_and_no_errors(own_daemon: Daemon, visit: Visit) -> None:

@@ -145,6 +145,7 @@ function openKeys() {
     ["?", "These keys"],
     ["↑ ↓ Home End", "Move in a list"],
     ["Enter", "Open"],
+    [".", "Commands on the connection in the list"],
     ["Esc", "Close, or leave the search"],
   ];
   return openDialog(

@@ -5,6 +5,7 @@ import {
   render,
   useCallback,
   useEffect,
+  useErrorBoundary,
   useLayoutEffect,
   useMemo,
   useReducer,
@@ -14,7 +15,16 @@ import {
 import { ApiError } from "./api.js";
 
 export { html, render };
-export const hooks = { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState };
+export const hooks = {
+  useCallback,
+  useEffect,
+  useErrorBoundary,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+};
 
 // Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
