@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ import pytest
 from connmgr.streams.endpoints import Outcome
 from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop
-from connmgr.streams.passed import QUEUE_BYTES, PassedEndpoint, fault_of, size_of
+from connmgr.streams.passed import PIPE_BYTES, QUEUE_BYTES, PassedEndpoint, fault_of, size_of
 from tests.deadlines import DEADLINE_SECONDS
 
 
@@ -99,6 +101,21 @@ def both_ends(kind: str, tmp_path: Path) -> tuple[int, int]:
     path = tmp_path / "file"
     path.touch()
     return os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells and changes the size of a pipe")
+def test_a_pipe_that_carries_much_gets_more_room(loop: Loop) -> None:
+    for size, grows in ((1000, False), (PIPE_BYTES // 4, True)):
+        source, into = os.pipe()
+        # An endpoint closes what it was passed.
+        kept, room = os.dup(source), fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+        os.write(into, bytes(size))
+        report = begun(loop, source, nothing())[1]
+        os.close(into)
+        assert report.has_ended.wait(DEADLINE_SECONDS)
+        assert len(report.data) == size
+        assert (fcntl.fcntl(kept, fcntl.F_GETPIPE_SZ) > room) == (grows and room < PIPE_BYTES)
+        os.close(kept)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal", "file"])
