@@ -23,12 +23,13 @@ from benchmarks.daemon import temporary_daemon
 from benchmarks.openssh import master, ssh_connection
 from benchmarks.timing import interleaved, print_table, print_timings
 from benchmarks.tools import Subject, echo, rsync
-from tests.cli.program import CommandLine
+from tests.cli.program import DIRECTORY, CommandLine
 from tests.daemon import Daemon
 from tests.plugins.oneself import ssh_server
 
 REPEAT = "python -m benchmarks.mux"
 LARGE = 300 * 1000 * 1000
+COPIED = 100 * 1000 * 1000
 AT_ONCE = 40
 SOCKETS = 5000
 SESSIONS = 1000
@@ -43,7 +44,8 @@ def main() -> None:
         daemon = opened.enter_context(temporary_daemon())
         home = directory / "home"
         home.mkdir()
-        server = opened.enter_context(ssh_server(home, MaxSessions="100", MaxStartups="100"))
+        many = {"MaxSessions": "100", "MaxStartups": "100", "Subsystem": "sftp internal-sftp"}
+        server = opened.enter_context(ssh_server(home, **many))
         options = opened.enter_context(master(server))
         connection = ssh_connection(daemon, server)
         daemon.client.shell.start(connection)
@@ -57,6 +59,7 @@ def main() -> None:
             "commands": lambda: _commands(subjects),
             "crowd": lambda: _crowd(subjects),
             "bytes": lambda: _bytes(subjects, directory),
+            "cp": lambda: _copies(subjects, connection, directory),
             "echo": lambda: echo(subjects, repeat=REPEAT),
             "sudo": lambda: _sudo(daemon, connection, subjects, ssh, directory),
             "rsync": lambda: rsync(subjects, directory, repeat=REPEAT),
@@ -139,6 +142,22 @@ def _bytes(subjects: list[Subject], directory: Path, *prefix: str, title: str = 
         rows,
         repeat=REPEAT,
     )
+
+
+def _copies(subjects: list[Subject], connection: str, directory: Path) -> None:
+    """Print how long ``connmgr cp`` takes beside scp over the ControlMaster, both as whole processes."""
+    source, target, back = directory / "one", directory / "copied", directory / "back"
+    source.write_bytes(os.urandom(COPIED))
+    scp = ["scp", "-q", *subjects[0].words[1:]]
+    connmgr = [str(DIRECTORY / "connmgr"), "cp", "-q"]
+    sides = {"scp": (subjects[0], scp, subjects[0].host), "connmgr cp": (subjects[1], connmgr, connection)}
+    for way in ("up", "down"):
+        calls: dict[str, Callable[[], object]] = {}
+        for name, (subject, words, host) in sides.items():
+            operands = [str(source), f"{host}:{target}"] if way == "up" else [f"{host}:{source}", str(back)]
+            calls[name] = lambda subject=subject, argv=[*words, *operands]: subject.run(*argv)  # type: ignore[misc]
+        title = f"A file of {COPIED // 1_000_000} MB {way}, as a whole process"
+        print_timings(title, interleaved(calls, calls=1, rounds=9), base="scp", repeat=REPEAT)
 
 
 def _sudo(daemon: Daemon, connection: str, subjects: list[Subject], ssh: list[str], directory: Path) -> None:

@@ -131,6 +131,22 @@ class RunUnderWay(RequestError):
     """The operation needs a run that has ended, and this one is under way."""
 
 
+class UnknownSchedule(_Unknown, what="schedule"):
+    """No schedule has this name or uuid."""
+
+
+class ScheduleExists(RequestError):
+    """Another schedule has this name."""
+
+
+class ScheduleEnded(RequestError):
+    """The schedule fires no more."""
+
+
+class AlreadyFired(RequestError):
+    """Another daemon has fired this time of the schedule, or the schedule was changed meanwhile."""
+
+
 class RunEnded(RequestError):
     """The operation needs a run that is under way, and this one has ended."""
 
@@ -277,6 +293,10 @@ class ApprovalDenied(RequestError, status=403):
     """A person denied the token's request; ``details`` have the ``approval``."""
 
 
+class StepUpRequired(RequestError, status=403):
+    """A page in a browser has to give a passphrase or get an approval first; ``details`` have which as ``stepUp``."""
+
+
 class QuotaExceeded(RequestError, status=429):
     """The token has used up its requests of the day, or has too many under way."""
 
@@ -419,6 +439,10 @@ class NoSpace(OperationError):
 
 class TransferFailed(OperationError):
     """A file was not transferred completely."""
+
+
+class SourceFailed(OperationError):
+    """The file that a client has passed for an upload cannot be read, or became shorter meanwhile."""
 
 
 class FileOperationFailed(OperationError):

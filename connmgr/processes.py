@@ -14,11 +14,16 @@ import re
 import socket
 import struct
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+TcpAddress = tuple[bytes, int]
+
+SOCKET_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_MAPPED = bytes(10) + b"\xff\xff"
 _CREDENTIALS = struct.Struct("iII")
 _WHOLE_MAP = ["0", "0", str(2**32 - 1)]
 _PR_SET_DUMPABLE = 4
@@ -89,6 +94,54 @@ def is_unmapped(uid: int) -> bool:
         return uid == overflow and Path("/proc/self/uid_map").read_text().split() != _WHOLE_MAP
     except (OSError, ValueError):
         return False
+
+
+def sockets_at(table: Path, port: int) -> Iterator[tuple[TcpAddress, TcpAddress, str, int]]:
+    """Yield local address, remote address, state and owner of the sockets in ``table`` at a local ``port``."""
+    mark = f":{port:04X} "
+    try:
+        lines = table.read_text().splitlines()[1:]
+    except OSError:
+        return
+    for line in lines:
+        # Parsing every one of thousands of lines would be slow.
+        if mark not in line:
+            continue
+        _, local, remote, state, _, _, _, uid, *_ = line.split()
+        if local.endswith(mark[:-1]):
+            yield _parsed_address(local), _parsed_address(remote), state, int(uid)
+
+
+def _parsed_address(text: str) -> TcpAddress:
+    """Parse ``0100007F:54D9``: 32-bit words in the machine's byte order, and the port."""
+    words, _, port = text.partition(":")
+    address = b"".join(
+        int(words[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(words), 8)
+    )
+    return address.removeprefix(_MAPPED), int(port, 16)
+
+
+def tcp_address(family: int, name: tuple[str, int]) -> TcpAddress:
+    """Return the host and port of a socket's name, an address of IPv4 inside IPv6 as one of IPv4."""
+    return socket.inet_pton(family, name[0].partition("%")[0]).removeprefix(_MAPPED), name[1]
+
+
+def tcp_peer_uid(environ: Mapping[str, Any]) -> int | None:
+    """Return the user id of the program of this machine that sent an HTTP request over TCP, given by WSGI.
+
+    None if it is unknown: on another machine, in another network namespace, or without ``/proc/net/tcp``.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in environ["REMOTE_ADDR"] else socket.AF_INET
+        sender = tcp_address(family, (environ["REMOTE_ADDR"], int(environ["REMOTE_PORT"])))
+        port = int(environ["SERVER_PORT"])
+    except (KeyError, ValueError, OSError):
+        return None
+    for table in SOCKET_TABLES:
+        for local, remote, _, uid in sockets_at(table, sender[1]):
+            if local == sender and remote[1] == port:
+                return uid
+    return None
 
 
 def start_of(pid: int) -> int | None:

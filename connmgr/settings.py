@@ -22,6 +22,7 @@ MEBIBYTE = 1024 * 1024
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 KEY_STORES = ("file", "keyring")
+STEP_UP_NONE, STEP_UP_PASSPHRASE, STEP_UP_APPROVAL = STEP_UPS = ("none", "passphrase", "approval")
 AUDITS = ("on", "required")
 TOKEN_TEXT = "text"  # noqa: S105 - no secret
 TOKEN_COMMANDS = (TOKEN_TEXT, "hash")
@@ -86,6 +87,12 @@ class Settings:
         3600.0,
         "Time of idleness after which a page in a browser is logged out; 0: as late as any client.",
         at_least=0,
+    )
+    web_step_up: str = _option(
+        STEP_UP_NONE,
+        "What a page in a browser needs again, every 15 minutes, before it reaches machines, secrets, connections or "
+        "rights: nothing (none), the passphrase of a vault user, or an approval.",
+        choices=STEP_UPS,
     )
     unlock_ttl: float = _option(
         3600.0, "Time of idleness after which a session's vault user is locked again; 0: never.", at_least=0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# End the session of the page that 98-web-login.sh began.
+# End the session of the page that 97-web-login.sh began.
 set -eu
 . "$(dirname "$0")/request.sh"
 

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# A shell starts what is in the background with SIGINT ignored, and every program that a test starts would inherit that.
+# A shell starts what is in the background with SIGINT and SIGQUIT ignored, nohup what it runs with SIGHUP, and every
+# program that a test starts would inherit that. A signal with a handler is not ignored behind an exec.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, lambda *_: None)
 
 if TYPE_CHECKING:
     from connmgr.vault import Vault

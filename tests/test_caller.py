@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -87,9 +88,9 @@ SENSITIVE = (
 
 
 def outcome(argv: list[str], environment: dict[str, str]) -> str:
-    """Run tests in the environment, and return the counts of the summary."""
+    """Run tests in the environment, with SIGHUP ignored, and return the counts of the summary."""
     done = subprocess.run(
-        argv,
+        ["nohup", *argv],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **environment},
         stdin=subprocess.DEVNULL,
@@ -133,6 +134,11 @@ def test_nothing_of_the_caller_s_is_left() -> None:
     assert named == {"LANG"}
     assert os.environ["HOME"] != NOWHERE
     assert Path("/proc/self/status").read_text().count("Umask:\t0022") == 1
+    started = subprocess.run(
+        ["cat", "/proc/self/status"], capture_output=True, text=True, timeout=20, check=True
+    ).stdout
+    ignored = int(started.partition("SigIgn:")[2].split()[0], 16)
+    assert [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if ignored >> (number - 1) & 1] == []
 
 
 def test_clean_keeps_some_variables_and_sets_others() -> None:

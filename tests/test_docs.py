@@ -271,7 +271,9 @@ def test_what_is_installed_for_the_tests_is_listed() -> None:
     )
     names = {re.split(r"[=\[]", line)[0] for line in set(floors(text)) - set(own)}
     packages = {package for one in COMPONENTS.values() for package in one.packages if package}
-    locked = json.loads((ROOT / "tests/mcp/npm/package.json").read_text())["dependencies"]
+    locked = set(json.loads((ROOT / "tests/mcp/npm/package.json").read_text())["dependencies"])
+    page = json.loads((ROOT / "connmgr/page/package.json").read_text())
+    locked |= {*page["devDependencies"], *page["optionalDependencies"]}
     assert sorted(listed["Debian"]) == sorted({*packages, "python3-venv"})
     assert sorted(listed["PyPI"]) == sorted({*names, *(version.distribution for version in VERSIONS)})
     assert sorted(listed["npm"]) == sorted(locked)

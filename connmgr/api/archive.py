@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import flask
 
 from connmgr import errors
 from connmgr.api.answer import as_pieces, listing_pieces
 from connmgr.api.body import LISTED_VALUES
-from connmgr.api.context import RequestContext, detail, request_context, while_valid
+from connmgr.api.context import RequestContext, detail, request_context, require_client, while_valid
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
-from connmgr.api.fs import REACHING, place_of
+from connmgr.api.fs import REACHING, passed_file, place_of
 from connmgr.api.running import EXAMPLE
 from connmgr.contract.fs import (
     ChecksumResponse,
@@ -166,6 +167,7 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
         errors.FileExists,
         errors.FileChanged,
         errors.NoSpace,
+        errors.SourceFailed,
     ],
     waits=True,
     raw_body="The file's bytes, of any Content-Type and any length.",
@@ -177,14 +179,28 @@ def upload(request: UploadRequest) -> UploadResponse:
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
-    marks, content = (
-        FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or ""),
-        body(),
-    )
-    with place_of(request, streamed=True) as place:
-        size, digest = receive(place, request.path, content, flask.request.content_length, marks)
+    marks = FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or "")
+    with _content(request) as (pieces, length), place_of(request, streamed=True) as place:
+        size, digest = receive(place, request.path, pieces, length, marks)
     detail(bytes=size, sha256=digest)
     return UploadResponse(bytes=size, sha256=digest)
+
+
+@contextmanager
+def _content(request: UploadRequest) -> Iterator[tuple[Iterable[bytes], int | None]]:
+    """Yield the content of an upload and its length, None if that is unknown."""
+    if not request.passed:
+        yield body(), flask.request.content_length
+        return
+    with passed_file() as source:
+        yield _while_wanted(while_valid(source.pieces())), source.left
+
+
+def _while_wanted(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    # What comes by the client's connection breaks off by itself.
+    for piece in pieces:
+        require_client()
+        yield piece
 
 
 def body() -> Iterable[bytes]:

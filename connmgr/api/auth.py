@@ -61,6 +61,9 @@ class Caller:
     over: ConnmgrError | None = None
     """Why the session of a page has ended, and with it all that waits or streams for it; None while it has not."""
 
+    stepped_up: float | None = None
+    """The time.monotonic() at which the user of a page last showed who they are (:mod:`connmgr.api.step_up`)."""
+
     is_shared: bool = False
     """Whether it stands for all clients that use the token directly, without a handshake."""
 

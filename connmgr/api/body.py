@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 import marshmallow
 from werkzeug.http import parse_options_header
 
+from connmgr.api.json_pieces import PieceDecoder
 from connmgr.errors import ConnmgrError, InvalidRequest, UnsupportedMediaType
 from connmgr.fields import Boolean, Schema
 from connmgr.fs.bodies import ArrivingBody
@@ -35,6 +36,8 @@ LARGE_BYTES = 64 * 1024
 HUGE_BYTES = 1024 * 1024
 HUGE_REST = 100.0
 """The rest after bodies above :data:`HUGE_BYTES`: Python's parser lets no other thread run for a millisecond each."""
+
+MANY_MEMBERS = 1000
 
 WHOLE_BODY = "The request body"
 LONGEST_NAME = 100
@@ -95,11 +98,12 @@ def read(
     raw: bool,
     most: int = MAX_VALUES,
     turn: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext(),
+    in_pieces: bool = False,
 ) -> Any:
     """Return the values that ``schema`` loads from a request's body, or from its query if the body is ``raw`` bytes.
 
-    A body may have ``most`` values, and a large one is parsed and loaded within a ``turn`` with its rest. Without a
-    schema this is an empty dict.
+    A body may have ``most`` values, and a large one is parsed and loaded within a ``turn`` with its rest, and if asked
+    for ``in_pieces``, between which other threads run. Without a schema this is an empty dict.
 
     :raises ConnmgrError: the server has already refused the body.
     :raises UnsupportedMediaType: the body is not declared as JSON in UTF-8.
@@ -120,8 +124,9 @@ def read(
     if not is_fed:
         _check_type(environ)
     rest = HUGE_REST if len(body) > HUGE_BYTES else REST
-    with turn(rest) if len(body) > LARGE_BYTES else nullcontext():
-        members = ({INPUT: BODY} if is_fed else {}) | parse(body, most)
+    is_large = len(body) > LARGE_BYTES
+    with turn(rest) if is_large else nullcontext():
+        members = ({INPUT: BODY} if is_fed else {}) | parse(body, most, in_pieces=in_pieces and is_large)
         return load(schema or _NOTHING, members) if schema or members else {}
 
 
@@ -181,8 +186,10 @@ def _is_json_in_utf8(content_type: str) -> bool:
     return media_type.lower() == "application/json" and parameters.get("charset", "utf-8").lower() in {"utf-8", "utf8"}
 
 
-def parse(body: bytes, most: int = MAX_VALUES) -> dict[str, Any]:
+def parse(body: bytes, most: int = MAX_VALUES, *, in_pieces: bool = False) -> dict[str, Any]:
     """Parse ``body``, which must be a JSON object of at most ``most`` values.
+
+    ``in_pieces`` it takes ten times as long, and other threads run meanwhile.
 
     :raises InvalidRequest: it is not a JSON object, or has duplicate names, numbers that JSON lacks, too many levels or
         too many values.
@@ -191,7 +198,7 @@ def parse(body: bytes, most: int = MAX_VALUES) -> dict[str, Any]:
         raise InvalidRequest(f"The request body has more than {most} values; send several smaller requests.")
     try:
         text = _decoded(body)
-        value = _DECODER.decode(text)
+        value = (_IN_PIECES if in_pieces else _DECODER).decode(text)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The request body is not UTF-8: bad byte at position {error.start}.") from None
     except json.JSONDecodeError as error:
@@ -243,7 +250,8 @@ def _has_more_values(body: bytes, most: int) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
+    # dict() of very many pairs would stop all other threads; a loop takes longer, and they run meanwhile.
+    members = dict(pairs) if len(pairs) < MANY_MEMBERS else {name: value for name, value in pairs}  # noqa: C416
     if len(members) != len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
@@ -272,6 +280,7 @@ def _finite(digits: str) -> float:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer, parse_float=_finite
 )
+_IN_PIECES = PieceDecoder(_DECODER)
 
 
 def _is_too_deep(value: dict[str, Any]) -> bool:

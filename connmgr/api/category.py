@@ -106,7 +106,7 @@ def add(request: CategoryAddRequest) -> CategoryAddResponse:
     before = set(categories.query("*"))
     id = categories.add(request.name, request.parent)
     if id not in before:
-        publish_categories({categories.infos([id])[0].path: id})
+        publish_categories({categories.infos([id])[0].path[1:]: id})
     return CategoryAddResponse(category=id)
 
 

@@ -10,6 +10,7 @@ from connmgr.contract.event import CATEGORY, CONNECTION
 from connmgr.errors import ConnmgrError
 from connmgr.rights.grant import ConnectionFacts
 from connmgr.vault.connections import Removed
+from connmgr.vault.names import SEPARATOR
 
 Facts = Mapping[str, ConnectionFacts]
 """What rights know of connections, by their ids."""
@@ -59,12 +60,13 @@ def publish_removed(removed: Removed, before: Facts) -> None:
         publish(CONNECTION, "removed", id, facts=None if was is None else Move(was), **named)
     for id in removed.categories:
         path = removed.paths.get(id)
-        publish(CATEGORY, "removed", id=id, facts=path or "", **({} if path is None else {"name": path}))
+        named = {} if path is None else {"name": path.partition(SEPARATOR)[2]}
+        publish(CATEGORY, "removed", id=id, facts=path or "", **named)
     kept = {id: facts for id, facts in before.items() if id not in set(removed.connections)}
     publish_changes(kept, ())
 
 
 def publish_categories(made: Mapping[tuple[str, ...], str]) -> None:
-    """Publish new categories, by their paths."""
+    """Publish new categories, by their paths without the root."""
     for path, id in made.items():
-        services().events.publish(CATEGORY, "added", id=id, name="/".join(path))
+        services().events.publish(CATEGORY, "added", id=id, name=SEPARATOR.join(path))

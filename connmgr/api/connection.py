@@ -304,7 +304,9 @@ def label(request: ConnectionLabelRequest) -> ConnectionLabelResponse:
     Labels say what a connection is for, and conditions (`where`) choose by them. They change neither where a connection
     leads nor an approval.
     """
+    before = facts_of(request.connections)
     changed = services().vault.connections.relabel(request.connections, request.labels, request.remove)
+    publish_changes(before, changed)
     detail(labels=dict(request.labels), changed=len(changed))
     return ConnectionLabelResponse(changed=changed)
 

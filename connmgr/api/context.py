@@ -31,6 +31,9 @@ CANCELLATION = "connmgr.cancellation"
 PEER_UID = "connmgr.peer_uid"
 """The user at the other end of the Unix socket, if the request came by it."""
 
+PASSED = "connmgr.passed"
+"""The function that returns a duplicate of the descriptor that came with the request by the Unix socket, or None."""
+
 ROOM = "connmgr.room"
 """A :class:`connmgr.engine.running.Room`, which waits until the client has read what was sent."""
 
@@ -40,6 +43,10 @@ HAND_OVER = "connmgr.hand_over"
 CALLER = "connmgr.caller"
 """The key in the WSGI environment for the :class:`Caller` of a request that the daemon makes itself, on behalf of a
 client whose rights are known already. No header of a client has such a name."""
+
+
+STORE = "connmgr.store"
+"""The function that stores the run of a request to start one, in a larger change, if it is not stored by itself."""
 
 
 @dataclass

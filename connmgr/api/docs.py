@@ -1,6 +1,7 @@
 """The API's description: the OpenAPI document, and the same as a page for people.
 
-The page's script only searches the page, and the page loads nothing else.
+The page's script searches the page, and sends what its reader tries with the token of the page at ``/``; it loads
+nothing else.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def group_of(groups: Sequence[Group]) -> Group:
         handshake = _HANDSHAKE.format(url=_URL, auth_file=_AUTH_FILE)
         html = flask.render_template("docs.html", **view(json.loads(described())), rich=rich, handshake=handshake)
         own = "".join(f" {kind}-src 'sha256-{_digest(text)}';" for kind, text in _OWN.findall(html))
-        return html, f"default-src 'none';{own} base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        return html, f"default-src 'none';{own} connect-src 'self'; base-uri 'none'; form-action 'none'; " + (
+            "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        )
 
     public: dict[str, Any] = {
         "action": "docs.read",
@@ -253,7 +256,7 @@ def view(description: Mapping[str, Any]) -> dict[str, Any]:
     for path, operations in description["paths"].items():
         methods = [method for method in ("get", "post") if method in operations]
         operation = operations[methods[-1]]
-        shown = _operation(path, operation, description["components"]["schemas"])
+        shown = _operation(path, methods, operation, description["components"]["schemas"])
         shown["methods"] = " ".join(method.upper() for method in methods)
         groups.setdefault(operation["tags"][0], []).append(shown)
     texts = {tag["name"]: tag.get("description", "") for tag in description["tags"]}
@@ -263,7 +266,9 @@ def view(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(
+    path: str, methods: Sequence[str], operation: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> dict[str, Any]:
     request = _content(operation.get("requestBody"))
     responses = dict(operation["responses"])
     success = responses.get("200") or responses["101"]
@@ -277,6 +282,7 @@ def _operation(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
         "paragraphs": operation.get("description", "").split("\n\n"),
         "request_raw": _raw(operation.get("requestBody")),
         "response_raw": _raw(success) or frames,
+        "tries": "post" in methods and not _raw(operation.get("requestBody")) and not _raw(success),
         "query": [_parameter(each) for each in operation.get("parameters", ())],
         "request": list(_rows(request.get("schema", {}), schemas)),
         "request_example": _pretty(request.get("example")),

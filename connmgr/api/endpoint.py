@@ -18,6 +18,7 @@ from connmgr.api.elevate import elevated
 from connmgr.api.record import announce
 from connmgr.api.schema import schema
 from connmgr.api.services import Services, services
+from connmgr.api.step_up import require_step_up
 from connmgr.audit.entry import RECORDED
 from connmgr.contract.message import Message, members, to_json
 from connmgr.errors import ApprovalRequired, ConnmgrError
@@ -117,6 +118,7 @@ class Endpoint:
             raw=bool(self.raw_body),
             most=self.most_values if context.holder else max(self.most_values, LISTED_VALUES),
             turn=lambda rest: found.pace.turn(context.holder, rest),
+            in_pieces=bool(context.holder),
         )
         return self._carry_out(found, context, request, self._respond)
 
@@ -235,6 +237,7 @@ class Endpoint:
         """Note the sender of this request, until it is recorded as answered.
 
         :raises ConnmgrError: the caller's token is invalid, exceeds a quota, or lacks a scope.
+        :raises StepUpRequired: it is a page that needs one.
         """
         context.caller = caller
         grant, kept = caller.grant, context.continuation.kept
@@ -242,6 +245,7 @@ class Endpoint:
             context.authority |= {"token": grant.id, "tokenName": grant.name}
         found.tokens.begin(caller, context.environ["REMOTE_ADDR"], counts="counted" not in kept)
         kept["counted"] = True
+        require_step_up(caller, self.action, found.settings.web_step_up)
         if grant is not None:
             # Before the request's content is examined.
             grant.require_scope(self.action.name)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 import flask
 
 from connmgr import errors
 from connmgr.api.answer import as_listing, as_pieces
-from connmgr.api.context import caller, cancellation, detail, request_context, while_valid
+from connmgr.api.context import (
+    PASSED,
+    caller,
+    cancellation,
+    detail,
+    request_context,
+    require_client,
+    while_valid,
+)
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
@@ -24,7 +32,7 @@ from connmgr.contract.fs import (
     ListResponse,
     MkdirRequest,
     MoveRequest,
-    PathRequest,
+    ReadRequest,
     RemovePathRequest,
     ScriptRequest,
     ScriptResponse,
@@ -34,7 +42,7 @@ from connmgr.contract.fs import (
 from connmgr.contract.message import members, path_to_json
 from connmgr.engine.session import Session
 from connmgr.fs import files, listing
-from connmgr.fs.bodies import Blob, BlobSpool
+from connmgr.fs.bodies import Blob, BlobSpool, PassedFile
 from connmgr.fs.files import NOTHING, FileReader
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr.rights.actions import (
@@ -140,7 +148,7 @@ def write(request: WriteRequest) -> None:
 
 @group.endpoint(
     "/read",
-    PathRequest,
+    ReadRequest,
     action=Action("fs.read", paths=reads_path),
     suspends=True,
     reads=True,
@@ -150,13 +158,15 @@ def write(request: WriteRequest) -> None:
     raw_answer="The file's bytes, with their Content-Length.",
     example={"connection": EXAMPLE, "path": "/etc/hostname"},
 )
-def read(request: PathRequest) -> flask.Response:
+def read(request: ReadRequest) -> flask.Response:
     """Return the content of a file, with its length when the reading began.
 
     The connection ends before `Content-Length` bytes if the file becomes shorter or its machine is lost. The content is
     that of one file, even if another file gets its name meanwhile. Files without a size, such as those in `/proc`, may
     have up to 16 MiB.
     """
+    if request.passed:
+        return _read_into_passed(request)
     held = request_context().held
     reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
@@ -164,6 +174,29 @@ def read(request: PathRequest) -> flask.Response:
     response.content_length = reading.size
     detail(bytes=reading.size)
     return response
+
+
+def _read_into_passed(request: ReadRequest) -> flask.Response:
+    with passed_file() as target, place_of(request) as place, closing(FileReader(place, request.path)) as reading:
+        for piece in while_valid(reading):
+            require_client()
+            target.write(piece)
+    detail(bytes=reading.size)
+    return flask.Response(mimetype="application/octet-stream")
+
+
+@contextmanager
+def passed_file() -> Iterator[PassedFile]:
+    """Yield the file whose descriptor has come with this request.
+
+    :raises InvalidRequest: none has come, or it is not a regular file.
+    """
+    borrow: Callable[[], int | None] = request_context().environ.get(PASSED, lambda: None)
+    descriptor = borrow()
+    if descriptor is None:
+        raise errors.InvalidRequest("passed: No descriptor came with the request; only the Unix socket can pass one.")
+    with closing(PassedFile(descriptor)) as file:
+        yield file
 
 
 @group.endpoint(
@@ -381,7 +414,7 @@ def _place_of(
     return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
 
 
-_NOT_ASKED = {"connection", "blob", "wait"}
+_NOT_ASKED = {"connection", "blob", "passed", "wait"}
 """Fields that are not part of an approval, or are part of it in another form."""
 
 

@@ -28,6 +28,8 @@ from connmgr.contract.event import (
     JOB,
     LINK,
     MISSED,
+    RUN,
+    SCHEDULE,
     SHELL,
     STREAM,
     TERMINAL,
@@ -82,6 +84,8 @@ ACTIONS: Mapping[str, str] = {
     TUNNEL: "tunnel.query",
     APPROVAL: "approval.query",
     TOKEN: "token.query",
+    RUN: "run.query",
+    SCHEDULE: "schedule.query",
 }
 """The action by which a caller reads what the events of a kind are about: its scopes are needed for the events too."""
 
@@ -294,10 +298,16 @@ class Listeners:
         if after is not None and self._events.after(after) is None:
             start = position
             lines.append(about_stream(MISSED, start))
-        listener.tell(lines, start)
         self._open[listener] = None
         self._events.listens = True
-        self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
+        listener.tell(lines, start)
+        self._streams.add(
+            listener,
+            token=asking.token,
+            session=asking.id if asking.is_page else None,
+            holder=asking.holder,
+            has_ended=lambda: asking.ended,
+        )
         self.wake()
         if not self._ticks:
             self._ticks = True
@@ -459,7 +469,8 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind == TOKEN:
+    if one.kind in (TOKEN, RUN, SCHEDULE):
+        # The tokens above it.
         return grant.id in one.facts
     if one.kind == APPROVAL:
         named = one.members.get("connections") or ()
@@ -515,8 +526,9 @@ class Lookout:
         states = {(one.connection, one.session): _state_of(one) for one in self._shells.status()} if active else {}
         before, self._states = self._states, states
         for (connection, session), state in states.items():
-            # A new one was published as started.
-            if state != before.get((connection, session), "idle"):
+            was = before.get((connection, session), "idle")
+            # A new one, perhaps in place of a lost one, was published as started.
+            if state != was and (was, state) != ("lost", "idle"):
                 named = {} if session is None else {"session": session}
                 self._publish(SHELL, state, connection, **named)
 

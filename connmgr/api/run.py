@@ -15,7 +15,7 @@ from connmgr.api.answer import output_text
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.broadcast import Selection, resolved
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, continuation, detail, request_context
+from connmgr.api.context import STORE, caller, continuation, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
@@ -143,7 +143,7 @@ STARTS: dict[str, Any] = {
     RunStartRequest,
     RunStartResponse,
     action=RUN,
-    about=("connectionFilter", "categoryFilter", "typeFilter", "session", "command", "argv", "name"),
+    about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "name"),
     selects=_select,
     example={
         "connectionFilter": "web*",
@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
     )
-    id, is_new = found.runs.submit(new, caller().access)
+    id, is_new = found.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
     if not is_new:
         stored = found.vault.runs.get(id)
@@ -261,6 +261,7 @@ def _kept(request: RunStartRequest) -> dict[str, Any]:
         connection_filter=None,
         category_filter=None,
         type_filter=None,
+        where=None,
         key=None,
     )
     return given_json(without)
@@ -472,7 +473,7 @@ def query(request: RunQueryRequest) -> RunQueryResponse:
 )
 def remove(request: RunRemoveRequest) -> None:
     """Remove a run that has ended, with its targets and their output."""
-    services().vault.runs.remove(_found(request.run).id)
+    services().runs.remove(_found(request.run))
 
 
 def _found(id: str) -> StoredRun:

@@ -90,10 +90,11 @@ class Ids(fields.List):  # type: ignore[type-arg]
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            distinct = dict.fromkeys(value)
+            # By loops of Python, since a call of C over a hundred thousand ids would stop all other threads meanwhile.
+            distinct = {one: None for one in value}  # noqa: C420
             if len(distinct) < len(value):
                 loaded = super()._deserialize(list(distinct), attr, data, **kwargs)
-                found = dict(zip(distinct, loaded, strict=True))
+                found = {one: id for one, id in zip(distinct, loaded, strict=True)}  # noqa: C416
                 return [found[one] for one in value]
         return super()._deserialize(value, attr, data, **kwargs)
 

@@ -70,7 +70,7 @@ def unlock(request: UnlockRequest) -> None:
         raise InvalidRequest(
             "A token by itself cannot unlock a user: exchange it at /handshake, and unlock with the session token."
         )
-    services().vault.principals.unlock(caller().access, request.user, request.passphrase, _guesser())
+    services().vault.principals.unlock(caller().access, request.user, request.passphrase, guesser())
     if caller().grant is None:
         services().tunnels.unlocked(caller().access)
         services().sockets.unlocked(caller())
@@ -117,7 +117,7 @@ def change_passphrase(request: PassphraseRequest) -> None:
 
     Loans of the user's secrets to tokens end.
     """
-    services().vault.principals.change_passphrase(request.user, request.passphrase, request.new_passphrase, _guesser())
+    services().vault.principals.change_passphrase(request.user, request.passphrase, request.new_passphrase, guesser())
     services().loans.end_those_by(request.user, "the passphrase of its user was changed")
 
 
@@ -152,13 +152,13 @@ def remove_user(request: RemoveRequest) -> RemoveResponse:
         request.user,
         passphrase=request.passphrase,
         force=request.force,
-        guesser=_guesser(),
+        guesser=guesser(),
     )
     services().loans.end_those_by(request.user, "its user was removed")
     return RemoveResponse(connections=removed.readable, resealed=removed.resealed, heir=removed.heir, lost=removed.lost)
 
 
-def _guesser() -> Guesser:
+def guesser() -> Guesser:
     """Return whom wrong passphrases of this request delay."""
     asking, environ = caller(), request_context().environ
     if asking.holder is not None:

@@ -69,6 +69,12 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     return client
 
 
+def raise_met() -> None:
+    """Raise what has ended the running command where the front began it, so that it is told as if it had begun here."""
+    if (met := click.get_current_context().obj) is not None:
+        raise met
+
+
 def remedy_of(client: Client) -> Remedy:
     """Return what a command does when a request of ``client`` is refused."""
     sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))

@@ -1,4 +1,5 @@
-"""Begins what is typed. The plainest command, ``connmgr exec NAME COMMAND``, it runs itself and at once.
+"""Begins what is typed. The plainest commands it runs itself and at once: ``connmgr exec NAME COMMAND``, and
+``connmgr cp`` of a single file to or from a connection.
 
 Loading the command line takes longer than such a command. So everything else, and whatever the front meets, is left to
 the command line: an option, a question, a refused login, an error, Ctrl-C.
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> NoReturn:
     """Run what stands on the command line, and end the program with its exit code."""
-    words = plain(arguments)
-    if words is None:
+    begin = _plainest(arguments)
+    if begin is None:
         _command_line()
     # Imported here, because everything else has more to import before it begins.
     from connmgr.cli.plain import daemon_address, session_with
@@ -38,7 +39,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except Exception:  # noqa: BLE001 - nothing has happened yet, and the command line finds the same
         _command_line()
     try:
-        request = _request(client, *words)
+        carry_out = begin(client)
     except Unreachable as error:
         end()
         # Where no daemon runs, the command line may start one.
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
         end()
         _command_line(error)
     try:
-        code = _run(client, words[0], request)
+        code = carry_out()
         end()
         # Nothing is left to do, and taking the interpreter apart would take as long as the command.
         os._exit(code)
@@ -72,6 +73,80 @@ def plain(arguments: Sequence[str]) -> tuple[str, str] | None:
     elif words[0].startswith("-") or "--" in words:
         return None
     return (name, " ".join(words)) if words else None
+
+
+def plain_copy(arguments: Sequence[str]) -> tuple[str, str] | None:
+    """Return the operands of ``cp [-q] SOURCE TARGET``; None for all that means something more.
+
+    That is any other option, an address, a pattern, a standard stream, two files of connections, and a terminal, which
+    sees how far the copy is.
+    """
+    if COMPLETION_VARIABLE in os.environ or not arguments or arguments[0] != "cp":
+        return None
+    is_quiet = any(one in ("-q", "--quiet") for one in arguments)
+    operands = [one for one in arguments[1:] if one not in ("-q", "--quiet")]
+    if len(operands) != 2 or any(one.startswith("-") or not one for one in operands):
+        return None
+    from connmgr.cli.copy.paths import has_wildcards, is_remote
+
+    source, target = operands
+    remote = [one for one in operands if is_remote(one)]
+    if len(remote) != 1 or "@" in remote[0] or "://" in remote[0] or (remote == [source] and has_wildcards(source)):
+        return None
+    return (source, target) if is_quiet or not os.isatty(2) else None
+
+
+Begin = Callable[["Client"], Callable[[], int]]
+"""Asks the daemon for what the work needs, and returns the function that does it and returns the exit code."""
+
+
+def _plainest(arguments: Sequence[str]) -> Begin | None:
+    if (words := plain(arguments)) is not None:
+        return lambda client: _execution(client, *words)
+    if (operands := plain_copy(arguments)) is not None:
+        return lambda client: _copy(client, *operands)
+    return None
+
+
+def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
+    from connmgr.cli.copy.engine import Copy, locating
+    from connmgr.cli.copy.paths import CopyOperand, RemotePath, is_remote
+    from connmgr.cli.copy.plan import CopyOptions
+    from connmgr.cli.plain import Names, ensure_shell, own_or, umask
+    from connmgr.client.names import find
+
+    session = own_or(None)
+    name, _, path = (source if is_remote(source) else target).partition(":")
+    connection = find(Names(client), name)
+    there = RemotePath(connection, path, session, name)
+    start: CopyOperand = there if is_remote(source) else source
+    end: CopyOperand = target if start is there else there
+    options = CopyOptions(
+        recursive=False,
+        keep=False,
+        excludes=(),
+        mode=None,
+        checksum=False,
+        umask=umask(),
+        session=session,
+        fresh=False,
+        sudo=None,
+    )
+
+    def run() -> int:
+        client.remedy(_remedy(client, lambda: None, "cp"))
+        gc.enable()
+        ensure_shell(client, connection, session, name)
+        with locating():
+            Copy(client, options, None).run([start], end)
+        return 0
+
+    return run
+
+
+def _execution(client: Client, name: str, command: str) -> Callable[[], int]:
+    request = _request(client, name, command)
+    return lambda: _run(client, name, request)
 
 
 def _request(client: Client, name: str, command: str) -> dict[str, Any]:
@@ -113,7 +188,7 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
             one.over()
 
     try:
-        client.remedy(_remedy(client, over))
+        client.remedy(_remedy(client, over, "exec"))
         # connmgr/__main__.py switched it off for the imports.
         gc.enable()
         with fed(request):
@@ -129,11 +204,14 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
         over()
 
 
-def _remedy(client: Client, over: Callable[[], None]) -> Remedy:
-    """Return the remedy of the command line, which is loaded when the first request is refused."""
+def _remedy(client: Client, over: Callable[[], None], command: str) -> Remedy:
+    """Return the remedy of a command of the command line, which is loaded when the first request is refused."""
     found: list[Remedy] = []
 
     def remedy(error: ClientError, body: bytes) -> bool:
+        if error.code == "no_such_file":
+            # The target of a copy is usually new, and no remedy is for that.
+            return False
         import click
 
         from connmgr.cli.connect import remedy_of
@@ -142,7 +220,7 @@ def _remedy(client: Client, over: Callable[[], None]) -> Remedy:
         if not found:
             found.append(remedy_of(client))
         # Questions replace the line that is shown.
-        with click.Context(click.Command("exec")) as context:
+        with click.Context(click.Command(command)) as context:
             replaceable(context, over)
             return found[0](error, body)
 

@@ -113,6 +113,20 @@ def sent_environment(client: Client, **about: Any) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
 
 
+def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:
+    """Start a shell of the connection ``name`` unless one runs; say if the last one was lost."""
+    named = {} if session is None else {"session": session}
+    if client.post("/shell/start", connection=connection, tellRestarted=True, **named).get("restarted"):
+        tell_restarted(name)
+
+
+def umask() -> int:
+    """Return the permissions that new files of this process do not get; reading it changes it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 AT_ONCE_BYTES = 16 << 10
 """Input of up to this size goes with the command, if it has ended when the command is sent."""
 

@@ -22,6 +22,7 @@ SECTIONS = {
         "exec": "commands.exec",
         "job": "commands.jobs",
         "run": "commands.runs",
+        "schedule": "commands.schedules",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",
@@ -33,7 +34,7 @@ SECTIONS = {
         "container": "commands.containers",
     },
     "Files and ports": {
-        "cp": "copy",
+        "cp": "copy.command",
         "tunnel": "commands.tunnels",
     },
     "Connections": {

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from connmgr.cli.exits import KILLED, TIMED_OUT
 from connmgr.cli.output import lasting
-from connmgr.cli.plain import SESSION_VARIABLE, own_or, tell_restarted
+from connmgr.cli.plain import SESSION_VARIABLE, own_or
 from connmgr.client import Client, ClientError, RawResult
 from connmgr.client.shells import ListedShell
 from connmgr.contract.shell import BroadcastLine
@@ -67,12 +67,6 @@ def own_session(client: Client, connection: str) -> Iterator[str]:
         except ClientError as error:
             if error.code != "no_shell":
                 raise
-
-
-def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:
-    """Start a shell of the connection ``name`` unless one runs; say if the last one was lost."""
-    if client.shell.ensure(connection, session=session):
-        tell_restarted(name)
 
 
 def printed_until(error: ClientError) -> RawResult | None:

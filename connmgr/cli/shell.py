@@ -15,10 +15,10 @@ from click.core import ParameterSource
 from connmgr import paths
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import INTERRUPTED, failure
-from connmgr.cli.plain import sent_environment, session_or_none, tell_restarted, write_all
+from connmgr.cli.plain import ensure_shell, sent_environment, session_or_none, tell_restarted, write_all
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import ConnectionName, reach
-from connmgr.cli.sessions import ensure_shell, fresh_option, own_session, session_of, session_option
+from connmgr.cli.sessions import fresh_option, own_session, session_of, session_option
 from connmgr.client import Client, ClientError
 from connmgr.printable import visible
 

@@ -30,6 +30,7 @@ from connmgr.contract.daemon import DaemonStatusResponse
 from connmgr.contract.daemon import VersionResponse as Version
 from connmgr.contract.shell import ShellStatus as RunningShell
 from connmgr.contract.tunnel import TunnelQueryRequest
+from connmgr.contract.web import WebConfirmRequest, WebConfirmResponse, WebTicketRequest
 from connmgr.contract.web import WebTicketResponse as PageTicket
 
 
@@ -132,9 +133,14 @@ class DaemonItself(Group):
 class Page(Group):
     """``/web``."""
 
-    def ticket(self) -> PageTicket:
-        """Return a ticket that opens the daemon's page with this client's rights: once, at ``/#login=<ticket>``."""
-        return self._ask("/web/ticket", None, PageTicket)
+    def ticket(self, *, same_user: bool = False) -> PageTicket:
+        """Return a ticket that opens the daemon's page with this client's rights, for programs of its user alone if so."""
+        return self._ask("/web/ticket", WebTicketRequest(same_user=same_user), PageTicket)
+
+    def confirm(self, user: str | None = None, passphrase: str | None = None, *, wait: float = 0) -> float:
+        """Show again who uses a page, as the setting ``web-step-up`` asks; return for how many seconds that counts."""
+        request = WebConfirmRequest(user=user, passphrase=passphrase, wait=wait)
+        return self._ask("/web/confirm", request, WebConfirmResponse).valid
 
     def logout(self) -> None:
         """End this client's session."""

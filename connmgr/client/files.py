@@ -8,12 +8,12 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import urlencode
 
 from connmgr.client.errors import ClientError, Unreachable
 from connmgr.client.group import Group, Post
-from connmgr.client.http import BYTES, HttpSession
+from connmgr.client.http import BYTES, JSON, HttpSession
 from connmgr.client.wire import Response, WireError
 from connmgr.contract.fs import (
     AttributesRequest,
@@ -31,6 +31,7 @@ from connmgr.contract.fs import (
     MkdirRequest,
     MoveRequest,
     PathRequest,
+    ReadRequest,
     RemovePathRequest,
     ScriptRequest,
     ScriptResponse,
@@ -39,7 +40,7 @@ from connmgr.contract.fs import (
     UploadResponse,
     WriteRequest,
 )
-from connmgr.contract.message import M, Message, from_json, given_json
+from connmgr.contract.message import M, Message, from_json, given_json, replace
 
 PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
@@ -265,7 +266,12 @@ class Files(Group):
             create=create,
             session=session,
         )
-        return self._sent(_with_query("/fs/upload", request), source, progress, UploadResponse).bytes
+        passable = None if isinstance(source, bytes | Download) else self._passable(source)
+        if passable is None:
+            return self._sent(_with_query("/fs/upload", request), source, progress, UploadResponse).bytes
+        asked = _with_query("/fs/upload", replace(request, passed=True))
+        answer = self._passed(asked, b"", BYTES, passable, _length(passable), progress)
+        return from_json(UploadResponse, answer).bytes
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
@@ -285,7 +291,17 @@ class Files(Group):
         *,
         session: str | None = None,
     ) -> int:
-        """Write the content of a file to ``target``, and return its size in bytes."""
+        """Write the content of a file to ``target``, and return its size in bytes.
+
+        ``progress`` learns no total where the daemon writes the file by itself, as it does on this machine.
+        """
+        passable = self._passable(target)
+        if passable is not None:
+            request = ReadRequest(connection=connection, path=path_bytes(path), passed=True, session=session)
+            start = target.tell()
+            self._passed("/fs/read", self._http.encoded(**given_json(request)), JSON, passable, None, progress)
+            # The position that the file object believes in is older.
+            return target.seek(0, os.SEEK_CUR) - start
         with self.open(connection, path, session=session) as content:
             received = 0
             for piece in content:
@@ -413,6 +429,24 @@ class Files(Group):
             connection=connection, path=path_bytes(path), members=below, archive=archive, session=session
         )
         return self._ask("/fs/ticket", request, DownloadTicketResponse).ticket
+
+    def _passable(self, file: IO[bytes]) -> io.FileIO | None:
+        """Return the regular file under ``file``, if the daemon can read or write it by itself."""
+        # Only these: that of gzip has another content than the descriptor that it names.
+        raw = file.raw if isinstance(file, io.BufferedReader | io.BufferedWriter) else file
+        if not isinstance(raw, io.FileIO) or _length(raw) is None or not self._http.passes_files:
+            return None
+        file.flush()
+        # Something may have been read ahead, which the daemon would not send.
+        return raw if raw.tell() == file.tell() else None
+
+    def _passed(
+        self, path: str, body: bytes, content_type: str, file: io.FileIO, total: int | None, progress: Progress | None
+    ) -> Any:
+        start, told = file.tell(), progress or (lambda *_: None)
+        answer = self._http.pass_file(path, body, content_type, file.fileno(), lambda at: told(at - start, total))
+        told(file.tell() - start, total)
+        return answer
 
     def _opened(self, path: str, request: Message) -> Download:
         return Download(self._http.open(path, self._http.encoded(**given_json(request))))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,9 @@ from connmgr.client.wire import SWITCHING, Body, BodySender, Headers, Response, 
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
+
+LOOK_SECONDS = 0.1
+"""Interval of the looks at a passed file, while the daemon reads or writes it."""
 
 
 class HttpSession:
@@ -128,6 +133,50 @@ class HttpSession:
             lambda error: self.remedy is not None and self.remedy(error, sent),
         )
 
+    @property
+    def passes_files(self) -> bool:
+        """Whether the daemon is reached by its Unix socket, over which it can be passed a file.
+
+        :raises ClientError: the daemon cannot be reached.
+        """
+        self._connect()
+        return self._connection.sock is not None and self._connection.sock.family == socket.AF_UNIX
+
+    def pass_file(
+        self, path: str, body: bytes, content_type: str, descriptor: int, moved: Callable[[int], object]
+    ) -> Any:
+        """As :meth:`send`, and pass ``descriptor``, of a regular file, which the daemon reads or writes meanwhile.
+
+        ``moved`` is called with the position in it, now and then. The request fails if that does not change for as long
+        as the session waits for an answer.
+        """
+        start = os.lseek(descriptor, 0, os.SEEK_CUR)
+
+        def ask() -> Response:
+            # An attempt that was refused has moved nothing; this says so for sure.
+            os.lseek(descriptor, start, os.SEEK_SET)
+            return self._admitted(path, body, content_type, None, None, passed=descriptor)
+
+        def watch(answering: socket.socket) -> None:
+            news = select.poll()
+            news.register(answering, select.POLLIN)
+            at, since = start, time.monotonic()
+            while not news.poll(LOOK_SECONDS * 1000):
+                # The daemon and this process share it, as the position is the open file's.
+                position = os.lseek(descriptor, 0, os.SEEK_CUR)
+                if position != at:
+                    at, since = position, time.monotonic()
+                    moved(at)
+                elif time.monotonic() > since + self._connection.timeout:
+                    raise TimeoutError("timed out")
+
+        patience, self.patience = self.patience, watch
+        try:
+            response = repeated(ask, lambda error: self.remedy is not None and self.remedy(error, body))
+        finally:
+            self.patience = patience
+        return self.finish(response)
+
     def open_body(self, path: str, head: bytes, *, accept: str) -> tuple[Response, BodySender]:
         """Send ``head``, the beginning of a body, and return the answer and what sends the rest; as :meth:`open`.
 
@@ -155,20 +204,29 @@ class HttpSession:
 
         return repeated(ask, remedied), senders[-1]
 
-    def _admitted(self, path: str, body: Body, content_type: str, length: int | None, accept: str | None) -> Response:
+    def _admitted(
+        self,
+        path: str,
+        body: Body,
+        content_type: str,
+        length: int | None,
+        accept: str | None,
+        *,
+        passed: int | None = None,
+    ) -> Response:
         fresh = self.token is None
         if self.token is None:
             self.shake_hands()
         elif not isinstance(body, bytes):
             self.send("/daemon/version", b"{}")
         try:
-            return self._request(path, body, content_type, length, accept)
+            return self._request(path, body, content_type, length, accept, passed=passed)
         except AccessDenied as error:
             # The daemon restarted, or the token expired: the request was not carried out.
             if not self._may_renew(error, fresh=fresh) or not isinstance(body, bytes):
                 raise
         self.shake_hands()
-        return self._request(path, body, content_type, length, accept)
+        return self._request(path, body, content_type, length, accept, passed=passed)
 
     def switched(self, path: str, headers: dict[str, str]) -> tuple[Headers, socket.socket, bytes]:
         """Switch the connection at ``path`` to the protocol that ``headers`` ask for, and hand it over.
@@ -231,9 +289,19 @@ class HttpSession:
             raise Unreachable(message, sent=False) from error
 
     def _request(
-        self, path: str, body: Body, content_type: str, length: int | None = None, accept: str | None = None
+        self,
+        path: str,
+        body: Body,
+        content_type: str,
+        length: int | None = None,
+        accept: str | None = None,
+        *,
+        passed: int | None = None,
     ) -> Response:
-        return self._asked(lambda headers: self._connection.post(path, body, headers, length), content_type, accept)
+        def send(headers: dict[str, str]) -> None:
+            self._connection.post(path, body, headers, length, passed=passed)
+
+        return self._asked(send, content_type, accept)
 
     def _asked(self, send: Callable[[dict[str, str]], None], content_type: str, accept: str | None) -> Response:
         headers = {"Content-Type": content_type}

@@ -6,19 +6,14 @@ import errno
 import os
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from connmgr.processes import is_trusted, is_unmapped, peer_uid
+from connmgr.processes import SOCKET_TABLES, TcpAddress, is_trusted, is_unmapped, peer_uid, sockets_at, tcp_address
 
 TCP_LISTEN = "0A"
 AUTH_FILE_BYTES = 4096
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _IPV4_BYTES = 4
-_MAPPED = bytes(10) + b"\xff\xff"
-
-Address = tuple[bytes, int]
 
 
 def connect_beside(path: Path, timeout: float | None) -> socket.socket | None:
@@ -51,19 +46,19 @@ def stranger(connected: socket.socket) -> int | None:
     here, there = connected.getsockname(), connected.getpeername()
     if here[0] != there[0] and not there[0].startswith(("127.", "::ffff:127.")):
         return None
-    own, far = (_address(connected.family, one) for one in (here, there))
+    own, far = (tcp_address(connected.family, one) for one in (here, there))
     for uid in _owners(own, far):
         if not is_trusted(uid) and not is_unmapped(uid):
             return uid
     return None
 
 
-def _owners(own: Address, far: Address) -> Iterator[int]:
+def _owners(own: TcpAddress, far: TcpAddress) -> Iterator[int]:
     """Yield the user ids of the accepted end of the connection, if it was accepted, and of the listening socket."""
     # Reading a table takes milliseconds. The IPv6 table also lists sockets that accept IPv4.
-    for table in _TABLES if len(far[0]) == _IPV4_BYTES else _TABLES[1:]:
+    for table in SOCKET_TABLES if len(far[0]) == _IPV4_BYTES else SOCKET_TABLES[1:]:
         listeners: dict[bytes, int] = {}
-        for local, remote, state, uid in _sockets(table, far[1]):
+        for local, remote, state, uid in sockets_at(table, far[1]):
             if local == far and remote == own:
                 # The listener may have changed since it accepted the connection.
                 yield uid
@@ -73,35 +68,6 @@ def _owners(own: Address, far: Address) -> Iterator[int]:
             if address in listeners:
                 yield listeners[address]
                 return
-
-
-def _sockets(table: Path, port: int) -> Iterator[tuple[Address, Address, str, int]]:
-    """Yield local address, remote address, state and owner of the sockets at a local ``port``."""
-    mark = f":{port:04X} "
-    try:
-        lines = table.read_text().splitlines()[1:]
-    except OSError:
-        return
-    for line in lines:
-        # Parsing every one of thousands of lines would be slow.
-        if mark not in line:
-            continue
-        _, local, remote, state, _, _, _, uid, *_ = line.split()
-        if local.endswith(mark[:-1]):
-            yield _parsed(local), _parsed(remote), state, int(uid)
-
-
-def _parsed(text: str) -> Address:
-    """Parse ``0100007F:54D9``: 32-bit words in the machine's byte order, and the port."""
-    words, _, port = text.partition(":")
-    address = b"".join(
-        int(words[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(words), 8)
-    )
-    return address.removeprefix(_MAPPED), int(port, 16)
-
-
-def _address(family: int, name: tuple[str, int]) -> Address:
-    return socket.inet_pton(family, name[0].partition("%")[0]).removeprefix(_MAPPED), name[1]
 
 
 def read_auth_file(path: Path, *, foreign: bool) -> str:

@@ -197,9 +197,18 @@ class Connection:
         if self._response is response:
             self.close()
 
-    def post(self, path: str, body: Body, headers: dict[str, str], length: int | None = None) -> None:
+    def post(
+        self,
+        path: str,
+        body: Body,
+        headers: dict[str, str],
+        length: int | None = None,
+        *,
+        passed: int | None = None,
+    ) -> None:
         """Send a request. A ``body`` other than bytes is sent in chunks, unless its ``length`` is given.
 
+        With a body of bytes, the descriptor ``passed`` goes along; the connection must be a Unix socket's.
         :raises OSError | WireError: it cannot be sent, or the answer before was not read to its end.
         :raises ValueError: path or headers contain a character that would end their line.
         """
@@ -208,7 +217,12 @@ class Connection:
         self._response = None
         opened = self._opened()
         if isinstance(body, bytes):
-            opened.sendall(self._head("POST", path, headers | {"Content-Length": str(len(body))}) + body)
+            request = self._head("POST", path, headers | {"Content-Length": str(len(body))}) + body
+            sent = 0
+            if passed is not None:
+                rights = struct.pack("i", passed)
+                sent = opened.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            opened.sendall(request[sent:])
             return
         chunked = length is None
         framing = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}

@@ -18,6 +18,8 @@ TERMINAL: Final = "terminal"
 TUNNEL: Final = "tunnel"
 APPROVAL: Final = "approval"
 TOKEN: Final = "token"  # noqa: S105 - a kind of events
+RUN: Final = "run"
+SCHEDULE: Final = "schedule"
 
 CHANGES: Mapping[str, tuple[str, ...]] = {
     CONNECTION: ("added", "changed", "removed"),
@@ -26,10 +28,12 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     LINK: ("up", "lost", "closed"),
     SHELL: ("started", "busy", "idle", "lost", "ended"),
     JOB: ("started", "running", "exited", "killed", "timed_out", "lost", "removed"),
+    RUN: ("pending", "running", "waiting", "paused", "stopping", "done", "failed", "stopped", "removed"),
     TERMINAL: ("opened", "clients", "exited", "lost", "closed", "removed"),
     TUNNEL: ("connecting", "open", "retrying", "failed", "stopped"),
     APPROVAL: ("requested", "decided", "used"),
     TOKEN: ("created", "renewed", "revoked"),
+    SCHEDULE: ("added", "changed", "removed", "paused", "resumed", "fired", "skipped", "missed", "refused"),
 }
 """The kinds of events, and what can happen in each."""
 
@@ -77,20 +81,23 @@ class Event(Message):
     ]
     connection: Annotated[str | None, ID, "The connection that it is about, or on which it happened."] = None
     connections: Annotated[list[str] | None, "Of `approval`: the connections that the request names."] = None
-    id: Annotated[str | None, "The job, terminal, approval, token or category."] = None
+    id: Annotated[str | None, "The job, run, schedule, terminal, approval, token or category."] = None
     session: Annotated[str | None, "Of `shell`: its name; absent for the connection's own shell."] = None
-    state: Annotated[str | None, "Of `job`, `terminal`, `tunnel`, `approval`: the state as in its `query`."] = None
-    exit_code: Annotated[int | None, "Of `job` and `terminal`: the exit code, if one is known."] = None
-    name: Annotated[str | None, "Of `connection` and `category` the path, of `job` and `token` the name, if any."] = (
+    state: Annotated[str | None, "Of `job`, `run`, `terminal`, `tunnel`, `approval`: the state as in its `query`."] = (
         None
     )
+    exit_code: Annotated[int | None, "Of `job` and `terminal`: the exit code, if one is known."] = None
+    name: Annotated[
+        str | None, "Of `connection` and `category` the path, of `job`, `run` and `token` the name, if any."
+    ] = None
     address: Annotated[str | None, "Of `tunnel`: where it listens, as `HOST:PORT`; of `hostkey`: the host."] = None
     code: Annotated[str | None, f"Of `tunnel`: the code of the last error; of `{ENDED}`: why the stream ends."] = None
     message: Annotated[str | None, f"Of `{ENDED}`: the same for a person."] = None
     clients: Annotated[int | None, "Of `terminal`: how many clients are attached."] = None
     token: Annotated[
-        str | None, "Of `approval`: the token that requests; of `job` and `terminal`: the token that started it."
+        str | None, "Of `approval`: the token that requests; of `job`, `run`, `terminal`: the token that started it."
     ] = None
+    run: Annotated[str | None, "Of `schedule`: the run that was started, or that is still under way."] = None
     expires: Annotated[datetime | None, "Of `approval` and `token`: when it expires."] = None
 
 

@@ -33,6 +33,14 @@ class PathRequest(ShellNamed):
     path: Annotated[Path, "Absolute, relative to the shell's directory, or beginning with `~/`."]
 
 
+class ReadRequest(PathRequest):
+    passed: Annotated[
+        bool,
+        "True writes the content to a file whose descriptor comes with the request, at the daemon's Unix socket "
+        "(`SCM_RIGHTS`), from where that file stands; the answer is empty, and comes when all is written.",
+    ] = False
+
+
 class ListFilesRequest(PathRequest):
     recursive: Annotated[bool, "True also lists the directories below, by paths relative to `path`."] = False
 
@@ -91,6 +99,11 @@ class UploadRequest(QueryShellNamed):
     path: Annotated[bytes, QUERY_PATH, "The file; otherwise as in `/fs/write`."]
     mode: NewMode = None
     modified: Annotated[datetime | None, MOMENT, "The time of the file's last change. By default it is now."] = None
+    passed: Annotated[
+        bool,
+        "True takes the content from a file whose descriptor comes with the request, at the daemon's Unix socket "
+        "(`SCM_RIGHTS`): the rest of that file, from where it stands. The request then has no body.",
+    ] = False
 
     replaces: Annotated[str | None, SHA256, "As in `/fs/write`."] = None
     create: Annotated[bool, "True only creates a new file, as in `/fs/write`."] = False

@@ -26,10 +26,11 @@ from waitress.task import Task, WSGITask
 from connmgr import errors
 from connmgr.api.auth import Caller
 from connmgr.api.body import REFUSAL, Refusal
-from connmgr.api.context import CANCELLATION, CONTINUATION, HAND_OVER, PEER_UID, ROOM
+from connmgr.api.context import CANCELLATION, CONTINUATION, HAND_OVER, PASSED, PEER_UID, ROOM
 from connmgr.daemon import parser
 from connmgr.daemon.departures import ClientCancellation, Departures, has_left
 from connmgr.daemon.parser import Bodies, RequestParser
+from connmgr.daemon.passing import PassingSocket
 from connmgr.daemon.process import LARGE_BLOCK_BYTES, collect_if_due
 from connmgr.errors import Busy, TransferFailed
 from connmgr.fs.bodies import ArrivingBody
@@ -336,6 +337,9 @@ class ClientChannel(HTTPChannel):
 
     def _finish(self, request: RequestParser, *, closes: bool) -> None:
         """Release ``request``, which was answered, and if that ``closes`` the connection, those behind it."""
+        if isinstance(self.socket, PassingSocket):
+            # Before the next request is read, which may pass another.
+            self.socket.drop()
         with self.requests_lock:  # type: ignore[attr-defined]
             request.close()
             self.requests.pop(0)
@@ -731,6 +735,8 @@ class ResumableTask(WSGITask):
         environ[ROOM] = self.channel.drained
         if self.channel.peer_uid is not None:
             environ[PEER_UID] = self.channel.peer_uid
+        if isinstance(self.channel.socket, PassingSocket):
+            environ[PASSED] = self.channel.socket.borrow
         if self.channel.is_alone:
             environ[HAND_OVER] = self.channel.hand_over
         return environ

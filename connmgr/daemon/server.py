@@ -19,6 +19,7 @@ from connmgr.api.auth import Caller
 from connmgr.daemon.channel import RECEIVING_REST, ClientChannel, SuspendedChannels
 from connmgr.daemon.departures import Departures
 from connmgr.daemon.parser import Bodies
+from connmgr.daemon.passing import PassingSocket
 from connmgr.daemon.process import collect_if_due
 from connmgr.daemon.threads import Threads
 from connmgr.errors import StartupError
@@ -302,7 +303,8 @@ class UnixListener(wasyncore.dispatcher):
             connected.close()
             return
         if is_trusted(uid):
-            ClientChannel(self._server, connected, UNIX_ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
+            passing = PassingSocket(fileno=connected.detach())
+            ClientChannel(self._server, passing, UNIX_ADDRESS, self._server.adj, map=self._sockets).peer_uid = uid
         else:
             connected.close()
 

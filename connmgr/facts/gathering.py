@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 from connmgr.cancellation import NEVER, Cancellation
 from connmgr.contract.common import DOTLESS_FACTS, PACKAGE_FACTS, SYSTEM_FACTS
-from connmgr.engine.rpc import EXCHANGE, Exchange, RemoteProgram
+from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, RemoteProgram
 from connmgr.engine.script import Source
 from connmgr.errors import ConnmgrError, FactsFailed, InvalidRequest, TransferFailed
 from connmgr.links.channels import lease_live_link
-from connmgr.links.link import Link
 from connmgr.links.table import LinkTable
-from connmgr.plugin import Deadline, FactProgram
+from connmgr.plugin import Deadline, FactProgram, Transport
 from connmgr.secrets.principals import Access
 from connmgr.vault import Vault
 from connmgr.vault.facts import Value
@@ -65,12 +64,20 @@ class Gathered:
     error: ConnmgrError | None = None
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Facts that are gathered and stored together, and the call that prints them."""
 
     name: str
     program: RemoteProgram
     arguments: tuple[str, ...] = ()
+
+
+OWN_PARTS = {SYSTEM: Part(SYSTEM, _SYSTEM), PACKAGE_FACTS: Part(PACKAGE_FACTS, _PACKAGES)}
+
+
+def part_of_plugin(one: FactProgram) -> Part:
+    """Return what a plugin gathers."""
+    return Part(one.prefix, _OF_PLUGIN, (one.script,))
 
 
 class Gatherer:
@@ -81,19 +88,19 @@ class Gatherer:
         self._links = links
         self._programs = programs
 
-    def parts(self) -> dict[str, _Part]:
+    def parts(self) -> dict[str, Part]:
         """Return everything that can be gathered, by its name.
 
         :raises InvalidRequest: a plugin's program has an unusable prefix.
         """
-        parts = {SYSTEM: _Part(SYSTEM, _SYSTEM), PACKAGE_FACTS: _Part(PACKAGE_FACTS, _PACKAGES)}
+        parts = dict(OWN_PARTS)
         for one in (program for some in self._programs() for program in some or ()):
             if not _PREFIX.match(one.prefix) or one.prefix in {*parts, *SYSTEM_FACTS}:
                 raise InvalidRequest(
                     f"A plugin offers facts below {one.prefix!r}, which is in use or not up to 31 of the letters a to "
                     "z, digits, `_` and `-`: remove or correct the plugin."
                 )
-            parts[one.prefix] = _Part(one.prefix, _OF_PLUGIN, (one.script,))
+            parts[one.prefix] = part_of_plugin(one)
         return parts
 
     def gather(
@@ -130,7 +137,7 @@ class Gatherer:
                 pool.shutdown(cancel_futures=True)
 
     def _one(
-        self, connection: str, parts: Sequence[_Part], access: Access, timeout: float, cancellation: Cancellation
+        self, connection: str, parts: Sequence[Part], access: Access, timeout: float, cancellation: Cancellation
     ) -> Gathered:
         try:
             return Gathered(connection, self._stored(connection, parts, access, timeout, cancellation))
@@ -138,7 +145,7 @@ class Gatherer:
             return Gathered(connection, error=error)
 
     def _stored(
-        self, connection: str, parts: Sequence[_Part], access: Access, timeout: float, cancellation: Cancellation
+        self, connection: str, parts: Sequence[Part], access: Access, timeout: float, cancellation: Cancellation
     ) -> int:
         cancellation.require()
         if elevation_of(connection) is not None or self._vault.connections.temporary.get(connection) is not None:
@@ -147,7 +154,9 @@ class Gatherer:
         lease = lease_live_link(self._links, connection, access, deadline, cancellation)
         try:
             target = lease.link.target
-            found = {part.name: self._asked(lease.link, part, deadline, cancellation) for part in parts}
+            found = {
+                part.name: ask(lease.link.transport, lease.link.helpers, part, deadline, cancellation) for part in parts
+            }
         finally:
             lease.release()
         basis = (canonical(target.data), target.dependency_digest or "")
@@ -155,34 +164,43 @@ class Gatherer:
             raise FactsFailed("The connection was changed meanwhile: gather its facts again.")
         return sum(map(len, found.values()))
 
-    def _asked(self, link: Link, part: _Part, deadline: Deadline, cancellation: Cancellation) -> dict[str, Value]:
-        late = FactsFailed(
-            f"The program for the facts {part.name!r} took too long and was ended: raise the timeout, or look what "
-            "hangs there."
-        )
-        printed = bytearray()
-        exchange = Exchange(link.transport, link.helpers, part.program, part.arguments, cancellation=cancellation)
-        with exchange, cancellation.waking(exchange.end):
-            try:
-                exchange.answer(deadline.left())
-                for piece in exchange.data(deadline.left()):
-                    cancellation.require()
-                    printed += piece
-                    if len(printed) > MAX_BYTES:
-                        raise FactsFailed(
-                            f"The program for the facts {part.name!r} printed more than {MAX_BYTES >> 20} MiB and was "
-                            "ended."
-                        )
-                    if deadline.passed:
-                        raise late
-            except TransferFailed:
+
+def ask(
+    transport: Transport, helpers: Helpers, part: Part, deadline: Deadline, cancellation: Cancellation = NEVER
+) -> dict[str, Value]:
+    """Run the program of a part on a machine, and return its facts by their whole names.
+
+    :raises FactsFailed: it took longer than ``deadline``, printed too much, or failed.
+    :raises connmgr.errors.CommandCancelled: ``cancellation`` was; the program is ended.
+    """
+    late = FactsFailed(
+        f"The program for the facts {part.name!r} took too long and was ended: raise the timeout, or look what "
+        "hangs there."
+    )
+    printed = bytearray()
+    exchange = Exchange(transport, helpers, part.program, part.arguments, cancellation=cancellation)
+    with exchange, cancellation.waking(exchange.end):
+        try:
+            exchange.answer(deadline.left())
+            for piece in exchange.data(deadline.left()):
+                cancellation.require()
+                printed += piece
+                if len(printed) > MAX_BYTES:
+                    raise FactsFailed(
+                        f"The program for the facts {part.name!r} printed more than {MAX_BYTES >> 20} MiB and was "
+                        "ended."
+                    )
                 if deadline.passed:
-                    raise late from None
-                raise
-        cancellation.require()
-        if not exchange.succeeded():
-            raise FactsFailed(f"The program for the facts {part.name!r} failed there.")
-        return read_facts(part.name, bytes(printed))
+                    raise late
+        except TransferFailed:
+            cancellation.require()
+            if deadline.passed:
+                raise late from None
+            raise
+    cancellation.require()
+    if not exchange.succeeded():
+        raise FactsFailed(f"The program for the facts {part.name!r} failed there.")
+    return read_facts(part.name, bytes(printed))
 
 
 def read_facts(part: str, printed: bytes) -> dict[str, Value]:

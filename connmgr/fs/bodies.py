@@ -7,6 +7,7 @@ import io
 import os
 import queue
 import resource
+import stat
 import tempfile
 import threading
 import time
@@ -19,7 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from connmgr.errors import BlobQuotaExceeded, ConnmgrError, InvalidRequest, NoSpace, StartupError, UnknownBlob
+from connmgr.errors import (
+    BlobQuotaExceeded,
+    ConnmgrError,
+    InvalidRequest,
+    NoSpace,
+    SourceFailed,
+    StartupError,
+    TransferFailed,
+    UnknownBlob,
+)
 from connmgr.shares import Shares, of_tokens
 
 PIECE_BYTES = 192 << 10
@@ -166,6 +176,51 @@ class ArrivingInput:
         self.stop()
         self._body.until = None
         os.close(self._wake)
+
+
+class PassedFile:
+    """A regular file that a client has open and whose ``descriptor`` it has passed; it is closed with this.
+
+    It is read and written from where the client stands in it, and the client sees how far that is.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            # Reading a pipe or a terminal could keep this thread for ever.
+            os.close(descriptor)
+            raise InvalidRequest("passed: The descriptor is not of a regular file.")
+        self.left = max(0, status.st_size - os.lseek(descriptor, 0, os.SEEK_CUR))
+        """The bytes that were left to read at the beginning."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield exactly ``left`` bytes.
+
+        :raises SourceFailed: there are fewer, or they cannot be read.
+        """
+        left = self.left
+        while left:
+            try:
+                piece = os.read(self._descriptor, min(PIECE_BYTES, left))
+            except OSError as error:
+                raise SourceFailed(f"The file to send cannot be read: {error.strerror}.") from error
+            if not piece:
+                raise SourceFailed(f"The file to send ended after {self.left - left} of {self.left} bytes.")
+            left -= len(piece)
+            yield piece
+
+    def write(self, data: bytes) -> None:
+        """Write all of ``data``; raise TransferFailed if that fails, such as on a full disk."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise TransferFailed(f"The file to receive into cannot be written: {error.strerror}.") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 @dataclass

@@ -23,7 +23,6 @@ from connmgr.errors import (
     IntegrityError,
     NoShellInside,
     RequestError,
-    ScopeDenied,
     SecretLocked,
     ShellLost,
 )
@@ -55,11 +54,6 @@ RETRY_SECONDS = 0.05
 
 ADMITTED_SECONDS = 1.0
 """Changes by another daemon on the same vault may go unnoticed this long; changes by this one take effect at once."""
-
-NO_AGENT = (
-    "The connection forwards an ssh-agent (forwardAgent), and everything that runs there can sign by it: "
-    "the token needs the scope ssh.agent."
-)
 
 
 def open_link(
@@ -260,8 +254,8 @@ class Admission:
         :raises ScopeDenied: the link forwards an ssh-agent, and ``access`` may not use it.
         """
         # sshd offers a forwarded agent to all sessions of its connection, so the whole link is refused.
-        if self._forwards_agent and not access.asker.may_forward:
-            raise ScopeDenied(NO_AGENT)
+        if self._forwards_agent:
+            access.asker.require_forwarding()
         # Remembered for a second, because each command asks and the check reads the principals from the database. A
         # change of the users, or another unlocked user, is another `who`.
         who = self._who(access)

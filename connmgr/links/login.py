@@ -8,7 +8,7 @@ pexpect over a channel instead of a terminal of its own. :class:`ResumedChannel`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -379,6 +379,9 @@ class ResumedChannel(Channel):
 
     def exit_status(self, timeout: float) -> int:
         return self._channel.exit_status(timeout)
+
+    def when_ended(self, call: Callable[[], object]) -> bool:
+        return self._channel.when_ended(call)
 
     def close(self) -> None:
         self._mark, self._early, self._last_line = b"", (b"", b""), None

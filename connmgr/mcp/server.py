@@ -39,8 +39,11 @@ ONLY_WORDS = "- Your token runs programs by argv only, no text for a shell.\n"
 # Prompts: beginnings of tasks that a person chooses in the agent's client.
 
 
+System = Annotated[str, Field(description="The system's name.")]
+
+
 def diagnose(
-    system: Annotated[str, Field(description="The system's name.")],
+    system: System,
     symptom: Annotated[str, Field(description="What is wrong, as far as it is known.")] = "",
 ) -> str:
     """Find out what is wrong with a system, without changing anything."""
@@ -69,7 +72,7 @@ def run_on_many(
 
 
 def change_setting(
-    system: Annotated[str, Field(description="The system's name.")],
+    system: System,
     change: Annotated[str, Field(description="What is to be changed, and in which file if you know.")],
 ) -> str:
     """Change the configuration of a service in a way that can be undone."""

@@ -479,7 +479,7 @@ export interface Error {
 export interface Event {
   number: number;
   time: string;
-  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule" | "stream";
   change: string;
   connection?: string;
   connections?: string[];
@@ -493,11 +493,12 @@ export interface Event {
   message?: string;
   clients?: number;
   token?: string;
+  run?: string;
   expires?: string;
 }
 
 export interface EventStreamRequest {
-  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "terminal" | "tunnel" | "approval" | "token")[];
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule")[];
   after?: number;
 }
 
@@ -948,6 +949,12 @@ export interface MultiplexRenewRequest {
 export interface Nothing {
 }
 
+export interface Notify {
+  on?: ("missed" | "skipped" | "refused" | "failed" | "done")[];
+  command?: string[];
+  webhook?: Webhook;
+}
+
 export interface OperationFailed {
   error: Failure;
 }
@@ -956,13 +963,6 @@ export interface PassphraseRequest {
   user: string;
   passphrase: string;
   newPassphrase: string;
-}
-
-export interface PathRequest {
-  connection: string;
-  session?: string;
-  elevate?: { user?: string; password?: string; };
-  path: string | { base64: string; };
 }
 
 export interface PipeRequest {
@@ -985,6 +985,14 @@ export interface ProblemInfo {
   plugin: string;
   distribution: string;
   reason: string;
+}
+
+export interface ReadRequest {
+  connection: string;
+  session?: string;
+  elevate?: { user?: string; password?: string; };
+  path: string | { base64: string; };
+  passed?: boolean;
 }
 
 export interface RecordedLine {
@@ -1220,6 +1228,94 @@ export interface SavedCommandFields {
   parameters?: Record<string, unknown>;
   description?: string;
   mayRunOthers?: boolean;
+}
+
+export interface ScheduleAddRequest {
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  name: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string;
+  run: RunStartRequest;
+  notify?: Notify;
+}
+
+export interface ScheduleAddResponse {
+  schedule: string;
+  next: string;
+}
+
+export interface ScheduleInfo {
+  schedule: string;
+  name: string;
+  cron: string | null;
+  every: number | null;
+  timezone: string;
+  jitter: number;
+  overlap: string;
+  catchUp: string;
+  until: string | null;
+  next: string | null;
+  paused: string | null;
+  overdue: boolean;
+  lastRun: string | null;
+  lastState: string | null;
+  lastError: string | null;
+  skipped: number;
+  token: string | null;
+  run: Record<string, unknown>;
+  notify: Record<string, unknown> | null;
+}
+
+export interface ScheduleNextRequest {
+  schedule?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  after?: string;
+  count?: number;
+}
+
+export interface ScheduleNextResponse {
+  times: string[];
+}
+
+export interface SchedulePauseRequest {
+  schedule: string;
+  reason?: string;
+}
+
+export interface ScheduleQueryRequest {
+  name?: string;
+}
+
+export interface ScheduleQueryResponse {
+  schedules: ScheduleInfo[];
+}
+
+export interface ScheduleRequest {
+  schedule: string;
+}
+
+export interface ScheduleTriggerResponse {
+  run: string;
+}
+
+export interface ScheduleUpdateRequest {
+  schedule: string;
+  name?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string | null;
+  run?: RunStartRequest;
+  notify?: Notify;
 }
 
 export interface Script {
@@ -1587,6 +1683,16 @@ export interface VersionResponse {
   pro: boolean;
 }
 
+export interface WebConfirmRequest {
+  wait?: number;
+  user?: string;
+  passphrase?: string;
+}
+
+export interface WebConfirmResponse {
+  valid: number;
+}
+
 export interface WebLoginRequest {
   ticket: string;
 }
@@ -1596,9 +1702,18 @@ export interface WebLoginResponse {
   idle: number;
 }
 
+export interface WebTicketRequest {
+  sameUser?: boolean;
+}
+
 export interface WebTicketResponse {
   ticket: string;
   valid: number;
+}
+
+export interface Webhook {
+  url: string;
+  secret: string;
 }
 
 export interface WriteRequest {
@@ -1666,7 +1781,7 @@ export interface Endpoints {
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: unknown };
   "/fs/move": { request: MoveRequest; answer: unknown };
-  "/fs/read": { request: PathRequest; answer: unknown };
+  "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };
@@ -1708,6 +1823,14 @@ export interface Endpoints {
   "/run/stop": { request: RunStopRequest; answer: unknown };
   "/run/targets": { request: RunTargetsRequest; answer: RunTargetsResponse };
   "/run/wait": { request: RunWaitRequest; answer: RunInfo };
+  "/schedule/add": { request: ScheduleAddRequest; answer: ScheduleAddResponse };
+  "/schedule/next": { request: ScheduleNextRequest; answer: ScheduleNextResponse };
+  "/schedule/pause": { request: SchedulePauseRequest; answer: unknown };
+  "/schedule/query": { request: ScheduleQueryRequest; answer: ScheduleQueryResponse };
+  "/schedule/remove": { request: ScheduleRequest; answer: unknown };
+  "/schedule/resume": { request: ScheduleRequest; answer: unknown };
+  "/schedule/trigger": { request: ScheduleRequest; answer: ScheduleTriggerResponse };
+  "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleInfo };
   "/secret/decrypt": { request: DecryptRequest; answer: DecryptResponse };
   "/secret/encrypt": { request: EncryptRequest; answer: EncryptResponse };
   "/secret/sudo": { request: SudoRequest; answer: SudoResponse };
@@ -1738,7 +1861,8 @@ export interface Endpoints {
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
+  "/web/confirm": { request: WebConfirmRequest; answer: WebConfirmResponse };
   "/web/login": { request: WebLoginRequest; answer: WebLoginResponse };
   "/web/logout": { request: Nothing; answer: unknown };
-  "/web/ticket": { request: Nothing; answer: WebTicketResponse };
+  "/web/ticket": { request: WebTicketRequest; answer: WebTicketResponse };
 }

@@ -1,35 +1,189 @@
-import { html, render } from "./vendor/htm-preact.js";
+// The page's frame: the door for who has no session, and for others the views that their rights reach.
 
-const TOKEN = "connmgr.token";
+import { ApiError, call, login, logout, whenLeft } from "./core/api.js";
+import { listen, onLive } from "./core/events.js";
+import { openPalette, register, useKeys } from "./core/palette.js";
+import { offerRemedies } from "./core/remedies.js";
+import { go, useRoute } from "./core/router.js";
+import { can, follow, load, store, useStore } from "./core/store.js";
+import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
 
-/** @param {string} path @param {object} body */
-async function call(path, body) {
-  const token = sessionStorage.getItem(TOKEN);
-  const headers = { "Content-Type": "application/json", ...(token && { Authorization: `Bearer ${token}` }) };
-  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
-  const text = await response.text();
-  const answer = text ? JSON.parse(text) : {};
-  if (!response.ok) throw new Error((answer.error ?? answer).message);
-  return answer;
+const { useEffect, useState } = hooks;
+
+/**
+ * A view: `./views/NAME.js` exports one by default. Its component gets the decoded segments of the address behind the
+ * view's name, and that rest as it is.
+ * @typedef {object} View
+ * @property {string} name
+ * @property {string} title
+ * @property {string} icon the data of an SVG path in a square of 16
+ * @property {string[]} actions without one of these it is not shown
+ * @property {(props: {path: string[], query: URLSearchParams, address: string}) => any} component
+ * @property {() => number} [badge] how many things wait there, in a component
+ * @property {boolean} [isHidden] it has an address, and no place in the navigation
+ */
+
+/** In the order of the navigation; a key of `g` and the letter goes there. */
+const VIEWS = [
+  ["hub", "h"],
+  ["terminal", "e"],
+  ["files", "f"],
+  ["recordings", "r"],
+  ["tokens", "t"],
+  ["audit", "a"],
+  ["vault", "v"],
+];
+
+const MENU = "M2 4h12M2 8h12M2 12h12";
+const COMMANDS = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.3 10.3 14 14";
+const THEMES = ["auto", "light", "dark"];
+const THEME = "connmgr.theme";
+
+/** @returns {Promise<View[]>} */
+async function views() {
+  const all = await Promise.all(VIEWS.map(([name]) => import(`./views/${name}.js`)));
+  return all.map((module) => module.default).filter((view) => can(...view.actions));
 }
+
+/** @param {{views: View[]}} props */
+function Frame({ views }) {
+  const { view: name, path, query } = useRoute();
+  const [isOpen, open] = useState(false);
+  useKeys();
+  const view = views.find((one) => one.name === name);
+  const isKnown = name === "" || VIEWS.some(([one]) => one === name);
+  useEffect(() => {
+    if (name === "" && views.length) go(`#/${views[0].name}`, { replace: true });
+  }, [name]);
+  useEffect(() => {
+    open(false);
+    document.title = view
+      ? `${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
+      : "connmgr";
+  }, [location.hash]);
+  const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
+  return html`
+    <div class=${isOpen ? "shell open" : "shell"}>
+      <a class="skip" href="#content" onClick=${(/** @type {Event} */ event) => {
+        event.preventDefault();
+        document.getElementById("content")?.focus();
+      }}>Skip to the content</a>
+      <header class="top">
+        <button class="quiet" aria-label="Views" aria-expanded=${isOpen} onClick=${() => open(!isOpen)}><${Icon} path=${MENU} /></button>
+        <strong>${view?.title ?? "connmgr"}</strong>
+        <button class="quiet" aria-label="Commands" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /></button>
+      </header>
+      <nav class="side" aria-label="Views">
+        <p class="brand">connmgr</p>
+        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to, run …</span><kbd>Ctrl K</kbd></button>
+        <ul>
+          ${views
+            .filter((one) => !one.isHidden)
+            .map(
+              (
+                one,
+              ) => html`<li key=${one.name}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
+                <${Icon} path=${one.icon} /><span>${one.title}</span>${one.badge && html`<${Badge} count=${one.badge} />`}</a></li>`,
+            )}
+        </ul>
+        <${Self} />
+      </nav>
+      ${isOpen && html`<div class="veil" onClick=${() => open(false)}></div>`}
+      <main id="content" tabindex="-1">
+        ${
+          view
+            ? html`<${view.component} key=${view.name} path=${path} query=${query} address=${address} />`
+            : name !== "" &&
+              html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
+        }
+        ${!views.length && html`<${Empty} title="This token has no rights that the page could use."><p>Whoever created it can give it scopes.</p><//>`}
+      </main>
+    </div>
+  `;
+}
+
+/** @param {{count: () => number}} props */
+function Badge({ count }) {
+  const waiting = count();
+  return waiting > 0 && html`<b class="badge" aria-label=${`${waiting} wait`}>${waiting}</b>`;
+}
+
+/** Who this is, and what the page does about light, the stream and the end. */
+function Self() {
+  const { me } = useStore();
+  const [isLive, setLive] = useState(true);
+  const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "auto");
+  const streams = can("event.stream");
+  useEffect(() => (streams ? onLive(setLive) : undefined), []);
+  const turn = () => {
+    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    localStorage.setItem(THEME, next);
+    setTheme(next);
+    useTheme();
+  };
+  return html`
+    <div class="self">
+      ${streams && !isLive && html`<p class="state busy" role="status"><i aria-hidden="true"></i>Connecting …</p>`}
+      <p class="who" title=${me.id ? `Token ${me.id}` : ""}>${me.id ? text(me.name) : "Owner"}</p>
+      <p>
+        <button class="quiet" onClick=${turn} aria-label=${`Colours: ${theme}`}>${theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}</button>
+        <button class="quiet" onClick=${doing(logout)}>Log out</button>
+      </p>
+    </div>
+  `;
+}
+
+function useTheme() {
+  const theme = localStorage.getItem(THEME);
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+}
+
+/** The door: why there is no session, and how to get one. @param {{error?: Error | null, isLeft?: boolean}} props */
+const Door = ({ error, isLeft }) => html`
+  <main class="door">
+    <h1>connmgr</h1>
+    ${error && html`<${Fault} error=${error} />`}
+    <p>${isLeft && !error ? "You are logged out. To come back, run" : "To log in, run"} this on the daemon's machine:</p>
+    <pre><code>connmgr web</code></pre>
+    <p class="note">It opens this page with a ticket that is valid once, for 60 seconds. With <code>--print</code> it prints the
+    address, for a browser at the other end of an SSH tunnel; with <code>--token-file</code> the page has that token's rights.</p>
+  </main>
+`;
 
 async function main() {
   const place = /** @type {HTMLElement} */ (document.getElementById("page"));
-  const ticket = new URLSearchParams(location.hash.slice(1)).get("login");
-  if (ticket) {
-    // Before anything else: a reload must not send a used ticket, nor history keep it.
-    history.replaceState(null, "", "/");
-    sessionStorage.setItem(TOKEN, (await call("/web/login", { ticket })).sessionToken);
+  /** @type {(() => void)[]} */
+  let ends = [];
+  const door = (/** @type {any} */ props) => {
+    for (const end of ends.splice(0)) end();
+    for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+    render(html`<${Door} ...${props} />`, place);
+  };
+  useTheme();
+  offerRemedies();
+  whenLeft((error) => door({ error, isLeft: true }));
+  // A ticket that is pasted into a tab which is open already.
+  addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());
+  try {
+    if (!(await login())) return door({});
+    render(html`<${Waiting} reason="Asking the daemon for your rights" />`, place);
+    store.me = await call("/token/info", {}, { quiet: true });
+    const shown = await views();
+    for (const [view, key] of VIEWS) {
+      const found = shown.find((one) => one.name === view);
+      if (found) register({ name: `Go to ${found.title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${view}`) });
+    }
+    register({ name: "Log out", run: logout });
+    // The stream first: what changes while the lists are read is told, too.
+    ends = [follow(), ...(can("event.stream") ? [listen()] : [])];
+    render(html`<${Frame} views=${shown} />`, place);
+    await load();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (store.loaded || store.me) failed(error);
+    else door({ error });
   }
-  if (!sessionStorage.getItem(TOKEN)) {
-    render(html`<p>Not logged in. Run <code>connmgr web</code> in a terminal.</p>`, place);
-    return;
-  }
-  const version = await call("/daemon/version", {});
-  render(html`<p>Logged in to connmgr ${version.buildVersion}.</p>`, place);
 }
 
-main().catch((error) => {
-  const place = /** @type {HTMLElement} */ (document.getElementById("page"));
-  render(html`<p role="alert">${error.message} Run <code>connmgr web</code> in a terminal.</p>`, place);
-});
+main();

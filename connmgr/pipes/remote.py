@@ -29,7 +29,8 @@ POLL_SECONDS = 1.0
 """Interval at which the reader of a process without a descriptor checks whether it was closed."""
 
 STATUS_SECONDS = (0.001, 0.001, 0.001, 0.002, 0.004, 0.008, 0.016, 0.064, 0.25)
-"""Intervals between checks for the exit status of a process that runs on after the end of its output."""
+"""Intervals between checks for the exit status of a process that runs on after the end of its output, where the channel
+does not tell."""
 
 QUIET_SECONDS = 1.0
 """A terminal is over if its process has ended and nothing came for this time, although other processes keep it open."""
@@ -241,6 +242,8 @@ class RemoteProcess:
         try:
             status = self._channel.exit_status(0)
         except TimeoutError:
+            if self._channel.when_ended(lambda: self._loop.call(self._await_status)):
+                return
             seconds = STATUS_SECONDS[min(self._looks, len(STATUS_SECONDS) - 1)]
             self._looks += 1
             self._loop.after(seconds, self._await_status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +71,13 @@ class Channel(ABC):
         :raises TimeoutError: it still runs.
         :raises EOFError: the link is lost and the status unknown.
         """
+
+    def when_ended(self, call: Callable[[], object]) -> bool:
+        """Have ``call`` called once when :meth:`exit_status` no longer times out; by default return False, and do not.
+
+        It may be called at once and in any thread, and does not wait. A later ``call`` replaces it.
+        """
+        return False
 
     @abstractmethod
     def close(self) -> None:

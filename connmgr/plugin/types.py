@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from connmgr.errors import ScopeDenied
 from connmgr.fields import Schema
 from connmgr.plugin.transport import Transport
 
@@ -65,10 +66,21 @@ class Asker:
     """The passphrases of encrypted private keys, by ``key`` in the details of :class:`connmgr.errors.AuthFailed`."""
 
     may_forward: bool = True
-    """Whether it may use a link that forwards an agent. A token needs the scope ``ssh.agent`` for that."""
+    """Whether it may use a link that forwards an agent; see :meth:`require_forwarding`."""
 
     is_own: bool = True
     """Whether the link is for the requested connection itself: a connection below it never forwards an agent."""
+
+    def require_forwarding(self) -> None:
+        """Return if it may use a link that forwards an agent.
+
+        :raises ScopeDenied: it is a token's, which needs the scope ``ssh.agent``.
+        """
+        if not self.may_forward:
+            raise ScopeDenied(
+                "The connection forwards an ssh-agent (forwardAgent), and every program there can sign with it: the "
+                "token needs the scope ssh.agent."
+            )
 
 
 EXPLAINER = ("ssh-config", "--explain", "%n", "%p")

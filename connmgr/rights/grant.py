@@ -174,7 +174,7 @@ class Grant:
 
 def _lacks(scopes: frozenset[str]) -> ScopeDenied:
     needed = " or ".join(sorted(scopes))
-    return ScopeDenied(f"The token lacks the scope {needed}." if needed else "No token may do this.")
+    return ScopeDenied(f"The token lacks the scope {needed}." if needed else "Only the owner may do this.")
 
 
 def why_invalid(line: Iterable[tuple[bool, datetime]], at: datetime) -> ConnmgrError | None:

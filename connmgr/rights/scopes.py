@@ -19,6 +19,10 @@ TERMINAL = frozenset({"terminal"})
 _USES_A_SHELL = (ARGV | {"fs.read", "fs.write", "job", "terminal"},)
 
 
+_OWNER_ALONE: _Needed = (frozenset(),)
+"""No token has a scope of none."""
+
+
 def _one(scope: str) -> _Needed:
     return (frozenset({scope}),)
 
@@ -87,9 +91,10 @@ _NEEDED: Mapping[str, _Needed] = {
     "multiplex.cancel": _one("tunnel"),
     "multiplex.close": (ARGV | {"tunnel"},),
     "multiplex.config": (ARGV | {"tunnel"},),
-    "multiplex.forget": _one("vault.admin"),
-    "multiplex.keep": _one("vault.admin"),
+    "multiplex.forget": _OWNER_ALONE,
     "multiplex.forward": _one("tunnel"),
+    # Its sockets have the owner's rights.
+    "multiplex.keep": _OWNER_ALONE,
     "multiplex.open": (ARGV | {"tunnel"},),
     "multiplex.query": (ARGV | {"tunnel"},),
     "multiplex.renew": (TEXT,),
@@ -109,6 +114,14 @@ _NEEDED: Mapping[str, _Needed] = {
     "run.stop": (ARGV,),
     "run.targets": (ARGV,),
     "run.wait": (ARGV,),
+    "schedule.add": (ARGV,),
+    "schedule.next": (),
+    "schedule.pause": (),
+    "schedule.query": (),
+    "schedule.remove": (),
+    "schedule.resume": (),
+    "schedule.trigger": (ARGV,),
+    "schedule.update": (ARGV,),
     "secret.decrypt": _one("secret.decrypt"),
     "secret.encrypt": _one("connection.write"),
     "secret.sudo": _one("connection.write"),
@@ -143,6 +156,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "vault.user.remove": _one("vault.admin"),
     "web.login": (),
     "web.logout": (),
+    "web.confirm": (),
     "web.ticket": (),
 }
 
@@ -150,8 +164,8 @@ ACTIONS = frozenset(_NEEDED)
 
 
 def missing(action: str, scopes: Collection[str]) -> frozenset[str] | None:
-    """Return scopes, one of which ``action`` needs besides ``scopes``; None if it needs none; empty if unknown."""
-    return next((needed for needed in _NEEDED.get(action, (frozenset(),)) if needed.isdisjoint(scopes)), None)
+    """Return scopes, one of which ``action`` needs besides ``scopes``; None if it needs none; empty for the owner's."""
+    return next((needed for needed in _NEEDED.get(action, _OWNER_ALONE) if needed.isdisjoint(scopes)), None)
 
 
 def allowed(scopes: Collection[str]) -> tuple[frozenset[str], str | None]:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from connmgr.contract.common import bytes_of
-from connmgr.contract.run import ENDED, FAILED, JOB, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.contract.event import RUN
+from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.errors import (
@@ -31,6 +32,7 @@ from connmgr.errors import (
     UnknownRun,
     VaultUnavailable,
 )
+from connmgr.events import Publish, unheard
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
@@ -155,8 +157,19 @@ class Runs:
     """
 
     def __init__(
-        self, vault: Vault, shells: ShellTable, jobs: Jobs, authors: Authors, settings: Settings, record: Recorder
+        self,
+        vault: Vault,
+        shells: ShellTable,
+        jobs: Jobs,
+        authors: Authors,
+        settings: Settings,
+        record: Recorder,
+        publish: Publish = unheard,
     ) -> None:
+        self._publish = publish
+        self._states: dict[str, str] = {}
+        """The states of the runs under way that were published last."""
+
         self._vault, self._shells, self._jobs = vault, shells, jobs
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
@@ -168,6 +181,8 @@ class Runs:
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
         self._news: defaultdict[str, News] = defaultdict(News)
+        self.changed: Callable[[], object] = lambda: None
+        """Called when a run may have ended, by whatever thread; it must not wait."""
         self.ended_targets: Counter[str] = Counter()
         """How many targets have ended here, by their states."""
 
@@ -184,11 +199,19 @@ class Runs:
                 self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
                 self._thread.start()
 
-    def submit(self, new: NewRun, access: Access) -> tuple[str, bool]:
-        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens."""
-        id, is_new = self._vault.runs.submit(new)
+    def submit(
+        self, new: NewRun, access: Access, store: Callable[[NewRun], tuple[str, bool]] | None = None
+    ) -> tuple[str, bool]:
+        """Store a run and begin it; as :meth:`StoredRuns.submit`. Here it may use what ``access`` opens.
+
+        ``store`` stores it as part of a larger change.
+        """
+        id, is_new = (store or self._vault.runs.submit)(new)
         if is_new:
             self._access[id] = access
+            with self._lock:
+                self._states[id] = PENDING
+            self._publish_state(self._vault.runs.get(id))
             self.poke()
         return id, is_new
 
@@ -221,6 +244,11 @@ class Runs:
         """Let a run end; with ``kill``, end its commands too."""
         self._vault.runs.stop(id, reason, kill=kill)
         self._tell(id)
+
+    def remove(self, run: StoredRun) -> None:
+        """Remove a run that has ended; as :meth:`StoredRuns.remove`."""
+        self._vault.runs.remove(run.id)
+        self._publish_state(run, "removed")
 
     def stop_those_of(self, reasons: Mapping[str, ConnmgrError]) -> None:
         """Stop the runs of tokens that have become invalid, each for its reason, and kill their commands."""
@@ -283,6 +311,7 @@ class Runs:
         if driver is not None:
             driver.look()
         self.poke()
+        self.changed()
 
     def _run(self) -> None:
         """Look what is to be done, until the daemon stops."""
@@ -308,6 +337,7 @@ class Runs:
         if not self.active and not self._vault.runs.are_under_way():
             self._membership.rest()
             self._tell_of_ended(())
+            self._publish_states({})
             return IDLE_SECONDS if self._vault.database.is_shared else None
         self._membership.join()
         self._membership.beat()
@@ -323,6 +353,7 @@ class Runs:
             for id, driver in self._drivers.items():
                 if under_way.get(id, (STOPPED, False))[0] != RUNNING:
                     driver.look()
+        self._publish_states({id: state for id, (state, _) in under_way.items()})
         for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
             with self._lock:
                 if id in self._drivers or len(self._drivers) >= MAX_DRIVERS or self._closing.is_set():
@@ -340,6 +371,26 @@ class Runs:
                 del self._access[id]
         for id in watched:
             self._tell_only(id)
+
+    def _publish_states(self, under_way: Mapping[str, str]) -> None:
+        """Publish what has changed since the last look, also by another daemon of the vault."""
+        with self._lock:
+            before, self._states = self._states, dict(under_way)
+        for id in {**before, **under_way}:
+            if before.get(id) == under_way.get(id):
+                continue
+            with suppress(UnknownRun):
+                run = self._vault.runs.get(id)
+                if run.state != before.get(id):
+                    self._publish_state(run)
+                if run.state not in ENDED:
+                    # It was submitted after the look.
+                    with self._lock:
+                        self._states[id] = run.state
+
+    def _publish_state(self, run: StoredRun, change: str | None = None) -> None:
+        above = tuple(run.spec["lineage"])
+        self._publish(RUN, change or run.state, id=run.id, token=run.token, facts=above, state=run.state, name=run.name)
 
     def _tell_only(self, id: str) -> None:
         """Tell those who wait for a run's news."""

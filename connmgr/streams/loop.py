@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from connmgr.streams.workers import Workers
 
 WORKERS = 1024
 """Most threads for blocking tasks, such as writing; a stream has at most two tasks at a time."""
@@ -85,7 +86,7 @@ class Loop:
         self._thread: threading.Thread | None = threading.current_thread() if foreground else None
         # Guards the beginning and the end of the thread.
         self._lock = threading.Lock()
-        self._workers: ThreadPoolExecutor | None = None
+        self._workers: Workers | None = None
         self._closing = False
         self._polling = False
 
@@ -112,10 +113,10 @@ class Loop:
 
     def work(self, task: Call) -> None:
         """Run ``task``, which may block, in another thread; after :meth:`close` in this one."""
-        try:
-            self._pool().submit(_guarded, task)
-        except RuntimeError:
-            _guarded(task)
+        guarded = partial(_guarded, task)
+        workers = self._pool()
+        if workers is None or not workers.submit(guarded):
+            guarded()
 
     def watch(self, descriptor: int, events: int, ready: Ready) -> None:
         """Call ``ready`` with the events of ``selectors`` that occur, whenever and as long as some do."""
@@ -164,7 +165,7 @@ class Loop:
             self._ring()
             thread.join(timeout)
         if self._workers is not None:
-            self._workers.shutdown(wait=False, cancel_futures=True)
+            self._workers.close()
         if thread is None or self._foreground:
             self._free()
 
@@ -174,15 +175,14 @@ class Loop:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def _pool(self) -> Workers | None:
+        """Return the threads for blocking tasks, None after :meth:`close`."""
         with self._lock:
-            if self._closing:
-                raise RuntimeError
-            if self._workers is None:
+            if self._workers is None and not self._closing:
                 # Loaded here, because the command line never needs it.
-                from concurrent.futures import ThreadPoolExecutor
+                from connmgr.streams.workers import Workers
 
-                self._workers = ThreadPoolExecutor(WORKERS, self._name)
+                self._workers = Workers(WORKERS, self._name)
             return self._workers
 
     def _ring(self) -> None:

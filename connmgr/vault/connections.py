@@ -270,7 +270,7 @@ class Connections:
     def relabel(self, ids: Iterable[str], given: Mapping[str, str], removed: Collection[str]) -> list[str]:
         """Give stored connections the labels ``given`` in place of those of the same names, and take ``removed`` away.
 
-        Return the connections whose labels are others now. Either all are changed, or none.
+        Return the connections whose labels are others now, in the order of ``ids``. Either all are changed, or none.
         :raises UnknownConnection: one does not exist.
         :raises InvalidRequest: one would have too many labels.
         """
@@ -278,7 +278,8 @@ class Connections:
 
         def work(tx: sa.Connection) -> list[str]:
             changed = []
-            for row in connection_rows.by_id(tx, named).values():
+            rows = connection_rows.by_id(tx, named)
+            for row in (rows[id] for id in named):
                 before = json.loads(_checked(self._key, row)["labels"])
                 after = {name: value for name, value in {**before, **given}.items() if name not in removed}
                 if len(after) > MAX_LABELS:

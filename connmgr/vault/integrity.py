@@ -11,6 +11,9 @@ from connmgr.vault import category_rows, connection_rows, dependencies, document
 from connmgr.vault.database import Database
 from connmgr.vault.schema import KEY_VERIFIER, chunks, connection, meta
 
+CATEGORIES_SINCE, DOCUMENTS_SINCE, FACTS_SINCE = "0002", "0006", "0008"
+"""The revisions of the schema that gave these rows their authentication codes."""
+
 WRITE_SECONDS = 300.0
 """Longest wait of a rotation's transaction for other writers."""
 
@@ -32,11 +35,12 @@ def faults(database: Database, key: VaultKey) -> list[str]:
             principal_rows.load(tx, key, principal_rows.FORMATS[revision])
         except ConnmgrError as error:
             messages.append(error.message)
-        if revision != schema.REVISIONS[0]:
+        if revision >= CATEGORIES_SINCE:
             messages += category_rows.faults(tx, key)
-        if revision == schema.REVISIONS[-1]:
+        if revision >= DOCUMENTS_SINCE:
             messages += documents.faults(tx, key)
-        messages += facts.faults(tx, key)
+        if revision >= FACTS_SINCE:
+            messages += facts.faults(tx, key)
         if current:
             return messages + [error.message for error in dependencies.faults(tx, key)]
         return messages + _faults_before_ways(tx, key)

@@ -447,6 +447,26 @@ class StoredRuns:
 
         return self._database.write(work, erases=True)
 
+    def take_ended(self) -> list[str]:
+        """Return runs that have ended and of whose end nobody was told yet; from now on somebody was.
+
+        Each is returned once, whatever the number of daemons.
+        """
+        untold = sa.select(runs.c.id).where(runs.c.state.in_(ENDED), sa.not_(runs.c.told)).limit(100)
+        if not self._database.read(lambda tx: list(tx.scalars(untold))):
+            return []
+
+        def work(tx: sa.Connection) -> list[str]:
+            ids = list(tx.scalars(untold.with_for_update(skip_locked=True)))
+            tx.execute(runs.update().where(runs.c.id.in_(ids)).values(told=True))
+            return ids
+
+        return self._database.write(work)
+
+    def time(self) -> datetime:
+        """Return the time by the clock that all daemons of the vault share."""
+        return self._database.read(self._now) if self._database.is_shared else now()
+
     # What daemons ask for.
 
     def are_under_way(self) -> bool:

@@ -116,9 +116,12 @@ class SshChannel:
         self._room_out = 0
         self._packet_out = PACKET_BYTES
         self._window = self._room_in = self.first_window
-        self._unacknowledged = 0
+        self._unacknowledged = self._discarded = 0
         self._eof_sent = False
         self._status: int | None = None
+        self._when_ended: Callable[[], object] | None = None
+        """Called once, when the status is known or never will be."""
+
         self._readiness: Readiness | None = None
 
     # Called by the thread that reads from the link.
@@ -163,6 +166,8 @@ class SshChannel:
         # SSH_EXTENDED_DATA_STDERR, the only type that RFC 4254 defines (section 5.2).
         if code == 1:
             self.receive(STDERR, data)
+        else:
+            self.discard(len(data))
 
     def receive(self, which: int, data: bytes | memoryview) -> None:
         """Queue data received on one of the two streams.
@@ -172,13 +177,31 @@ class SshChannel:
         if not data:
             return
         with self._lock:
-            self._room_in -= len(data)
-            # RFC 4254, section 5.2, allows us to ignore the excess. The stream would go on with a gap that nobody sees.
-            if self._room_in < 0:
-                raise SSHException("The peer sent more than the channel's window allows")
+            self._use_room(len(data))
             if not self.closed:
                 _put(self._arrived[which], data)
                 self._notify()
+
+    def discard(self, size: int) -> None:
+        """Give the window back for ``size`` received bytes that nobody reads.
+
+        :raises paramiko.SSHException: they exceed the window.
+        """
+        with self._lock:
+            self._use_room(size)
+            self._discarded += size
+            grant = self._discarded
+            if grant < self._window // 4 or self.closed:
+                return
+            self._discarded = 0
+            self._room_in += grant
+        self.link.post_later(self._adjustment(grant), self)
+
+    def _use_room(self, size: int) -> None:
+        self._room_in -= size
+        # RFC 4254, section 5.2, allows us to ignore the excess. The stream would go on with a gap that nobody sees.
+        if self._room_in < 0:
+            raise SSHException("The peer sent more than the channel's window allows")
 
     def _taken(self, which: int, size: int) -> bytes:
         """Return the first pieces of the data received on a stream, at least ``size`` bytes if available.
@@ -253,6 +276,9 @@ class SshChannel:
 
     def _notify(self) -> None:
         """Wake the threads that wait for a change; the caller holds the lock."""
+        if self._when_ended is not None and (self.closed or self._status is not None):
+            call, self._when_ended = self._when_ended, None
+            call()
         if self._readiness is not None:
             self._readiness.set()
         # notify_all() costs more than all other work for a piece of data, even if no thread waits.
@@ -412,7 +438,7 @@ class SshChannel:
     def _grant(self, grant: int) -> None:
         with self._lock:
             self._room_in += grant
-        message = self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
+        message = self._adjustment(grant)
         try:
             # Whoever polls the descriptor serves many channels, and must not wait for one peer.
             if self._readiness is not None:
@@ -421,6 +447,9 @@ class SshChannel:
                 self.link.post(message, Deadline(BACKGROUND_SECONDS), self)
         except (OSError, EOFError):
             self._end()
+
+    def _adjustment(self, grant: int) -> Message:
+        return self._message(MSG_CHANNEL_WINDOW_ADJUST, struct.pack(">I", grant))
 
 
 def _put(pieces: _Pieces, data: bytes | memoryview) -> None:
@@ -514,6 +543,13 @@ class SessionChannel(SshChannel, Channel):
         if self._status is None:
             raise EOFError
         return self._status
+
+    def when_ended(self, call: Callable[[], object]) -> bool:
+        with self._lock:
+            self._when_ended = call
+            if self.closed or self._status is not None:
+                self._notify()
+        return True
 
     def _say_goodbye(self) -> None:
         # A closed channel alone lets a process without a terminal run on until it writes. sshd passes signals on since

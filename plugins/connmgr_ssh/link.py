@@ -188,8 +188,11 @@ class SshLink(SendingTransport):
         if payload[0] == common.MSG_CHANNEL_DATA:
             channel.receive(STDOUT, _data(payload, 5))
         elif payload[0] == common.MSG_CHANNEL_EXTENDED_DATA:
+            data = _data(payload, 9)
             if payload[5:9] == EXTENDED_STDERR:
-                channel.receive(STDERR, _data(payload, 9))
+                channel.receive(STDERR, data)
+            else:
+                channel.discard(len(data))
         else:
             self._channel_handler_table[payload[0]](channel, Message(payload[5:]))
         return True

@@ -36,7 +36,6 @@ from connmgr.errors import (
     HostUnreachable,
     HostUnresolved,
     OperationError,
-    ScopeDenied,
     ShellLost,
     TransportUnsupported,
 )
@@ -181,11 +180,7 @@ def _forwarded(destination: Destination, asker: Asker) -> AgentClient:
     :raises ScopeDenied: the asker may not use it.
     :raises AuthFailed: there is none.
     """
-    if not asker.may_forward:
-        raise ScopeDenied(
-            "The connection forwards an ssh-agent (forwardAgent), and every program there can sign with it: the token "
-            "needs the scope ssh.agent."
-        )
+    asker.require_forwarding()
     agent = _agent_for(destination, asker)
     if agent is None:
         raise AuthFailed(

@@ -32,7 +32,7 @@ def info(client: Client, id: str) -> Any:
 
 def test_the_local_machine_is_there(client: Client) -> None:
     local = info(client, LOCAL)
-    keys = "connection category name type rawData usageCategory lastUsed lastModified state cache"
+    keys = "connection category name type rawData usageCategory lastUsed lastModified state cache labels"
     assert set(local) == set(keys.split())
     assert (local["name"], local["category"], local["type"]) == (["local machine"], ["default"], "local")
     assert (local["usageCategory"], local["rawData"]["type"]) == ("shell", "local")

@@ -170,7 +170,7 @@ def test_only_prune_removes_and_nothing_that_is_run_over(peopled: CommandLine, t
         ("type: ssh\n  data:\n", "type: telnet\n  data:\n", "no type is called 'telnet'"),
         ("host: web,", "host: nowhere,", "team/web/root: host: no connection is called 'nowhere'"),
         ("host: web,", "host: hop,", "its name says that it runs over web, but its data does not"),
-        ("name: Web", "name: Web\n  labels: {}", "connections[1] (Web): labels is unknown"),
+        ("name: Web", "name: Web\n  tags: {}", "connections[1] (Web): tags is unknown"),
         ("name: Web", "name: Hop", "team/hop stands in the file more than once"),
         ("host: web.example", "host: web.example\n    prot: 22", "team/web: data.prot: Unknown field."),
         ("host: web.example", "host: web.example\n    port: '22'", "team/web: data.port: Not a valid integer."),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from connmgr.cli.front import plain
+from connmgr.cli.front import plain, plain_copy
 from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import DIRECTORY, CommandLine, finish
@@ -27,7 +27,7 @@ FRONT = (str(DIRECTORY / "connmgr"),)
 WHOLE = (
     sys.executable,
     "-c",
-    "import sys; from connmgr.cli import front; front.plain = lambda _: None; sys.argv[0] = 'connmgr'; "
+    "import sys; from connmgr.cli import front; front._plainest = lambda _: None; sys.argv[0] = 'connmgr'; "
     "from connmgr.__main__ import main; main()",
 )
 """The command line without its front."""
@@ -80,6 +80,34 @@ def test_only_a_connection_and_a_command_are_plain(arguments: list[str], found: 
     assert plain(arguments) == found
 
 
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["cp", "file", "web:"], ("file", "web:")),
+        (["cp", "-q", "web:/etc/*", "./a:b"], None),
+        (["cp", "-q", "web:/etc/motd", "./a:b"], ("web:/etc/motd", "./a:b")),
+        (["cp", "file*", "web:a*", "--quiet"], ("file*", "web:a*")),
+        (["cp", "-r", "file", "web:"], None),
+        (["cp", "--", "file", "web:"], None),
+        (["cp", "-", "web:"], None),
+        (["cp", "file", "other"], None),
+        (["cp", "web:a", "db:b"], None),
+        (["cp", "file", "me@web:a"], None),
+        (["cp", "ssh://web:a", "file"], None),
+        (["cp", "a", "b", "web:"], None),
+        (["cp", "web:a"], None),
+        (["--json", "cp", "a", "web:"], None),
+    ],
+)
+def test_only_a_single_file_is_copied_plainly(
+    arguments: list[str], found: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda _: False)
+    assert plain_copy(arguments) == found
+    monkeypatch.setattr("os.isatty", lambda _: True)
+    assert plain_copy(arguments) == (found if {"-q", "--quiet"} & {*arguments} else None)
+
+
 def test_a_word_asks_for_completions_not_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CONNMGR_COMPLETE", "bash_complete")
     assert plain(["exec", "web", "ls"]) is None
@@ -93,6 +121,48 @@ def test_a_plain_command_loads_no_command_line(connmgr: CommandLine) -> None:
     assert "connmgr.client.http" in loaded, "the option shows what is imported"
     assert not loaded & {"click", "connmgr.cli.root", "connmgr.errors", "connmgr.contract", "datetime", "difflib"}
     assert not loaded & {"encodings.idna", "hashlib", "subprocess", "connmgr.settings"}
+
+
+def test_a_plain_copy_loads_no_command_line(connmgr: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("content")
+    argv = [sys.executable, "-X", "importtime", *FRONT, "cp", str(tmp_path / "source"), f"local:{tmp_path}/there"]
+    done = subprocess.run(argv, env=connmgr.environment, capture_output=True, timeout=DEADLINE_SECONDS, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert (tmp_path / "there").read_text() == "content"
+    assert "connmgr.contract.fs" in loaded, "the option shows what is imported"
+    assert not loaded & {"click", "connmgr.cli.root", "dataclasses", "hashlib", "subprocess", "connmgr.settings"}
+
+
+def test_copies_and_their_errors_are_the_same(connmgr: CommandLine, tmp_path: Path) -> None:
+    def same(source: str, target: str) -> tuple[int, bytes, bytes]:
+        before, after = (_done(one, connmgr.environment, ("cp", source, target), b"") for one in (WHOLE, FRONT))
+        assert before == after
+        return after  # type: ignore[return-value]
+
+    (tmp_path / "source").write_bytes(os.urandom(300_000))
+    (tmp_path / "source").chmod(0o640)
+    (tmp_path / "directory").mkdir()
+    for source, target in (
+        (f"{tmp_path}/source", f"local:{tmp_path}/there"),
+        (f"{tmp_path}/source", f"local:{tmp_path}/directory"),
+        (f"local:{tmp_path}/source", f"{tmp_path}/back"),
+        (f"local:{tmp_path}/source", f"{tmp_path}/directory/"),
+    ):
+        assert same(source, target) == (0, b"", b"")
+    for copy in ("there", "back", "directory/source"):
+        assert (tmp_path / copy).read_bytes() == (tmp_path / "source").read_bytes(), copy
+        assert (tmp_path / copy).stat().st_mode & 0o777 == 0o640
+    for source, target, code, said in (
+        (f"{tmp_path}/nowhere", f"local:{tmp_path}/x", 1, b"nowhere: No such file or directory"),
+        (f"{tmp_path}/directory", f"local:{tmp_path}/x", 1, b"-r copies directories"),
+        (f"local:{tmp_path}/nowhere", f"{tmp_path}/x", 1, b"local:"),
+        (f"{tmp_path}/source", f"local:{tmp_path}/no/where", 1, b"directory does not exist"),
+        (f"local:{tmp_path}/source", f"{tmp_path}/no/where", 1, b"No such file"),
+        (f"{tmp_path}/source", "nobody:x", 5, b"nobody"),
+    ):
+        status, out, err = same(source, target)
+        assert (status, out) == (code, b"")
+        assert said in err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import io
 import os
 import resource
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -49,12 +49,19 @@ def test_a_write_replaces_what_was_read_or_nothing(client: Client, tmp_path: Pat
     assert path.read_bytes() == b"second"
 
 
+class Streamed(io.BufferedIOBase):
+    """A file that is sent piece by piece, because only its own class knows what is in it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.read, self.tell, self.fileno = file.read, file.tell, file.fileno  # type: ignore[method-assign]
+
+
 def test_progress_is_told_up_to_the_end(client: Client, tmp_path: Path) -> None:
     content = os.urandom(SIZE)
     (tmp_path / "file").write_bytes(content)
     told: list[tuple[int, int | None]] = []
     with (tmp_path / "file").open("rb") as file:
-        client.fs.upload(LOCAL_MACHINE, file, tmp_path / "there", progress=lambda *known: told.append(known))
+        client.fs.upload(LOCAL_MACHINE, Streamed(file), tmp_path / "there", progress=lambda *known: told.append(known))
     assert told[-1] == (SIZE, SIZE)
     assert told == sorted(told)
     assert len(told) > 2
@@ -101,10 +108,40 @@ def test_a_source_that_fails_or_shrinks_sends_nothing(client: Client, tmp_path: 
             os.truncate(tmp_path / "file", done)
 
         with pytest.raises(ClientError, match="ended after") as short:
-            client.fs.upload(LOCAL_MACHINE, file, tmp_path / "there", progress=shrink)
+            client.fs.upload(LOCAL_MACHINE, Streamed(file), tmp_path / "there", progress=shrink)
     assert short.value.code == "source_failed"
     assert not (tmp_path / "there").exists()
     assert client.daemon.version().build
+
+
+def test_a_file_is_passed_to_the_daemon_with_progress(client: Client, tmp_path: Path) -> None:
+    content, told = os.urandom(SIZE), list[tuple[int, int | None]]()
+    (tmp_path / "file").write_bytes(b"before" + content)
+    with (tmp_path / "file").open("rb") as file, (tmp_path / "back").open("wb") as back:
+        assert file.read(6) == b"before"
+        # What was read ahead would be missing: this file is sent by the client itself.
+        client.fs.upload(LOCAL_MACHINE, file, tmp_path / "there")
+        assert (tmp_path / "there").read_bytes() == content
+        file.seek(0, os.SEEK_END)
+        file.seek(6)
+        sent = client.fs.upload(LOCAL_MACHINE, file.raw, tmp_path / "again", progress=lambda *known: told.append(known))  # type: ignore[attr-defined]
+        back.write(b"lead")
+        got = client.fs.download(LOCAL_MACHINE, tmp_path / "again", back, lambda *known: told.append(known))
+        back.write(b"tail")
+    assert sent == got == SIZE
+    assert told[-1] == (SIZE, None)
+    assert (SIZE, SIZE) in told
+    assert (tmp_path / "back").read_bytes() == b"lead" + content + b"tail"
+
+
+def test_a_refused_download_leaves_its_target_alone(client: Client, tmp_path: Path) -> None:
+    with (tmp_path / "back").open("wb") as back:
+        back.write(b"lead")
+        with pytest.raises(ClientError) as refused:
+            client.fs.download(LOCAL_MACHINE, tmp_path / "nowhere", back)
+        back.write(b"tail")
+    assert refused.value.code == "no_such_file"
+    assert (tmp_path / "back").read_bytes() == b"leadtail"
 
 
 def test_a_truncated_file_is_an_error(own_daemon: Daemon, tmp_path: Path) -> None:

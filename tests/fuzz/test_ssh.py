@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import socket
 import struct
-import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -18,11 +17,11 @@ from hypothesis import strategies as st
 from connmgr.errors import AuthFailed, ConnmgrError, TransportUnsupported
 from connmgr.plugin import Deadline
 from connmgr_ssh import Ssh, known_hosts
-from connmgr_ssh import config as ssh_config
 from connmgr_ssh.agent import AgentClient
 from connmgr_ssh.config import ConfigFiles, resolve
 from connmgr_ssh.packets import packed
 from tests.fuzz.rounds import fuzz
+from tests.fuzz.ssh import NUMBER, Port
 
 LOGIN_SECONDS = 1.0
 GRACE_SECONDS = 15.0
@@ -54,7 +53,6 @@ USUAL = [
 KEXINIT = st.one_of(LISTS, st.just(USUAL)).map(
     lambda names: b"\x14" + bytes(16) + b"".join(map(packed, names)) + b"\0" + bytes(4)
 )
-NUMBER = st.sampled_from([0, 1, 2, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
 PAYLOAD = st.one_of(
     KEXINIT,
     st.binary(max_size=80),
@@ -101,44 +99,20 @@ BANNER = st.one_of(
 )
 
 
-class HostileServer:
-    """Listens on a port, and says to each client what :attr:`script` says; then it may hang up."""
+class HostileServer(Port):
+    """Says to each client what :attr:`script` says; then it may hang up."""
 
-    def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.script = b""
-        self.hangs_up = True
-        threading.Thread(target=self._serve, daemon=True).start()
+    script = b""
+    hangs_up = True
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connected, _ = self._listener.accept()
-            except OSError:
-                return
-            with connected, suppress(OSError):
-                connected.settimeout(5)
-                connected.sendall(self.script)
-                if self.hangs_up:
-                    connected.shutdown(socket.SHUT_WR)
-                while connected.recv(65536):
-                    pass
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-@pytest.fixture
-def unheard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[object]]:
-    """The exceptions that threads did not catch; without a home directory and an agent of the tester."""
-    (tmp_path / "home" / ".ssh").mkdir(parents=True, mode=0o700)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(ssh_config, "SYSTEM", tmp_path / "etc")
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    found: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", found.append)
-    return found
+    def serve(self, connected: socket.socket) -> None:
+        with connected, suppress(OSError):
+            connected.settimeout(5)
+            connected.sendall(self.script)
+            if self.hangs_up:
+                connected.shutdown(socket.SHUT_WR)
+            while connected.recv(65536):
+                pass
 
 
 @pytest.fixture
@@ -146,14 +120,6 @@ def server() -> Iterator[HostileServer]:
     running = HostileServer()
     yield running
     running.close()
-
-
-@pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
-    kind = Ssh()
-    (tmp_path / "data").mkdir(mode=0o700)
-    kind.prepare(tmp_path / "data")
-    return kind
 
 
 @fuzz(
@@ -176,7 +142,7 @@ def test_a_login_at_a_hostile_server_ends_with_an_error(
     data = ssh.schema().load(
         {
             "host": "127.0.0.1",
-            "port": server.port,
+            "port": server.number,
             "user": "someone",
             "password": "secret",
             "hostKeyChecking": "acceptNew",

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 import paramiko
@@ -20,18 +19,17 @@ from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from connmgr.errors import ConnmgrError
 from connmgr_ssh import Ssh
-from connmgr_ssh import config as ssh_config
 from connmgr_ssh.agent import MAX_CLIENTS, AgentClient, ForwardedAgent
 from connmgr_ssh.packets import packed
 from tests.deadlines import DEADLINE_SECONDS
 from tests.fuzz.rounds import fuzz
+from tests.fuzz.ssh import NUMBER, Port
 
 STEP_SECONDS = 1.0
 GRACE_SECONDS = 15.0
 OUTPUT_BYTES = 64 << 20
 """More than a hostile server sends here, and no more than a client may take without asking."""
 
-NUMBER = st.sampled_from([0, 1, 2, 255, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
 TEXT = st.one_of(
     st.sampled_from(
         [b"exit-status", b"exit-signal", b"xon-xoff", b"eow@openssh.com", b"keepalive@openssh.com", b"", b"\xff\xfe"]
@@ -118,68 +116,37 @@ class Hostile(paramiko.ServerInterface):
             self.transport._send_message(paramiko.Message(one.replace(CHANNEL, struct.pack(">I", channel))))
 
 
-class Port:
-    """Serves one connection after another as :attr:`server`."""
+class HostilePort(Port):
+    """Serves each connection as :attr:`server`."""
 
     def __init__(self) -> None:
         self.server = Hostile([], [], [])
         self._key = paramiko.ECDSAKey.generate()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.number: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+        super().__init__()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connected, _ = self._listener.accept()
-            except OSError:
-                return
-            server = self.server
-            server.transport = paramiko.Transport(connected)
-            server.transport.add_server_key(self._key)
-            with suppress(paramiko.SSHException, EOFError, OSError):
-                server.transport.start_server(server=server)
-            server.ended.wait(DEADLINE_SECONDS)
-            server.transport.close()
-
-    def close(self) -> None:
-        self._listener.close()
+    def serve(self, connected: socket.socket) -> None:
+        server = self.server
+        server.transport = paramiko.Transport(connected)
+        server.transport.add_server_key(self._key)
+        with suppress(paramiko.SSHException, EOFError, OSError):
+            server.transport.start_server(server=server)
+        server.ended.wait(DEADLINE_SECONDS)
+        server.transport.close()
 
 
 @pytest.fixture
-def unheard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Any]]:
-    """The exceptions that threads did not catch; without a home directory and an agent of the tester."""
-    (tmp_path / "home" / ".ssh").mkdir(parents=True, mode=0o700)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(ssh_config, "SYSTEM", tmp_path / "etc")
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    found: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", found.append)
+def port() -> Iterator[HostilePort]:
+    running = HostilePort()
     # The server's own complaints are about this client's answers.
     logging.getLogger("paramiko.transport").setLevel(logging.CRITICAL)
-    yield found
-    logging.getLogger("paramiko.transport").setLevel(logging.NOTSET)
-
-
-@pytest.fixture
-def port() -> Iterator[Port]:
-    running = Port()
     yield running
+    logging.getLogger("paramiko.transport").setLevel(logging.NOTSET)
     running.close()
-
-
-@pytest.fixture
-def ssh(tmp_path: Path) -> Ssh:
-    kind = Ssh()
-    (tmp_path / "data").mkdir(mode=0o700)
-    kind.prepare(tmp_path / "data")
-    return kind
 
 
 @fuzz(examples=12, before=MESSAGES, opened=MESSAGES, begun=MESSAGES)
 def test_a_session_with_a_hostile_server_ends_in_time(
-    port: Port, ssh: Ssh, unheard: list[Any], before: list[bytes], opened: list[bytes], begun: list[bytes]
+    port: HostilePort, ssh: Ssh, unheard: list[Any], before: list[bytes], opened: list[bytes], begun: list[bytes]
 ) -> None:
     server = port.server = Hostile(before, opened, begun)
     login = {"host": "127.0.0.1", "port": port.number, "user": "someone", "password": "secret"}
@@ -204,7 +171,7 @@ def test_a_session_with_a_hostile_server_ends_in_time(
 
 @pytest.mark.parametrize("message", [b"\x63" + CHANNEL, b"\x62" + CHANNEL + packed(b"x") + b"\1", b"\x61" + CHANNEL])
 def test_a_message_about_a_channel_that_is_not_open_ends_the_link(
-    port: Port, ssh: Ssh, unheard: list[Any], message: bytes
+    port: HostilePort, ssh: Ssh, unheard: list[Any], message: bytes
 ) -> None:
     server = port.server = Hostile([], [message], [])
     login = {"host": "127.0.0.1", "port": port.number, "user": "someone", "password": "secret"}

@@ -11,12 +11,14 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.components import openssh_source
 from tests.multiplex.behind import Hosts
+from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash", "openssh-source")
@@ -41,8 +43,15 @@ trace() { part=$*; }
 verbose() { part=$*; echo "begin $*" >>"$OBJ/parts"; }
 fail() { echo "$part" >>"$OBJ/failed"; echo "$part: $*" >&2; }
 fatal() { fail "$@"; exit 1; }
-# The script waits for its servers by time, which a busy machine needs more of.
-sleep() { command sleep "$(($1 + 2))"; }
+# The script waits by time, for its netcat and for nothing else: a forward listens before ssh has its answer.
+sleep() {
+    [ -z "${netcat_pid-}" ] || until [ -e "$OBJ/listens.$netcat_pid" ]; do command sleep 0.02; done
+}
+"""
+
+SLEEP = """#!/bin/sh
+# The seconds for which the script's commands sleep on the far side are tenths here: only their order matters.
+exec /bin/sleep "0.$1"
 """
 
 SSH = r"""#!/bin/sh
@@ -65,6 +74,7 @@ if listens:
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(at)
     s.listen()
+    open(f"{os.environ['OBJ']}/listens.{os.getpid()}", "w").close()
     s, _ = s.accept()
 else:
     s.connect(at)
@@ -77,6 +87,18 @@ threading.Thread(target=send, daemon=True).start()
 while data := s.recv(65536):
     os.write(1, data)
 """
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """An SSH server whose users find another sleep."""
+    directory = tmp_path_factory.mktemp("programs")
+    (directory / "sleep").write_text(SLEEP)
+    (directory / "sleep").chmod(0o755)
+    home = tmp_path_factory.mktemp("far")
+    variables = f"LANG=C.UTF-8 HOME={home} PATH={directory}:{os.defpath}"
+    with ssh_server(home, AllowTcpForwarding="yes", SetEnv=variables) as server:
+        yield server
 
 
 def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
@@ -115,7 +137,7 @@ def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
     (tmp_path / "run").write_text(f"{setting}{HARNESS}. {source}/multiplex.sh\necho finished >>{tmp_path}/parts\n")
     for name in ("failed", "parts"):
         (tmp_path / name).touch()
-    environment = hosts.environment | {"SOCKET": hosts.paths["web"]}
+    environment = hosts.environment | {"SOCKET": hosts.paths["web"], "OBJ": str(tmp_path)}
     done = hosts.run("sh", str(tmp_path / "run"), env=environment, cwd=tmp_path, code=None, timeout=240)
     begun = (tmp_path / "parts").read_text().splitlines()
     failed = set((tmp_path / "failed").read_text().splitlines())

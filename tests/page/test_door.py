@@ -232,3 +232,14 @@ def test_a_name_that_was_made_to_resolve_to_this_machine_gets_nothing(daemon: Da
     assert answer is not None
     assert answer.status == 421
     assert page.evaluate("fetch('/web/login', {method: 'POST', body: '{}'}).then(answer => answer.status)") == 421
+
+
+def test_the_reference_tries_an_endpoint_with_the_pages_token(daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.context.new_page()
+    page.goto(f"{daemon.url}/docs#daemon-version")
+    assert page.get_by_role("button", name="Try it").count() == 0
+    page = visitor.opened(daemon)
+    page.goto(f"{daemon.url}/docs#daemon-version")
+    page.locator("#daemon-version").get_by_role("button", name="Try it").click()
+    page.locator("#daemon-version").get_by_role("button", name="Send").click()
+    page.locator("#daemon-version pre[role=status]", has_text="buildVersion").wait_for()

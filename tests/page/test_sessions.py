@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from connmgr.api.auth import Tickets, Tokens
@@ -178,3 +183,27 @@ def test_a_foreign_page_gets_nothing(daemon: Daemon) -> None:
         for path, method in (("/", "GET"), ("/page/main.js", "GET"), ("/web/login", "POST"), ("/web/ticket", "POST")):
             answer = send(daemon.url, path, None, {**bearer(daemon), **headers}, method)
             assert (answer.status, answer.code) == (403, "forbidden_origin"), (path, headers)
+
+
+def test_a_ticket_for_the_own_user_is_worthless_to_others(own_daemon: Daemon) -> None:
+    tickets = [
+        send(own_daemon.url, "/web/ticket", {"sameUser": True}, bearer(own_daemon)).json["ticket"] for _ in range(2)
+    ]
+    program = """
+import os, sys, urllib.request, urllib.error
+os.setgid(65534)
+os.setuid(65534)
+body = sys.stdin.buffer.read()
+request = urllib.request.Request(sys.argv[1] + "/web/login", body, {"Content-Type": "application/json"})
+try:
+    print(urllib.request.urlopen(request, timeout=30).status)
+except urllib.error.HTTPError as error:
+    print(error.status)
+"""
+    stolen, own = tickets
+    if os.geteuid() == 0:
+        argv = [sys.executable, "-I", "-c", program, own_daemon.url]
+        body = json.dumps({"ticket": stolen})
+        done = subprocess.run(argv, input=body, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.strip() == "403"
+    assert send(own_daemon.url, "/web/login", {"ticket": own}).status == 200

@@ -20,7 +20,7 @@ class PageSession:
     def authorization(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
 
-    def send(self, path: str, **fields: Any) -> Answer:
+    def send(self, path: str, /, **fields: Any) -> Answer:
         """Send a request of the session."""
         return send(self.url, path, fields, self.authorization)
 

@@ -216,6 +216,14 @@ class InventsAStatus(Delegate):
             return 0
 
 
+class TellsAnEndTooEarly(Delegate):
+    caught_by = "test_an_end_is_told_once_if_at_all"
+
+    def when_ended(self, call: Callable[[], object]) -> bool:
+        call()
+        return True
+
+
 class TimesOutWithAnError(Delegate):
     caught_by = "test_recv_returns_nothing_when_its_time_is_over"
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from connmgr.cli.connect import connect
+from connmgr.cli.connect import connect, raise_met
 from connmgr.cli.exits import KILLED, NOT_RUN, ExecCommand, Failure
 from connmgr.cli.output import Duration, json_option, print_json
-from connmgr.cli.plain import StandardInput, fed, has_input, run_to_end, sent_environment
+from connmgr.cli.plain import StandardInput, ensure_shell, fed, has_input, run_to_end, sent_environment
 from connmgr.cli.progress import ahead_in, waiting
 from connmgr.cli.selection import (
     Choice,
@@ -30,7 +30,6 @@ from connmgr.cli.selection import (
 )
 from connmgr.cli.sessions import (
     as_object,
-    ensure_shell,
     fresh_option,
     own_session,
     session_of,
@@ -303,9 +302,7 @@ def exec(
     With --detach the command becomes a job: it runs on without this program, the daemon and the link to its machine.
     See `connmgr job`. With --all and --detach there is one job on each connection; `connmgr job wait` waits for them.
     """
-    if (met := click.get_current_context().obj) is not None:
-        # The front has begun this command, and whatever ended it is told here as if it had begun here.
-        raise met
+    raise_met()
     options = ExecOptions(**given)
     options.check(choice)
     check_brief(brief=brief, everywhere=options.everywhere, as_json=as_json)

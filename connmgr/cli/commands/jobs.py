@@ -22,8 +22,9 @@ from connmgr.cli.connect import connect
 from connmgr.cli.exits import FAILED, NOT_FOUND, NOT_RUN, TIMED_OUT, ExecCommand, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.output import Duration, ago, json_option, lasting, print_json, print_table
+from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import MAX_COMPLETIONS, Chosen, ConnectionName, offered, on_matching
-from connmgr.cli.sessions import ensure_shell, own_session, shell_label
+from connmgr.cli.sessions import own_session, shell_label
 from connmgr.client import Client, ClientError
 from connmgr.client.names import (
     MAX_CANDIDATES,

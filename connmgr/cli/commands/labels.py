@@ -92,9 +92,9 @@ def facts(
 ) -> None:
     """Show what is known about machines, or ask them.
 
-    Facts are about system, memory, disks, packages, and what plugins add. They are as old as their last --gather, and each part says when that was. --where chooses connections by them
-    everywhere: connmgr exec --all '*' --where 'os.id=debian and package.openssl<3.0.17' -- CMD. The parts are
-    `system`, `package`, and those of plugins.
+    Facts are about system, memory, disks, packages, and what plugins add. They are as old as their last --gather, and
+    each part says when that was: `system`, `package`, and those of plugins. --where chooses connections by them in
+    every command: connmgr exec --all '*' --where 'os.id=debian and package.openssl<3.0.17' -- CMD.
 
     With --gather the exit code is 1 if a machine could not be asked; its earlier facts stay.
     """

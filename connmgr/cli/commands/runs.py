@@ -71,14 +71,14 @@ class _Start(WithSudo):
 
 
 def _waves(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int | str] | None:
-    return None if text is None else [_share(word.strip()) for word in text.split(",")]
+    return None if text is None else [read_share(word.strip()) for word in text.split(",")]
 
 
 def _stop_after(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
-    return None if text is None else _share(text.strip())
+    return None if text is None else read_share(text.strip())
 
 
-def _share(word: str) -> int | str:
+def read_share(word: str) -> int | str:
     if word.isdecimal():
         return int(word)
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%", word):

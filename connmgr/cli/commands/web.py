@@ -9,6 +9,8 @@ import webbrowser
 import click
 
 from connmgr.cli.connect import connect
+from connmgr.client import Client
+from connmgr.contract.web import WebTicketResponse as PageTicket
 
 ANSWER_SECONDS = 10.0
 
@@ -22,14 +24,19 @@ def web(*, prints: bool) -> None:
     logs in once, within 60 seconds; later `connmgr web` makes another one.
     """
     client = connect(ANSWER_SECONDS)
-    ticket = client.web.ticket()
-    address = f"{client.base_url}/#login={ticket.ticket}"
     if prints:
-        click.echo(address)
+        click.echo(_address(client, client.web.ticket()))
         return
-    if not _has_display() or not webbrowser.open(address):
-        click.echo(f"No browser was found here. Open this address within {ticket.valid:g} seconds:", err=True)
-        click.echo(address)
+    # Other users see the words of the browser's process.
+    if _has_display() and webbrowser.open(_address(client, client.web.ticket(same_user=True))):
+        return
+    ticket = client.web.ticket()
+    click.echo(f"No browser was found here. Open this address within {ticket.valid:g} seconds:", err=True)
+    click.echo(_address(client, ticket))
+
+
+def _address(client: Client, ticket: PageTicket) -> str:
+    return f"{client.base_url}/#login={ticket.ticket}"
 
 
 def _has_display() -> bool:

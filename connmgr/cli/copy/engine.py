@@ -12,9 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
 
-import click
-
-from connmgr.cli.copy.operands import STREAM, CopyOperand, RemotePath, own_name, within
+from connmgr.cli.copy.paths import STREAM, CopyOperand, RemotePath, own_name, within
 from connmgr.cli.copy.plan import (
     DIRECTORY,
     HERE,
@@ -31,7 +29,6 @@ from connmgr.cli.copy.plan import (
     of_same_time,
     plan,
 )
-from connmgr.cli.exits import Failure
 from connmgr.client import Client, ClientError, Download, Progress, Unreachable
 
 _PLACE = "place"
@@ -56,8 +53,10 @@ class Copy:
         if len(sources) == 1:
             self._copy(sources[0], end, has_name=False)
             return
+        from connmgr.cli.exits import Failure
+
         if not self._is_directory(end):
-            raise Failure(f"{end} is not a directory; copying several files needs one.")
+            raise failed(f"{end} is not a directory; copying several files needs one.")
         for start in sources:
             try:
                 self._copy(start, within(end, own_name(start)), has_name=True)
@@ -69,13 +68,13 @@ class Copy:
     def _copy(self, start: CopyOperand, end: CopyOperand, *, has_name: bool) -> None:
         """Copy a source to ``end``; a directory goes into an existing one, unless ``end`` ``has_name`` of the copy."""
         if not isinstance(start, RemotePath) and not isinstance(end, RemotePath):
-            raise click.UsageError("One of the two must be a file of a connection, CONNECTION:path.")
+            raise misuse("One of the two must be a file of a connection, CONNECTION:path.")
         source = self._source(start, end)
         if source is None or source.kind != DIRECTORY:
             self._copy_file(start, source, end)
             return
         if end == STREAM:
-            raise click.UsageError("Standard output takes single files; a directory needs one to go to.")
+            raise misuse("Standard output takes single files; a directory needs one to go to.")
         self._copy_directory(start, end if has_name or not self._is_directory(end) else within(end, own_name(start)))
 
     def _source(self, start: CopyOperand, end: CopyOperand) -> TreeEntry | None:
@@ -93,9 +92,9 @@ class Copy:
             try:
                 source = of_status("", Path(start).expanduser().stat())
             except OSError as error:
-                raise Failure(f"{start}: {error.strerror}") from error
+                raise failed(f"{start}: {error.strerror}") from error
         if source.kind == DIRECTORY and not self._options.recursive:
-            raise Failure(f"{start} is a directory; -r copies directories.")
+            raise failed(f"{start} is a directory; -r copies directories.")
         return source
 
     def _copy_file(self, start: CopyOperand, source: TreeEntry | None, end: CopyOperand) -> None:
@@ -111,7 +110,7 @@ class Copy:
         there = None if end == STREAM else self._existing(end)
         if (there is not None and there.kind == DIRECTORY) or (isinstance(end, RemotePath) and end.is_directory):
             if start == STREAM:
-                raise click.UsageError("Standard input has no file name: name the file in TARGET.")
+                raise misuse("Standard input has no file name: name the file in TARGET.")
             end = within(end, own_name(start))
             there = self._existing(end) if self._options.checksum else None
         return end, [] if there is None else [there]
@@ -137,7 +136,7 @@ class Copy:
             with Path(start).expanduser().open("rb") as file:
                 return self._upload(file, source, end)
         except OSError as error:
-            raise Failure(f"{start}: {error.strerror}") from error
+            raise failed(f"{start}: {error.strerror}") from error
 
     def _upload(self, content: IO[bytes] | Download, source: TreeEntry | None, end: RemotePath) -> int:
         mode, modified = self._options.mode, None
@@ -167,7 +166,7 @@ class Copy:
             with replacing(target, mode, keeps_mode=not options.keep, modified=modified) as file:
                 return self._receive(start, file)
         except OSError as error:
-            raise Failure(f"{target}: {error.strerror}") from error
+            raise failed(f"{target}: {error.strerror}") from error
 
     def _receive(self, start: RemotePath, file: IO[bytes]) -> int:
         with _naming(start):
@@ -192,7 +191,7 @@ class Copy:
             else:
                 archives.receive(start, chosen, Path(end).expanduser())
         except OSError as error:
-            raise Failure(f"{error.filename or end}: {error.strerror}") from error
+            raise failed(f"{error.filename or end}: {error.strerror}") from error
 
     def _plan(
         self,
@@ -279,6 +278,20 @@ class Copy:
         with _naming(operand):
             entry = self._client.fs.stat(operand.connection, operand.directory, session=operand.session)
         return of_entry(entry)._replace(path="")
+
+
+def failed(message: str) -> Exception:
+    """Return the failure with this ``message``; loading the command line takes longer than copying a small file."""
+    from connmgr.cli.exits import Failure
+
+    return Failure(message)
+
+
+def misuse(message: str) -> Exception:
+    """Return the refusal of a command line, which is loaded for it as for :func:`failed`."""
+    import click
+
+    return click.UsageError(message)
 
 
 def _none_is_equal(_pairs: Pairs) -> Container[str]:

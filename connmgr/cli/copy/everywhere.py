@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import click
 
 from connmgr.cli.copy.engine import Copy
-from connmgr.cli.copy.operands import STREAM, CopyOperand, Shells, expanded, is_remote
+from connmgr.cli.copy.operands import Shells, expanded
+from connmgr.cli.copy.paths import STREAM, CopyOperand, is_remote
 from connmgr.cli.copy.plan import CopyOptions, CopyReport, leads_out
 from connmgr.cli.exits import Failure
 from connmgr.cli.fan_out import OK, Gathered, sum_up, together, with_remedies

@@ -4,68 +4,23 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
 
 import click
 from click.shell_completion import CompletionItem
 
+from connmgr.cli.copy.paths import CopyOperand, RemotePath, is_local, is_remote
 from connmgr.cli.copy.plan import CopyOptions
 from connmgr.cli.exits import NOT_FOUND, Failure
+from connmgr.cli.plain import ensure_shell
 from connmgr.cli.selection import SCHEME, ConnectionName, reach, read_address
-from connmgr.cli.sessions import ensure_shell, own_session
+from connmgr.cli.sessions import own_session
 from connmgr.client import Client
-from connmgr.printable import visible
-
-STREAM = "-"
-WILDCARDS = frozenset("*?[")
 
 # Digits after the host are a port, and another colon follows.
 _ADDRESS_AND_PATH = re.compile(
     r"(?P<address>ssh://([^@/]*@)?(\[[^\]/]*\]|[^:/\[\]]*)(:[0-9]+(?=:))?):(?P<path>.*)", re.DOTALL
 )
 _PORT_FIRST = re.compile(r"[0-9]+(/.*)?", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class RemotePath:
-    """A path on a connection; the empty path is the shell's directory."""
-
-    connection: str
-    path: str
-    session: str | None
-    name: str = ""
-    """The connection's path in the vault, for messages."""
-
-    def named(self, name: str) -> RemotePath:
-        """Return the path of ``name`` within this one."""
-        return replace(self, path=f"{self.path.rstrip('/')}/{name}" if self.path else name)
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether it can only be a directory."""
-        return not self.path or self.path.endswith("/")
-
-    @property
-    def own_name(self) -> str:
-        """The last name in the path; empty for a path such as ``dir/.``, which means only the content."""
-        return "" if self.path.endswith(("/.", "/..")) or self.path in (".", "..", "~") else Path(self.path).name
-
-    @property
-    def directory(self) -> str:
-        """The path for requests on a directory."""
-        return self.path or "."
-
-    @property
-    def has_wildcards(self) -> bool:
-        return bool(WILDCARDS & set(self.path))
-
-    def __str__(self) -> str:
-        return visible(f"{self.name}:{self.path}")
-
-
-CopyOperand = RemotePath | str
-"""A file of a connection, a local path, or ``-``."""
 
 
 class CopyPath(ConnectionName):
@@ -78,11 +33,6 @@ class CopyPath(ConnectionName):
         if is_local(incomplete):
             return files
         return [CompletionItem(f"{item.value}:") for item in super().shell_complete(ctx, param, incomplete)] or files
-
-
-def is_local(text: str) -> bool:
-    """Whether ``text`` begins like a local path, whatever follows."""
-    return text == STREAM or text.startswith(("/", ".", "~"))
 
 
 class Shells:
@@ -126,11 +76,6 @@ class Shells:
         return self.remote(connection, name, path)
 
 
-def is_remote(text: str) -> bool:
-    """Whether ``text`` names a file of a connection; raises as :meth:`Shells.operand`."""
-    return _parted(text)[0] is not None
-
-
 def is_of_address(text: str) -> bool:
     """Whether ``text`` names a file of an address; raises as :meth:`Shells.operand`."""
     name = _parted(text)[0]
@@ -139,7 +84,7 @@ def is_of_address(text: str) -> bool:
 
 def _parted(text: str) -> tuple[str | None, str]:
     """Return connection and path, or None and ``text`` itself for a local path."""
-    if is_local(text) or ":" not in text:
+    if not is_remote(text):
         return None, text
     if not text.startswith(SCHEME):
         name, _, path = text.partition(":")
@@ -160,18 +105,4 @@ def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:
     matches = client.fs.glob(operand.connection, operand.path, session=operand.session)
     if not matches:
         raise Failure(f"{operand}: nothing matches there.", NOT_FOUND)
-    return [replace(operand, path=one.name) for one in matches]
-
-
-def within(operand: CopyOperand, name: str) -> CopyOperand:
-    """Return the operand of ``name`` in a directory, or the directory itself if ``name`` is empty."""
-    if not name:
-        return operand
-    return operand.named(name) if isinstance(operand, RemotePath) else str(Path(operand) / name)
-
-
-def own_name(operand: CopyOperand) -> str:
-    """Return the name that a copy of ``operand`` gets; empty for a path that means only a directory's content."""
-    if isinstance(operand, RemotePath):
-        return operand.own_name
-    return "" if operand.endswith(("/.", "/..")) or operand in (".", "..") else PurePosixPath(operand).name
+    return [operand._replace(path=one.name) for one in matches]

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-import click
-
-from connmgr.cli.exits import FAILED
-from connmgr.cli.output import counted
 from connmgr.client import FileEntry
 from connmgr.printable import visible
 
@@ -178,22 +173,20 @@ HERE, THERE = "here", "there"
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-@dataclass
 class CopyReport:
     """The counts of one run: files that are not directories, and the ``bytes`` of their content.
 
     ``equal`` files existed already; ``left`` were links, devices and the like, which were not to be copied.
     """
 
-    files: int = 0
-    bytes: int = 0
-    equal: int = 0
-    left: int = 0
-    failures: list[str] = field(default_factory=list)
-    failed: list[dict[str, str]] = field(default_factory=list)
-    """The same in parts: side, path and message."""
+    # No dataclass, whose module takes longer to load than a small file to copy.
+    def __init__(self) -> None:
+        self.files = self.bytes = self.equal = self.left = 0
+        self.failures: list[str] = []
+        self.failed: list[dict[str, str]] = []
+        """The same in parts: side, path and message."""
 
-    began: float = field(default_factory=time.monotonic)
+        self.began = time.monotonic()
 
     def fail(self, side: str, path: object, reason: str) -> None:
         """Record a file that could not be copied: the side, its path there, and the reason."""
@@ -202,6 +195,8 @@ class CopyReport:
 
     def as_object(self) -> dict[str, Any]:
         """Return all counts and failures for JSON."""
+        from connmgr.cli.exits import FAILED
+
         return {
             "exitCode": FAILED if self.failures else 0,
             "files": self.files,
@@ -213,6 +208,9 @@ class CopyReport:
 
     def summary(self, *, timed: bool = True) -> str:
         """Return all counts as a line, with the time that they took if ``timed``."""
+        # Imported here, as in tell(): a single file has no summary.
+        from connmgr.cli.output import counted
+
         taken = f" in {time.monotonic() - self.began:.1f} s" if timed else ""
         parts = [
             f"{counted(self.files, 'file')}, {amount(self.bytes)}{taken}",
@@ -224,6 +222,8 @@ class CopyReport:
 
     def tell(self, *, summary: bool) -> None:
         """Print the failures, and with ``summary`` the counts, on stderr."""
+        import click
+
         for line in self.failures:
             click.echo(f"connmgr: {line}", err=True)
         if summary:

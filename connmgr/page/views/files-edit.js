@@ -84,7 +84,7 @@ export function Editor({ place, path }) {
   }, [changed]);
   if (problem) {
     return html`
-      <section class="files" aria-label="Editor">
+      <section class="view files" aria-label="Editor">
         <p class="how" role="alert">
           ${text(problem.message)}
           ${problem instanceof Unfit && html`<button class="primary" onClick=${() => download(place, toWire(path), null).catch(failed)}>Download</button>`}
@@ -143,7 +143,7 @@ export function Editor({ place, path }) {
     }
   };
   return html`
-    <section class="files editor" aria-label=${`Editor of ${text(path)}`} onKeyDown=${onKeyDown}>
+    <section class="view files editor" aria-label=${`Editor of ${text(path)}`} onKeyDown=${onKeyDown}>
       <header>
         <nav class="crumbs" aria-label="Path"><strong>${text(nameOf(place.connection))}</strong> <span>${text(path)}</span></nav>
         ${place.elevate && html`<span class="as elevated">as ${text(place.elevate.user)}</span>`}

@@ -4,9 +4,10 @@ import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
 import { Rows, ago, confirm, failed, form, text, toast } from "../core/ui.js";
+import { Chooser } from "./chooser.js";
 import { Editor, NewFile } from "./files-edit.js";
-import { above, crumbs, fromWire, join, modeText, percent, size, toWire, unpercent } from "./files-names.js";
-import { addressOf, ask } from "./files-place.js";
+import { above, crumbs, fromWire, join, modeText, percent, size, toWire } from "./files-names.js";
+import { addressOf, ask, placeAt } from "./files-place.js";
 import { archiveOf, download, dropped, queryOf, send } from "./files-transfer.js";
 import { html, useCallback, useEffect, useMemo, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 
@@ -22,16 +23,18 @@ const HIDDEN_KEY = "connmgr.files.hidden";
 function Files() {
   useRoute();
   useStore();
-  // As it is written: the router decodes segments as UTF-8, and a path may have other bytes.
-  const [, address] = /** @type {string[]} */ (/^#\/files\/?(.*)$/s.exec(location.hash) ?? ["", ""]);
-  const [before, query = ""] = address.split("?");
-  const [connection = "", ...parts] = before.split("/");
-  const path = unpercent(parts.join("/")) || "~";
-  const options = new Map(query.split("&").map((each) => /** @type {[string, string]} */ ([...each.split("="), ""].slice(0, 2))));
-  const user = unpercent(options.get("as") ?? "");
+  const { connection, path, user, edit } = placeAt(location.hash);
   const place = useMemo(() => ({ connection, ...(user && { elevate: { user } }) }), [connection, user]);
-  if (!connection) return html`<p class="empty">Choose a machine in the hub, and open its files there.</p>`;
-  if (options.has("edit")) return html`<${Editor} key=${address} place=${place} path=${path} />`;
+  if (!connection) {
+    return html`
+      <section class="overview" aria-label="Files">
+        <h1>Files</h1>
+        <div class="chooser"><${Chooser} label="Files of …" choose=${(/** @type {string} */ id) => go(addressOf({ connection: id }, "~"))} /></div>
+        <p class="note">Or open them from a machine in the hub.</p>
+      </section>
+    `;
+  }
+  if (edit) return html`<${Editor} key=${path} place=${place} path=${path} />`;
   return html`<${Directory} key=${connection + user} place=${place} path=${path} />`;
 }
 
@@ -246,7 +249,7 @@ function Directory({ place, path }) {
   };
 
   return html`
-    <section class=${over ? "files over" : "files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
+    <section class=${over ? "view files over" : "view files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
       onKeyDown=${onKeyDown} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => hover(false)}>
       <header>
         <nav class="crumbs" aria-label="Path">
@@ -254,7 +257,7 @@ function Directory({ place, path }) {
           ${!path.startsWith("/") && html`<a href=${addressOf(place, "/")}>/</a>`}
           ${path.startsWith("/") && html`<a href=${addressOf(place, "~")} title="Home">~</a>`}
           ${crumbs(path).map((step, index, all) => html`
-            <a href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`)}
+            <a class=${step.path === "/" ? "" : "step"} href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`)}
         </nav>
         <button class=${place.elevate ? "as elevated" : "as"} onClick=${as}>as ${text(place.elevate?.user ?? "login user")}</button>
       </header>
@@ -407,7 +410,7 @@ register({
 export default {
   name: "files",
   title: "Files",
-  icon: "▤",
+  icon: "M2 12.5v-9h4.5L8 5h6v7.5z",
   actions: ["fs.list", "shell.start"],
   component: Files,
 };

@@ -19,7 +19,8 @@ const PIECE_EVENTS = 2000;
 /** `#/recordings`, or `#/recordings/ID` with `/SECONDS` to begin at. */
 function Recordings() {
   useStore();
-  const [id, seconds] = useRoute().path;
+  const { view, path } = useRoute();
+  const [id, seconds] = view === "recordings" ? path : [];
   return id ? html`<${Replay} key=${id} id=${id} from=${Number(seconds) || 0} />` : html`<${List} />`;
 }
 
@@ -318,7 +319,7 @@ function Find({ id, player }) {
 export default {
   name: "recordings",
   title: "Recordings",
-  icon: "●",
+  icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
   actions: ["recording.query", "recording.read"],
   component: Recordings,
 };

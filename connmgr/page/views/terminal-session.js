@@ -102,6 +102,10 @@ export function xtermOptions() {
 
 /** Draws by WebGL while shown: a browser has few contexts, and xterm falls back to elements without one. */
 export async function drawFast(/** @type {any} */ term) {
+  // Drawn by the processor, WebGL is slower than elements.
+  const context = document.createElement("canvas").getContext("webgl2", { failIfMajorPerformanceCaveat: true });
+  if (!context) return null;
+  context.getExtension("WEBGL_lose_context")?.loseContext();
   try {
     const { WebglAddon } = await import("../vendor/addon-webgl.mjs");
     const addon = new WebglAddon();

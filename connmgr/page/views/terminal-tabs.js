@@ -42,7 +42,7 @@ export function opened(tabs, opened) {
   if (!opened.panes.length) return { tabs, index: -1 };
   const index = tabs.findIndex((tab) => opened.panes.some((id) => tab.panes.includes(id)));
   if (index < 0) return { tabs: [...tabs, opened], index: tabs.length };
-  if (opened.panes.length === 1 && tabs[index].panes.includes(opened.panes[0])) return { tabs, index };
+  if (opened.panes.length === 1 || addressOf(tabs[index]) === addressOf(opened)) return { tabs, index };
   const others = tabs.map((tab, each) =>
     each === index ? opened : { ...tab, panes: tab.panes.filter((id) => !opened.panes.includes(id)) },
   );

@@ -5,8 +5,9 @@ import { call } from "../core/api.js";
 import { on } from "../core/events.js";
 import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
-import { matching, nameOf, useStore } from "../core/store.js";
+import { nameOf, useStore } from "../core/store.js";
 import { ago, confirm, failed, lines, text, toast } from "../core/ui.js";
+import { Chooser } from "./chooser.js";
 import { Session } from "./terminal-session.js";
 import { MAX_PANES, addressOf, opened, storeTabs, storedTabs, tabAt, without } from "./terminal-tabs.js";
 import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
@@ -20,6 +21,8 @@ const sessions = new Map();
 let tabs = storedTabs();
 /** @type {Map<string, any>} */
 let known = new Map();
+/** The terminal that was opened or chosen last: it has the keyboard. */
+let recent = "";
 /** @type {Set<() => void>} */
 const watchers = new Set();
 
@@ -80,6 +83,7 @@ export async function openTerminal(connection, { beside, ...options } = {}) {
   try {
     const info = await call("/terminal/open", { connection, ...FIRST_SIZE, ...options });
     known.set(info.terminal, info);
+    recent = info.terminal;
     const tab = beside ? tabs.find((each) => each.panes.includes(beside)) : undefined;
     if (tab && tab.panes.length < MAX_PANES) {
       tab.panes.push(info.terminal);
@@ -101,14 +105,15 @@ function show(id) {
 
 /** `#/terminal`, or with the address of a tab: one id or several. */
 function Terminals() {
-  const { path } = useRoute();
+  const { view, path } = useRoute();
   useTerminals();
   useStore();
   useEffect(() => {
     refresh().catch(failed);
     return on("terminal", () => refresh().catch(failed));
   }, []);
-  const [address = ""] = path;
+  // This still renders once when another view has the address already.
+  const address = view === "terminal" ? (path[0] ?? "") : "";
   const found = opened(tabs, tabAt(address));
   useLayoutEffect(() => {
     if (found.tabs !== tabs) keep(found.tabs);
@@ -165,8 +170,11 @@ function words(command) {
 /** @param {{tab: import("./terminal-tabs.js").Tab}} props */
 function Panes({ tab }) {
   const [searching, search] = useState(/** @type {string | null} */ (null));
-  const [current, choose] = useState(tab.panes[0]);
-  const here = tab.panes.includes(current) ? current : tab.panes[0];
+  const [here, move] = useState(tab.panes.includes(recent) ? recent : tab.panes[0]);
+  const choose = (/** @type {string} */ id) => {
+    recent = id;
+    move(id);
+  };
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     const shifted = event.ctrlKey && event.shiftKey && !event.altKey;
@@ -303,7 +311,7 @@ function How({ id, session, leave }) {
 function Search({ session, done }) {
   const input = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [found, tell] = useState("");
-  useEffect(() => {
+  useLayoutEffect(() => {
     input.current?.focus();
     const heard = session.search.onDidChangeResults((/** @type {any} */ results) =>
       tell(results.resultCount ? `${results.resultIndex + 1} of ${results.resultCount}` : "none"),
@@ -375,6 +383,7 @@ function Keys({ session }) {
 
 /** All terminals that run, and the way to another one. */
 function Overview() {
+  const [record, keepRecord] = useState(false);
   const listed = [...known.values()].reverse();
   const watch = (/** @type {string} */ id) => {
     sessions.get(id)?.close();
@@ -384,7 +393,10 @@ function Overview() {
   const close = (/** @type {string} */ id) => call("/terminal/close", { terminal: id }).then(refresh, failed);
   return html`
     <div class="overview">
-      <${Chooser} />
+      <div class="chooser">
+        <${Chooser} label="Open a terminal on …" choose=${(/** @type {string} */ connection) => openTerminal(connection, record ? { record } : {})} />
+        <label class="check"><input type="checkbox" checked=${record} onChange=${() => keepRecord(!record)} /> Record</label>
+      </div>
       ${
         listed.length
           ? html`
@@ -419,46 +431,6 @@ function Overview() {
   `;
 }
 
-const MOST_CHOICES = 8;
-
-/** Chooses a machine as one types, and opens a terminal on it. */
-function Chooser() {
-  const [wanted, want] = useState("");
-  const [at, move] = useState(0);
-  const [record, keepRecord] = useState(false);
-  const found = wanted ? matching(wanted).filter((one) => one.usageCategory === "shell").slice(0, MOST_CHOICES) : [];
-  const open = (/** @type {any} */ one) => {
-    want("");
-    openTerminal(one.connection, record ? { record } : {});
-  };
-  /** @param {KeyboardEvent} event */
-  const onKeyDown = (event) => {
-    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (by && found.length) {
-      event.preventDefault();
-      move((at + by + found.length) % found.length);
-    } else if (event.key === "Enter" && found.length) open(found[Math.min(at, found.length - 1)]);
-  };
-  return html`
-    <div class="chooser">
-      <input type="search" role="combobox" aria-label="Open a terminal on" aria-expanded=${found.length > 0} aria-controls="terminal-choices"
-        placeholder="Open a terminal on …" value=${wanted} onKeyDown=${onKeyDown}
-        onInput=${(/** @type {any} */ event) => {
-          want(event.target.value);
-          move(0);
-        }} />
-      <label><input type="checkbox" checked=${record} onChange=${() => keepRecord(!record)} /> Record</label>
-      <ul id="terminal-choices" role="listbox" hidden=${!found.length}>
-        ${found.map(
-          (one, index) => html`
-            <li role="option" aria-selected=${index === at} onClick=${() => open(one)}>${text(nameOf(one.connection))}</li>
-          `,
-        )}
-      </ul>
-    </div>
-  `;
-}
-
 register({
   name: "Open a terminal",
   actions: ["terminal.open"],
@@ -469,7 +441,7 @@ register({
 export default {
   name: "terminal",
   title: "Terminals",
-  icon: ">_",
+  icon: "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5",
   actions: ["terminal.open", "terminal.attach"],
   component: Terminals,
 };

@@ -18,7 +18,7 @@ from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA
 from paramiko.ssh_exception import SSHException
 
 from connmgr.plugin import Channel, Deadline
-from connmgr_ssh.channels import STDOUT, SshChannel
+from connmgr_ssh.channels import NARROW_WINDOW_BYTES, PACKET_BYTES, STDOUT, SshChannel
 from connmgr_ssh.link import SshLink
 from connmgr_ssh.packets import Nonces, Packets, Wire, awaits
 from connmgr_ssh.transport import SshTransport
@@ -253,6 +253,20 @@ def test_extended_data_of_an_unknown_type_is_dropped(echo: Channel) -> None:
     assert isinstance(echo, SshChannel)
     assert link_of_channel(echo)._deliver(struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 2, 1) + b"x")
     assert not any(echo._arrived)
+
+
+def test_the_window_is_given_back_for_extended_data_that_nobody_reads(echo: Channel) -> None:
+    assert isinstance(echo, SshChannel)
+    piece = bytes(PACKET_BYTES)
+    message = struct.pack(">BIII", MSG_CHANNEL_EXTENDED_DATA, echo.number, 2, len(piece)) + piece
+    link = link_of_channel(echo)
+    granted = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "post_later", lambda sent, _: granted.append(int.from_bytes(sent.asbytes()[5:9], "big")))
+        for _ in range(3 * NARROW_WINDOW_BYTES // len(piece)):
+            assert link._deliver(message), "the host has to stop"
+    assert sum(granted) > 2 * NARROW_WINDOW_BYTES
+    assert len(granted) <= 12, "each piece costs an answer"
 
 
 def test_room_that_was_not_used_is_given_back(echo: Channel, monkeypatch: pytest.MonkeyPatch) -> None:

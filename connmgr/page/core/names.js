@@ -1,0 +1,131 @@
+// What a name means: the same rule as that of the command line (`connmgr/client/names.py`). A name is the end of category
+// and path, in whole segments; a pattern has `*`, `?`, `[…]` or `{a,b}`. What is neither yet, because it is being typed,
+// finds the names that contain its words.
+
+/** @typedef {{category: string[], name: string[], type: string}} Named */
+
+const PATTERN = /[*?[]|\{[^}]*,/;
+const MAX_ALTERNATIVES = 64;
+
+/** In lower case by character, as the vault folds names. @param {string} text */
+export const fold = (text) => [...text].map((character) => character.toLowerCase()).join("");
+
+/** @param {string} text */
+export const isPattern = (text) => PATTERN.test(text);
+
+/**
+ * The tests for a path that `pattern` stands for: one of them must hold.
+ * @param {string} pattern
+ * @throws {SyntaxError} it is malformed
+ */
+export function compile(pattern) {
+  return expanded(fold(pattern)).map((one) => new RegExp(`^${source(one)}$`, "su"));
+}
+
+/** `pattern` without braces. @param {string} pattern @returns {string[]} */
+function expanded(pattern) {
+  const from = opening(pattern);
+  if (from < 0) return [pattern];
+  let depth = 0;
+  let start = from + 1;
+  const parts = [];
+  for (let at = from; at < pattern.length; at += 1) {
+    if (pattern[at] === "[") at = Math.max(at, pattern.indexOf("]", at + 2));
+    if (pattern[at] === "{") depth += 1;
+    if (pattern[at] === "," && depth === 1) {
+      parts.push(pattern.slice(start, at));
+      start = at + 1;
+    }
+    if (pattern[at] === "}" && --depth === 0) {
+      parts.push(pattern.slice(start, at));
+      const all = parts.flatMap((part) => expanded(pattern.slice(0, from) + part + pattern.slice(at + 1)));
+      if (all.length > MAX_ALTERNATIVES) throw new SyntaxError("The pattern stands for too many.");
+      return all;
+    }
+  }
+  throw new SyntaxError("A brace is not closed.");
+}
+
+/** Where the first brace is that is not within brackets. @param {string} pattern */
+function opening(pattern) {
+  for (let at = 0; at < pattern.length; at += 1) {
+    if (pattern[at] === "[") at = Math.max(at, pattern.indexOf("]", at + 2));
+    else if (pattern[at] === "{") return at;
+  }
+  return -1;
+}
+
+/** The regular expression of a pattern without braces. @param {string} pattern */
+function source(pattern) {
+  const segments = pattern.split("/");
+  let made = "";
+  segments.forEach((segment, at) => {
+    const isLast = at === segments.length - 1;
+    if (segment !== "**")
+      made += within(segment) + (isLast || (segments[at + 1] === "**" && at + 2 === segments.length) ? "" : "/");
+    else if (isLast) made += at === 0 ? ".*" : "(?:/.*)?";
+    else made += "(?:.*/)?";
+  });
+  return made;
+}
+
+/** @param {string} segment */
+function within(segment) {
+  return segment.replace(/\*\*+|\*|\?|\[!?\]?[^\]]*\]?|[^*?[]+/gsu, (part) => {
+    if (part === "*") return "[^/]*";
+    if (part.startsWith("**")) return ".*";
+    if (part === "?") return "[^/]";
+    if (!part.startsWith("[")) return escaped(part);
+    const [, not, inside] = /** @type {string[]} */ (/^\[(!?)(.+)\]$/su.exec(part) ?? unclosed());
+    const set = inside.replace(/[\\\]^[]/gu, "\\$&").replace(/^-|-$/gu, "\\-");
+    return not ? `[^/${set}]` : `(?!/)[${set}]`;
+  });
+}
+
+/** @returns {never} */
+function unclosed() {
+  throw new SyntaxError("A bracket is not closed.");
+}
+
+/** @param {string} text */
+const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
+
+/** Category and path, folded: what names are the end of. @param {Named} one */
+export const folded = (one) => fold([...one.category, ...one.name].map((part) => part.replaceAll("/", "_")).join("/"));
+
+/**
+ * The connections that `query` means, in their order: `exact` by the rule, and with `rest` those whose names contain its
+ * words. `problem` says why a pattern is not one yet.
+ * @template {Named & {folded: string}} T
+ * @param {string} query @param {readonly T[]} all
+ * @returns {{exact: T[], rest: T[], problem?: string}}
+ */
+export function search(query, all) {
+  const wanted = query.trim();
+  if (!wanted) return { exact: [...all], rest: [] };
+  if (isPattern(wanted)) {
+    try {
+      const tests = compile(wanted);
+      const isPath = wanted.includes("/");
+      const isMeant = (/** @type {T} */ one) => {
+        const segments = one.folded.split("/");
+        const path = segments.slice(one.category.length).join("/");
+        const held = isPath ? [path, one.folded, `all connections/${one.folded}`] : [segments[segments.length - 1]];
+        return tests.some((test) => held.some((text) => test.test(text)));
+      };
+      return { exact: all.filter(isMeant), rest: [] };
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+      return { exact: [], rest: [], problem: error.message };
+    }
+  }
+  const name = fold(wanted);
+  const words = name.split(/\s+/u);
+  const exact = [];
+  const rest = [];
+  for (const one of all) {
+    if (one.folded === name || one.folded.endsWith(`/${name}`)) exact.push(one);
+    else if (words.every((word) => one.folded.includes(word) || one.type.toLowerCase() === word)) rest.push(one);
+  }
+  return { exact, rest };
+}

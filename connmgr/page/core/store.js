@@ -1,0 +1,322 @@
+// What the page knows: who it is, the connections and categories, and what stands and runs there. Read once, then kept
+// current by events.
+
+import { useEffect, useReducer } from "../vendor/htm-preact.js";
+import { ApiError, call } from "./api.js";
+import { on } from "./events.js";
+import { folded, search } from "./names.js";
+
+/**
+ * @typedef {{connection: string, category: string[], name: string[], type: string, usageCategory: string | null, folded: string, order: string}} Connection
+ * @typedef {{category: string, name: string[]}} Category
+ * @typedef {import("../contract.d.ts").ConnectionInfo} Info
+ */
+
+const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*", names: true };
+const SOON_MS = 60;
+/** With more changes than this at once everything is read again. */
+const MANY = 200;
+/** Rows that a quick scroll has passed need no information. */
+const SEEN = 120;
+const SETTLED_MS = 80;
+
+export const store = {
+  /** The session's rights, as `/token/info` tells them. @type {any} */
+  me: null,
+  /** By their uuids, in the order of their paths. @type {Map<string, Connection>} */
+  connections: new Map(),
+  /** By their uuids, in the order of their paths, without the root. @type {Map<string, Category>} */
+  categories: new Map(),
+  /** The root of the categories. */
+  root: "",
+  /** Whether the connections are there. */
+  loaded: false,
+  /** Shells that run, by connection. @type {Map<string, any[]>} */
+  shells: new Map(),
+  /** Tunnels, by connection. @type {Map<string, any>} */
+  tunnels: new Map(),
+  /** The last event of a link, by connection. @type {Map<string, import("./events.js").Event>} */
+  links: new Map(),
+  /** The installed types, by name. @type {Map<string, import("../contract.d.ts").TypeInfo>} */
+  types: new Map(),
+  /** What is stored of connections that were shown; read when they are. @type {Map<string, Info>} */
+  infos: new Map(),
+};
+
+/** @type {Set<() => void>} */
+const watchers = new Set();
+let isTold = false;
+
+/** Renders what uses the store again, once for all changes of a frame. */
+export function changed() {
+  if (isTold) return;
+  isTold = true;
+  queueMicrotask(() => {
+    isTold = false;
+    for (const fn of watchers) fn();
+  });
+}
+
+/** Renders the calling component again whenever the store changes. */
+export function useStore() {
+  const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  useEffect(() => {
+    watchers.add(/** @type {() => void} */ (render));
+    return () => {
+      watchers.delete(/** @type {() => void} */ (render));
+    };
+  }, []);
+  return store;
+}
+
+/** Whether the session's rights include all of `actions`, such as `shell.exec`. @param {...string} actions */
+export const can = (...actions) => actions.every((action) => store.me?.actions.includes(action));
+
+/** A connection's path, or its id while that is unknown. @param {string | undefined} connection */
+export function nameOf(connection = "") {
+  const [base, , user] = connection.split("+");
+  const found = store.connections.get(base);
+  return (found ? found.name.join("/") : base) + (user ? ` as ${user}` : "");
+}
+
+/** Category and path of a connection as one text. @param {Connection} one */
+export const qualified = (one) => [...one.category, ...one.name].join("/");
+
+/** The connections that a name, a pattern, or words of a name mean; those that are meant exactly first. @param {string} query */
+export function matching(query) {
+  const { exact, rest } = search(query, [...store.connections.values()]);
+  return [...exact, ...rest];
+}
+
+/** The categories and connections, and what runs; what the session may not see stays empty. */
+export async function load() {
+  await Promise.all([
+    can("category.query", "category.info") ? loadCategories() : null,
+    can("connection.query") ? loadConnections() : null,
+    can("connection.types") ? loadTypes() : null,
+    can("shell.list") ? loadShells() : null,
+    can("tunnel.query") ? loadTunnels() : null,
+  ]);
+  store.loaded = true;
+  changed();
+}
+
+async function loadConnections() {
+  const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
+  store.connections = new Map(
+    found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]),
+  );
+  store.infos.clear();
+  changed();
+}
+
+async function loadCategories() {
+  const { found } = await call("/category/query", { filter: "*" }, { quiet: true });
+  const { infos } = await call("/category/info", { categories: found }, { quiet: true });
+  const root = infos.find((/** @type {any} */ one) => one.parentCategory === null);
+  store.root = root?.category ?? "";
+  store.categories = new Map(
+    infos
+      .filter((/** @type {any} */ one) => one !== root)
+      .map((/** @type {any} */ one) => [one.category, { category: one.category, name: one.name.slice(1) }]),
+  );
+  changed();
+}
+
+async function loadTypes() {
+  const { types } = await call("/connection/types", {}, { quiet: true });
+  store.types = new Map(types.map((/** @type {any} */ one) => [one.type, one]));
+  changed();
+}
+
+async function loadShells() {
+  const { shells } = await call("/shell/list", {}, { quiet: true });
+  store.shells = new Map();
+  for (const shell of shells) {
+    const base = shell.connection.split("+")[0];
+    store.shells.set(base, [...(store.shells.get(base) ?? []), shell]);
+  }
+  changed();
+}
+
+async function loadTunnels() {
+  const { tunnels } = await call("/tunnel/query", {}, { quiet: true });
+  store.tunnels = new Map(tunnels.map((/** @type {any} */ one) => [one.connection, one]));
+  changed();
+}
+
+/** @param {string} id @param {any} found @returns {Connection} */
+function named(id, found) {
+  const { category, name, type, usageCategory } = found;
+  const text = folded(found);
+  // Of web2 and web10 people expect web2 first.
+  const order = text.replaceAll("/", "\u0000").replace(/\d+/g, (digits) => digits.padStart(12, "0"));
+  return { connection: id, category, name, type, usageCategory, folded: text, order };
+}
+
+/** @type {Set<string>} */
+const wanted = new Set();
+let asking = false;
+
+/** What is stored of a connection; undefined until it was read, which this begins. @param {string} id */
+export function infoOf(id) {
+  const found = store.infos.get(id);
+  if (!found && can("connection.info")) {
+    wanted.delete(id);
+    wanted.add(id);
+    if (!asking) {
+      asking = true;
+      setTimeout(() => readInfos().finally(() => (asking = false)), SETTLED_MS);
+    }
+  }
+  return found;
+}
+
+async function readInfos() {
+  while (wanted.size) {
+    const some = [...wanted].slice(-SEEN);
+    wanted.clear();
+    await readSome(some);
+  }
+}
+
+/** @param {string[]} some */
+async function readSome(some) {
+  try {
+    const { infos } = await call("/connection/info", { connections: some }, { quiet: true });
+    for (const info of infos) store.infos.set(info.connection, info);
+    changed();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    // One of them is gone by now, or was damaged; the others are asked for alone.
+    if (some.length > 1 && !error.isOver) for (const id of some) await readSome([id]);
+  }
+}
+
+/** Collects the ids that events name, and has `read` called with all of them soon. @param {(ids: Set<string>) => Promise<void>} read */
+function soon(read) {
+  /** @type {Set<string>} */
+  let ids = new Set();
+  let isDue = false;
+  return (/** @type {string} */ id) => {
+    ids.add(id);
+    if (isDue) return;
+    isDue = true;
+    setTimeout(async () => {
+      const some = ids;
+      ids = new Set();
+      isDue = false;
+      try {
+        await read(some);
+      } catch (error) {
+        // What is shown stays as it was; the stream's next `missed` reads all of it again.
+        if (!(error instanceof ApiError)) throw error;
+      }
+    }, SOON_MS);
+  };
+}
+
+/** Keeps the store current until the returned function is called. */
+export function follow() {
+  const reread = soon(async () => load());
+  const changedConnections = soon(async (ids) => {
+    if (ids.size > MANY) return loadConnections();
+    const { infos } = await call("/connection/info", { connections: [...ids] }, { quiet: true });
+    for (const info of infos) {
+      store.infos.set(info.connection, info);
+      store.connections.set(info.connection, named(info.connection, info));
+    }
+    store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
+    changed();
+  });
+  const changedTunnels = soon(async () => loadTunnels());
+  const changedCategories = soon(async () => {
+    await loadCategories();
+    await loadConnections();
+  });
+  const ended = [
+    on("*", (event) => {
+      if (event.kind === "stream") return reread("");
+      const id = event.connection ?? "";
+      if (event.kind === "connection" && event.change === "removed") {
+        store.connections.delete(id);
+        store.infos.delete(id);
+        changed();
+      } else if (event.kind === "connection") {
+        changedConnections(id);
+        if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") changedTunnels(id);
+      } else if (event.kind === "category") changedCategories(event.id ?? "");
+      else if (event.kind === "shell") shellChanged(event);
+      else if (event.kind === "tunnel") {
+        const known = store.tunnels.get(id);
+        if (!known) return changedTunnels(id);
+        store.tunnels.set(id, {
+          ...known,
+          state: event.state ?? event.change,
+          address: event.address ?? null,
+          since: event.time,
+          wanted: event.change !== "stopped",
+        });
+        changed();
+      } else if (event.kind === "link") {
+        store.links.set(id.split("+")[0], event);
+        changed();
+      }
+    }),
+  ];
+  return () => {
+    for (const end of ended) end();
+  };
+}
+
+/** An event says enough of a shell; asking each time would fill the audit log. @param {import("./events.js").Event} event */
+function shellChanged({ connection = "", session, change, time }) {
+  const base = connection.split("+")[0];
+  const some = store.shells.get(base) ?? [];
+  const others = some.filter(
+    (one) => one.connection !== connection || (one.session ?? undefined) !== (session ?? undefined),
+  );
+  const before = some.find((one) => !others.includes(one)) ?? { connection, session, since: time };
+  const next =
+    change === "ended"
+      ? others
+      : [
+          ...others,
+          {
+            ...before,
+            state: change === "started" ? "idle" : change,
+            running: change === "busy" ? before.running : undefined,
+          },
+        ];
+  if (next.length) store.shells.set(base, next);
+  else store.shells.delete(base);
+  changed();
+}
+
+/** @param {Connection} one @param {Connection} other */
+export function byPath(one, other) {
+  return one.order < other.order ? -1 : one.order > other.order ? 1 : 0;
+}
+
+/** Reads again what a request of this page has changed, where no event tells. @param {"connections" | "categories" | "shells" | "tunnels"} what */
+export function refresh(what) {
+  return { connections: loadConnections, categories: loadCategories, shells: loadShells, tunnels: loadTunnels }[what]();
+}
+
+/**
+ * The state of a connection in a word, and its kind: `up`, `busy`, `lost` or `off`.
+ * @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}}
+ */
+export function stateOf(id) {
+  const tunnel = store.tunnels.get(id);
+  if (tunnel && tunnel.state !== "stopped") {
+    const kind = tunnel.state === "open" ? "up" : tunnel.state === "failed" ? "lost" : "busy";
+    return { kind, word: tunnel.state };
+  }
+  const shells = store.shells.get(id) ?? [];
+  const link = store.links.get(id);
+  if (shells.some((shell) => shell.state === "busy")) return { kind: "busy", word: "busy" };
+  if (shells.some((shell) => shell.state === "idle") || link?.change === "up") return { kind: "up", word: "connected" };
+  if (shells.length || link?.change === "lost") return { kind: "lost", word: "link lost" };
+  return { kind: "off", word: "" };
+}

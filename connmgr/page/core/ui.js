@@ -1,0 +1,413 @@
+// What all views are made of: text of far sides, lists that draw only what is seen, dialogs, messages with an undo.
+
+import {
+  html,
+  render,
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+} from "../vendor/htm-preact.js";
+import { ApiError } from "./api.js";
+
+export { html, render };
+export const hooks = { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState };
+
+// Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
+const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
+
+const SHORT = /** @type {Record<string, string>} */ ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" });
+
+/** Text of a far side on one line, its control characters visible. @param {unknown} value */
+export function text(value) {
+  return String(value ?? "").replace(CONTROLS, (character) => {
+    const code = character.charCodeAt(0);
+    return (
+      SHORT[character] ??
+      (code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`)
+    );
+  });
+}
+
+/** Such text with its lines and tabs. @param {unknown} value */
+export const lines = (value) =>
+  String(value ?? "")
+    .split("\n")
+    .map((line) => line.split("\t").map(text).join("\t"))
+    .join("\n");
+
+const UNITS = /** @type {[Intl.RelativeTimeFormatUnit, number][]} */ ([
+  ["year", 31557600],
+  ["month", 2629800],
+  ["day", 86400],
+  ["hour", 3600],
+  ["minute", 60],
+]);
+const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "narrow" });
+const EXACT = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const SHORT_TIME = new Intl.DateTimeFormat("en-GB", {
+  day: "2-digit",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+});
+
+/** A time as people say it, with the exact one on it. @param {string | null | undefined} time */
+export function ago(time) {
+  if (!time) return html`<span class="note">–</span>`;
+  const at = new Date(time);
+  const seconds = (at.getTime() - Date.now()) / 1000;
+  const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
+  const said =
+    unit === "second" ? (seconds > 0 ? "in a moment" : "just now") : RELATIVE.format(Math.trunc(seconds / size), unit);
+  return html`<time datetime=${at.toISOString()} title=${EXACT.format(at)}>${said}</time>`;
+}
+
+/** A time for a column: without its year. @param {string} time */
+export const brief = (time) => SHORT_TIME.format(new Date(time));
+
+/** @param {string} time */
+export const exact = (time) => EXACT.format(new Date(time));
+
+/** @param {number} count @param {string} noun @param {string} [plural] */
+export const counted = (count, noun, plural = `${noun}s`) =>
+  `${count.toLocaleString("en")} ${count === 1 ? noun : plural}`;
+
+const narrow = matchMedia("(max-width: 760px)");
+
+/** Whether the page is as narrow as a phone, now and later. */
+export function useNarrow() {
+  const [is, set] = useState(narrow.matches);
+  useEffect(() => {
+    const changed = () => set(narrow.matches);
+    narrow.addEventListener("change", changed);
+    return () => narrow.removeEventListener("change", changed);
+  }, []);
+  return is;
+}
+
+/** What `work` resolves to, its error, and a function that does it again. @template T @param {() => Promise<T>} work @param {unknown[]} inputs */
+export function useAnswer(work, inputs) {
+  const [state, set] = useState(/** @type {{answer?: T, error?: Error}} */ ({}));
+  const [turn, again] = useReducer((/** @type {number} */ count) => count + 1, 0);
+  useEffect(() => {
+    let isCurrent = true;
+    work().then(
+      (answer) => isCurrent && set({ answer }),
+      (error) => isCurrent && set((before) => ({ ...before, error })),
+    );
+    return () => {
+      isCurrent = false;
+    };
+  }, [...inputs, turn]);
+  return { ...state, again: /** @type {() => void} */ (again) };
+}
+
+/** An icon: the data of an SVG path in a square of 16. @param {{path: string}} props */
+export const Icon = ({ path }) =>
+  html`<svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><path d=${path} /></svg>`;
+
+/** The state of something, as a dot and a word. @param {{kind: string, word: string}} props */
+export const State = ({ kind, word }) =>
+  html`<span class=${`state ${kind}`}>${word && html`<i aria-hidden="true"></i>${text(word)}`}</span>`;
+
+/** What is said where nothing is, and what to do first. @param {{title: string, children?: any}} props */
+export const Empty = ({ title, children }) => html`<div class="empty"><p class="title">${title}</p>${children}</div>`;
+
+/** Waiting, and what for; shown after a moment, so that quick answers do not flicker. @param {{reason: string, of?: number, done?: number}} props */
+export const Waiting = ({ reason, of, done }) =>
+  html`<p class="waiting" role="status"><progress max=${of} value=${done} aria-label=${reason}></progress> ${reason}</p>`;
+
+/** An error in its place. @param {{error: Error, again?: () => void}} props */
+export const Fault = ({ error, again }) => html`
+  <p class="fault" role="alert">${lines(error.message)} ${again && html`<button class="quiet" onClick=${again}>Try again</button>`}</p>
+`;
+
+const OVERSCAN = 6;
+
+/**
+ * A list that draws only the rows that are seen. Its rows have the same height; `row` makes the content of one. The
+ * arrows move, Enter opens, the space bar toggles. With `isPassive` the keys belong to somebody else, who says which row
+ * is `active`.
+ * @param {{items: readonly any[], keyOf: (item: any) => string, row: (item: any, index: number) => any, label: string, open?: (item: any) => void, toggle?: (item: any) => void, onActive?: (item: any) => void, key_?: (event: KeyboardEvent, item: any) => void, classOf?: (item: any) => string, levelOf?: (item: any) => number, onEnd?: () => void, isExpanded?: (item: any) => boolean | undefined, height?: number, id?: string, active?: number, isPassive?: boolean}} props
+ */
+export function Rows({
+  items,
+  keyOf,
+  row,
+  label,
+  open,
+  toggle,
+  onActive,
+  key_,
+  classOf,
+  levelOf,
+  isExpanded,
+  onEnd,
+  height,
+  id = "rows",
+  active,
+  isPassive = false,
+}) {
+  const isNarrow = useNarrow();
+  const size = height ?? (isNarrow ? 52 : 34);
+  const frame = useRef(/** @type {HTMLElement | null} */ (null));
+  const [view, setView] = useState({ top: 0, height: innerHeight });
+  const [own, setOwn] = useState(0);
+  const at = Math.max(0, Math.min(active ?? own, items.length - 1));
+
+  useLayoutEffect(() => {
+    const element = /** @type {HTMLElement} */ (frame.current);
+    const look = () => setView({ top: element.scrollTop, height: element.clientHeight });
+    const observer = new ResizeObserver(look);
+    observer.observe(element);
+    look();
+    return () => observer.disconnect();
+  }, []);
+
+  const reveal = useCallback(
+    (/** @type {number} */ index) => {
+      const element = frame.current;
+      if (!element) return;
+      if (index * size < element.scrollTop) element.scrollTop = index * size;
+      else if ((index + 1) * size > element.scrollTop + element.clientHeight)
+        element.scrollTop = (index + 1) * size - element.clientHeight;
+    },
+    [size],
+  );
+  useLayoutEffect(() => {
+    if (active !== undefined) reveal(active);
+  }, [active]);
+
+  /** @param {number} to */
+  const move = (to) => {
+    const next = Math.max(0, Math.min(items.length - 1, to));
+    setOwn(next);
+    reveal(next);
+    onActive?.(items[next]);
+  };
+  /** @param {KeyboardEvent} event */
+  const onKeyDown = (event) => {
+    if (event.target !== frame.current || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor(view.height / size) - 1);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -items.length, End: items.length }[
+      event.key
+    ];
+    if (by) move(at + by);
+    else if (event.key === "Enter" && items[at]) open?.(items[at]);
+    else if (event.key === " " && toggle && items[at]) toggle(items[at]);
+    else {
+      key_?.(event, items[at]);
+      return;
+    }
+    event.preventDefault();
+  };
+
+  const first = Math.max(0, Math.floor(view.top / size) - OVERSCAN);
+  const last = Math.min(items.length, Math.ceil((view.top + view.height) / size) + OVERSCAN);
+  useEffect(() => {
+    if (last === items.length) onEnd?.();
+  }, [last, items.length]);
+  const drawn = [];
+  for (let index = first; index < last; index += 1) {
+    const item = items[index];
+    drawn.push(html`
+      <div key=${keyOf(item)} id=${`${id}-${index}`} role=${isPassive ? "option" : "row"} class=${`row ${index === at ? "active" : ""} ${classOf?.(item) ?? ""}`}
+        aria-selected=${index === at} aria-rowindex=${isPassive ? undefined : index + 1} aria-level=${levelOf?.(item)} aria-expanded=${isExpanded?.(item)}
+        style=${{ height: `${size}px`, transform: `translateY(${index * size}px)` }}
+        onMouseDown=${() => setOwn(index)}
+        onClick=${(/** @type {MouseEvent} */ event) => {
+          if (!(/** @type {Element} */ (event.target).closest("a, button, input, select, label"))) open?.(item);
+        }}>
+        ${isPassive ? row(item, index) : html`<div role="gridcell" class="cells">${row(item, index)}</div>`}
+      </div>
+    `);
+  }
+  const role = isPassive ? "listbox" : levelOf ? "treegrid" : "grid";
+  return html`
+    <div ref=${frame} id=${id} class="rows" role=${role} aria-label=${label} aria-rowcount=${isPassive ? undefined : items.length}
+      tabindex=${isPassive ? -1 : 0} aria-activedescendant=${!isPassive && at >= first && at < last ? `${id}-${at}` : undefined}
+      onKeyDown=${isPassive ? undefined : onKeyDown}
+      onScroll=${(/** @type {any} */ event) => setView({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
+      <div role="presentation" class="extent" style=${{ height: `${items.length * size}px` }}>${drawn}</div>
+    </div>
+  `;
+}
+
+/**
+ * Opens a dialog, and resolves when it is closed, to what it was closed with. `content` makes what is in it, and gets the
+ * function that closes it.
+ * @param {{title?: string, label?: string, kind?: string}} options @param {(close: (result?: any) => void) => any} content
+ * @returns {Promise<any>}
+ */
+export function openDialog({ title, label, kind = "" }, content) {
+  const element = document.createElement("dialog");
+  element.className = kind;
+  element.setAttribute("aria-label", label ?? title ?? "");
+  document.body.append(element);
+  return new Promise((resolve) => {
+    let result = /** @type {any} */ (null);
+    const close = (/** @type {any} */ given = null) => {
+      result = given;
+      element.close();
+    };
+    element.addEventListener("close", () => {
+      render(/** @type {any} */ (null), element);
+      element.remove();
+      resolve(result);
+    });
+    element.addEventListener("mousedown", (event) => {
+      if (event.target === element && kind === "palette") close();
+    });
+    render(
+      html`${title && html`<header><h2>${title}</h2><button class="quiet close" aria-label="Close" onClick=${() => close()}>×</button></header>`}${content(close)}`,
+      element,
+    );
+    element.showModal();
+    /** @type {HTMLElement | null} */ (element.querySelector("[autofocus]"))?.focus();
+  });
+}
+
+/**
+ * Asks a question that yes or no answers.
+ * @param {{title: string, text?: any, yes?: string, no?: string, danger?: boolean}} question @returns {Promise<boolean>}
+ */
+export async function confirm({ title, text: said = "", yes = "OK", no = "Cancel", danger = false }) {
+  return (
+    (await openDialog(
+      { title },
+      (close) => html`
+      <div class="body said">${said}</div>
+      <footer>
+        <button type="button" onClick=${() => close(false)}>${no}</button>
+        <button type="button" class=${danger ? "danger" : "primary"} autofocus onClick=${() => close(true)}>${yes}</button>
+      </footer>
+    `,
+    )) === true
+  );
+}
+
+/**
+ * Asks for a few values; null if nobody gave any. With `work` the dialog stays open until that has succeeded with them.
+ * @param {{title: string, text?: any, fields: {name: string, label: string, type?: string, value?: string, hint?: string, required?: boolean, pattern?: string, autocomplete?: string}[], yes?: string, work?: (values: Record<string, string>) => Promise<unknown>}} question
+ * @returns {Promise<Record<string, string> | null>}
+ */
+export function form({ title, text: said, fields, yes = "OK", work }) {
+  return openDialog(
+    { title },
+    (close) => html`
+    <${Form} yes=${yes} cancel=${() => close()} submit=${async (/** @type {HTMLFormElement} */ element) => {
+      const values = Object.fromEntries([...new FormData(element)].map(([name, value]) => [name, String(value)]));
+      await work?.(values);
+      close(values);
+    }}>
+      ${said && html`<p class="said">${said}</p>`}
+      ${fields.map(
+        (field, index) => html`
+          <label key=${field.name} class="field">
+            <span>${field.label}</span>
+            <input name=${field.name} type=${field.type ?? "text"} value=${field.value ?? ""} required=${field.required} pattern=${field.pattern}
+              autocomplete=${field.autocomplete ?? "off"} spellcheck=${false} autofocus=${index === 0} />
+            ${field.hint && html`<small>${field.hint}</small>`}
+          </label>
+        `,
+      )}
+    <//>
+  `,
+  );
+}
+
+/** A form of a dialog: it tells why `submit` failed, and stays. @param {any} props */
+export function Form({ submit, cancel, yes, busy, children, danger = false }) {
+  const [error, setError] = useState(/** @type {Error | null} */ (null));
+  const [isBusy, setBusy] = useState(false);
+  /** @param {SubmitEvent} event */
+  const onSubmit = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      await submit(event.currentTarget ?? event.target);
+    } catch (error) {
+      setError(/** @type {Error} */ (error));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return html`
+    <form onSubmit=${onSubmit} autocomplete="off">
+      <div class="body">${children}</div>
+      ${error && html`<${Fault} error=${error} />`}
+      ${isBusy && busy && html`<${Waiting} reason=${busy} />`}
+      <footer>
+        <button type="button" onClick=${cancel}>Cancel</button>
+        <button class=${danger ? "danger" : "primary"} disabled=${isBusy}>${yes}</button>
+      </footer>
+    </form>
+  `;
+}
+
+const TOAST_MS = 6000;
+const MOST_TOASTS = 4;
+
+/** @typedef {{said: string, undo?: () => unknown, isFault?: boolean, element: HTMLElement}} Toast */
+/** @type {Toast[]} */
+const toasts = [];
+
+/**
+ * Says in passing that something was done, with a way back where there is one.
+ * @param {string} said @param {{undo?: () => unknown, isFault?: boolean}} [options]
+ */
+export function toast(said, { undo, isFault = false } = {}) {
+  const place = /** @type {HTMLElement} */ (document.getElementById(isFault ? "faults" : "toasts"));
+  const element = document.createElement("div");
+  const one = { said, undo, isFault, element };
+  toasts.push(one);
+  while (toasts.length > MOST_TOASTS) gone(toasts[0]);
+  place.append(element);
+  const close = () => gone(one);
+  render(
+    html`
+    <span>${said}</span>
+    ${
+      undo &&
+      html`<button onClick=${() => {
+        close();
+        Promise.resolve(undo()).catch(failed);
+      }}>Undo</button>`
+    }
+    <button class="quiet close" aria-label="Dismiss" onClick=${close}>×</button>
+  `,
+    element,
+  );
+  const leave = () => {
+    // Whoever reads it with a finger or a focus on it has the time that takes.
+    if (element.matches(":hover, :focus-within")) setTimeout(leave, TOAST_MS);
+    else close();
+  };
+  setTimeout(leave, isFault ? 2 * TOAST_MS : TOAST_MS);
+}
+
+/** @param {Toast} one */
+function gone(one) {
+  if (!toasts.includes(one)) return;
+  toasts.splice(toasts.indexOf(one), 1);
+  render(/** @type {any} */ (null), one.element);
+  one.element.remove();
+}
+
+/** Says that something failed, unless it was ended on purpose or the door says so. @param {unknown} error */
+export function failed(error) {
+  if (error instanceof DOMException && error.name === "AbortError") return;
+  if (error instanceof ApiError && error.isOver) return;
+  toast(lines(error instanceof Error ? error.message : error), { isFault: true });
+  // What is not an answer of the daemon is a fault of the page, which its console has in full.
+  if (!(error instanceof ApiError)) console.error(error);
+}
+
+/** Does `work`, and says so if it fails. @param {() => unknown} work */
+export const doing = (work) => () => Promise.resolve().then(work).catch(failed);
