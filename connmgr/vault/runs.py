@@ -813,7 +813,10 @@ class StoredRuns:
         return row["stop_after"] is not None and self._failures(tx, row["id"]) >= row["stop_after"]
 
     def _stop_for_failures(self, tx: sa.Connection, row: Row, at: datetime) -> None:
-        reason = f"{self._failures(tx, row['id'])} targets failed, and it stops after {row['stop_after']}."
+        failures = self._failures(tx, row["id"])
+        reason = (
+            f"{failures} {'target' if failures == 1 else 'targets'} failed, and it stops after {row['stop_after']}."
+        )
         self._stop(tx, row["id"], reason, FAILED, at)
 
     def _stop(self, tx: sa.Connection, id: str, reason: str, ends: str, at: datetime, *, kill: bool = False) -> None:
