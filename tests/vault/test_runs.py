@@ -9,8 +9,9 @@ import itertools
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
 from connmgr.vault import Vault
 from connmgr.vault import runs as stored_runs
+from connmgr.vault.backup import backup, restore
 from connmgr.vault.runs import BegunTarget, NewBatch, NewRun, RunStep, StoredRuns, TargetOutcome
 
 SPEC = {"waves": [4, 8], "wavePause": 0, "waveApproval": False, "keep": None, "as": "shell", "lineage": []}
@@ -153,6 +155,20 @@ def test_daemons_have_equal_shares_of_what_may_run(vault: Vault) -> None:
     assert len(left) == (2 if alone else 1)
     assert len(step(vault, id, "two/1", room=3).begun) == (3 if alone else 1)
     assert third.epoch == 1
+
+
+def test_a_restored_backup_goes_on_with_no_run(vault: Vault, tmp_path: Path, open_vault: Callable[..., Vault]) -> None:
+    ended, begun = new_run(vault), new_run(vault)
+    vault.runs.stop(ended, "enough")
+    step(vault, begun, "one/1")
+    backup(vault.database, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    restored = open_vault(f"sqlite:///{tmp_path}/restored/vault.db")
+    assert (restored.runs.get(ended).state, restored.runs.get(ended).reason) == ("stopped", "enough")
+    assert restored.runs.get(begun).reason == "The vault was restored from a backup."
+    counts = restored.runs.counts(begun)
+    assert (counts["unknown"], counts["stopped"]) == (3, 9)
+    assert not restored.runs.are_under_way()
 
 
 def test_a_row_that_was_changed_is_refused(vault: Vault) -> None:
