@@ -384,15 +384,12 @@ def _taken_out(file: Path) -> Contents:
 
 def _stop_runs(raw: sqlite3.Connection) -> None:
     """Stop the runs that were under way: since the backup they may have gone on, and nothing shall be begun twice."""
-    under_way = "(SELECT id FROM run WHERE state IN ('pending', 'running', 'waiting', 'paused', 'stopping'))"
-    for change in (
-        f"UPDATE run_target SET state = 'stopped' WHERE state = 'waiting' AND run IN {under_way}",  # noqa: S608
-        f"UPDATE run_target SET state = 'unknown' WHERE state = 'starting' AND run IN {under_way}",  # noqa: S608
-        f"UPDATE run_batch SET state = 'done', owner = NULL WHERE run IN {under_way}",  # noqa: S608
-        "UPDATE run SET ended = submitted, reason = 'The vault was restored from a backup.', state = 'stopped'"
-        f" WHERE id IN {under_way}",
-    ):
-        raw.execute(change)
+    under_way = "IN (SELECT id FROM run WHERE state IN ('pending', 'running', 'waiting', 'paused', 'stopping'))"
+    why = "The vault was restored from a backup."
+    raw.execute(f"UPDATE run_target SET state = 'stopped' WHERE state = 'waiting' AND run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run_target SET state = 'unknown' WHERE state = 'starting' AND run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run_batch SET state = 'done', owner = NULL WHERE run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run SET state = 'stopped', ended = submitted, reason = ? WHERE id {under_way}", [why])  # noqa: S608
 
 
 def _left_out(item: Mapping[str, Any]) -> LeftOut:
