@@ -32,6 +32,7 @@ from connmgr.contract.fs import (
     ListResponse,
     MkdirRequest,
     MoveRequest,
+    PathRequest,
     ReadRequest,
     RemovePathRequest,
     ScriptRequest,
@@ -165,8 +166,11 @@ def read(request: ReadRequest) -> flask.Response:
     that of one file, even if another file gets its name meanwhile. Files without a size, such as those in `/proc`, may
     have up to 16 MiB.
     """
-    if request.passed:
-        return _read_into_passed(request)
+    return _read_into_passed(request) if request.passed else content_of(request)
+
+
+def content_of(request: PathRequest) -> flask.Response:
+    """Return the response with the content of the request's file, and with its length."""
     held = request_context().held
     reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
