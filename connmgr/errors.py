@@ -131,6 +131,22 @@ class RunUnderWay(RequestError):
     """The operation needs a run that has ended, and this one is under way."""
 
 
+class UnknownSchedule(_Unknown, what="schedule"):
+    """No schedule has this name or uuid."""
+
+
+class ScheduleExists(RequestError):
+    """Another schedule has this name."""
+
+
+class ScheduleEnded(RequestError):
+    """The schedule fires no more."""
+
+
+class AlreadyFired(RequestError):
+    """Another daemon has fired this time of the schedule, or the schedule was changed meanwhile."""
+
+
 class RunEnded(RequestError):
     """The operation needs a run that is under way, and this one has ended."""
 

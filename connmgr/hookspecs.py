@@ -35,5 +35,10 @@ def connmgr_audit(entry: Mapping[str, Any]) -> None:
 
 
 @hookspec
+def connmgr_run_ended(run: Mapping[str, Any]) -> None:
+    """Take note of the end of a run: its id, name, state, counts, and the schedule that started it."""
+
+
+@hookspec
 def connmgr_approval_requested(approval: Mapping[str, Any]) -> None:
     """Take note of an approval that a token asks for, as ``/approval/query`` shows it: somebody has to decide."""

@@ -45,6 +45,10 @@ CALLER = "connmgr.caller"
 client whose rights are known already. No header of a client has such a name."""
 
 
+STORE = "connmgr.store"
+"""The function that stores the run of a request to start one, in a larger change, if it is not stored by itself."""
+
+
 @dataclass
 class RequestContext:
     """One request: ``about`` names its subjects, ``details`` has names and numbers of its outcome.

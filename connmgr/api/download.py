@@ -13,11 +13,11 @@ from urllib.parse import quote
 import flask
 
 from connmgr import errors
-from connmgr.api import archive
+from connmgr.api import archive, fs
 from connmgr.api.body import REFUSAL, Refusal, load, read_query
 from connmgr.api.context import caller, detail
 from connmgr.api.endpoint import Endpoint, Group
-from connmgr.api.fs import REACHING, content_of, place_of
+from connmgr.api.fs import REACHING, place_of
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
 from connmgr.contract.fs import DownloadRequest, DownloadTicketResponse, TicketedDownloadRequest
@@ -115,7 +115,7 @@ def download(request: DownloadRequest) -> flask.Response:
 
     The ticket is used up, whatever the answer is. A browser neither shows the content nor runs anything in it.
     """
-    response: flask.Response = archive.archive(request) if request.archive else content_of(request)
+    response: flask.Response = archive.archive(request) if request.archive else fs.content_of(request)
     name = name_of(request.path) + (".tar" if request.archive else "")
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"

@@ -170,7 +170,7 @@ def read(request: ReadRequest) -> flask.Response:
 
 
 def content_of(request: PathRequest) -> flask.Response:
-    """Return the response with the content of the request's file, and with its length."""
+    """Return the content of the file that ``request`` names, as the answer of :func:`read`."""
     held = request_context().held
     reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
@@ -349,6 +349,7 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
 @group.endpoint(
     "/move",
     MoveRequest,
+    PathRequest,
     action=Action("fs.move", paths=_moved_paths, whole=always),
     suspends=True,
     about=("connection", "session", "source", "target"),

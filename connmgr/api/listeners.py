@@ -29,6 +29,7 @@ from connmgr.contract.event import (
     LINK,
     MISSED,
     RUN,
+    SCHEDULE,
     SHELL,
     STREAM,
     TERMINAL,
@@ -79,11 +80,12 @@ ACTIONS: Mapping[str, str] = {
     LINK: "connection.query",
     SHELL: "shell.list",
     JOB: "job.query",
-    RUN: "run.query",
     TERMINAL: "terminal.query",
     TUNNEL: "tunnel.query",
     APPROVAL: "approval.query",
     TOKEN: "token.query",
+    RUN: "run.query",
+    SCHEDULE: "schedule.query",
 }
 """The action by which a caller reads what the events of a kind are about: its scopes are needed for the events too."""
 
@@ -299,7 +301,13 @@ class Listeners:
         self._open[listener] = None
         self._events.listens = True
         listener.tell(lines, start)
-        self._streams.add(listener, token=asking.token, holder=asking.holder, has_ended=lambda: asking.ended)
+        self._streams.add(
+            listener,
+            token=asking.token,
+            session=asking.id if asking.is_page else None,
+            holder=asking.holder,
+            has_ended=lambda: asking.ended,
+        )
         self.wake()
         if not self._ticks:
             self._ticks = True
@@ -461,7 +469,7 @@ def _connection_seen_by(asking: Caller, grant: Grant, authorisation: Authorisati
 
 
 def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Happening) -> bool:
-    if one.kind in (TOKEN, RUN):
+    if one.kind in (TOKEN, RUN, SCHEDULE):
         # The tokens above it.
         return grant.id in one.facts
     if one.kind == APPROVAL:

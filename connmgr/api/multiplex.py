@@ -314,11 +314,16 @@ class Entrance:
         if status != 101:
             passenger.refuse(_refusal(body))
 
-    def post(self, sender: Sender, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the endpoint ``path`` to a request with ``members``; raise its error."""
+    def post(
+        self, sender: Sender, path: str, members: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the answer of the endpoint ``path`` to a request with ``members``; raise its error.
+
+        ``more`` goes into the WSGI environment.
+        """
         body = json.dumps(members).encode()
         sent = {"wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
-        status, answer = self._answer("POST", sender, path, sent)
+        status, answer = self._answer("POST", sender, path, {**sent, **(more or {})})
         if status != 200:
             raise _refusal(answer)
         answered: dict[str, Any] = json.loads(answer) if answer else {}

@@ -15,7 +15,7 @@ from connmgr.api.answer import output_text
 from connmgr.api.body import LISTED_VALUES
 from connmgr.api.broadcast import Selection, resolved
 from connmgr.api.connection_data import locked_ones
-from connmgr.api.context import caller, continuation, detail, request_context
+from connmgr.api.context import STORE, caller, continuation, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
@@ -72,7 +72,7 @@ _INFO = {
     "reason": None,
     "command": "apt-get -y upgrade",
     "as": "shell",
-    "why": "its timeout of 300 s is not more than 600 s",
+    "why": "no timeout of more than 600 s was given",
     "targets": 200,
     "counts": {**_COUNTS, WAITING: 180, STARTING: 4, DONE: 16},
     "wave": 2,
@@ -157,7 +157,7 @@ STARTS: dict[str, Any] = {
         "targets": 200,
         "waves": [1, 19, 180],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **STARTS,
 )
@@ -182,7 +182,7 @@ def start(request: RunStartRequest) -> RunStartResponse:
         "targets": 3,
         "waves": [3],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
 )
@@ -217,7 +217,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
     )
-    id, is_new = found.runs.submit(new, caller().access)
+    id, is_new = found.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
     if not is_new:
         stored = found.vault.runs.get(id)

@@ -36,6 +36,7 @@ from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
 from connmgr.runs.runs import Runs
+from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
@@ -167,6 +168,7 @@ class Services:
     facts: Gatherer
     jobs: Jobs
     runs: Runs
+    schedules: Schedules
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals

@@ -29,6 +29,19 @@ EXAMPLES = {
         "connmgr mv web1 --category fleet/eu",
         "connmgr mv --all 'web*' --category fleet/eu --yes",
     ],
+    "schedule add": [
+        "connmgr schedule add nightly --where env=prod --cron '30 2 * * *' -- backup",
+        "connmgr schedule add probe 'web*' --every 15m --overlap queue -- uptime",
+    ],
+    "schedule ls": ["connmgr schedule ls", "connmgr schedule ls --json"],
+    "schedule next": [
+        "connmgr schedule next nightly",
+        "connmgr schedule next --cron '0 9 * * 1-5' --count 3",
+    ],
+    "schedule pause": ["connmgr schedule pause nightly --reason 'freeze before the release'"],
+    "schedule resume": ["connmgr schedule resume nightly"],
+    "schedule rm": ["connmgr schedule rm nightly"],
+    "schedule trigger": ["connmgr schedule trigger nightly"],
     "label": [
         "connmgr label web1 env=prod tier=front",
         "connmgr label 'fleet/**' --where 'env=test' --remove canary",

@@ -22,6 +22,7 @@ SECTIONS = {
         "exec": "commands.exec",
         "job": "commands.jobs",
         "run": "commands.runs",
+        "schedule": "commands.schedules",
         "shell": "shell",
         "terminal": "terminal.command",
         "ssh": "ssh",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.runs import Runs
+    from connmgr.client.schedules import Schedules
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
     from connmgr.client.vault import Secrets, Vault, VaultStatus
@@ -271,6 +272,13 @@ class Client:
         return Jobs(self.post, self._session)
 
     @cached_property
+    def schedules(self) -> Schedules:
+        """``/schedule``."""
+        from connmgr.client.schedules import Schedules
+
+        return Schedules(self.post)
+
+    @cached_property
     def runs(self) -> Runs:
         """``/run``."""
         from connmgr.client.runs import Runs
@@ -341,7 +349,7 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
-        """Yield what changes, as :func:`connmgr.client.events.events` says; it occupies this client's connection."""
+        """Yield what changes, first the line ``begun``; see :func:`connmgr.client.events.events`."""
         from connmgr.client.events import events
 
         return events(self._session, kinds, after, retry_timeout, on_retry)

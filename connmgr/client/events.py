@@ -25,12 +25,14 @@ _AWAY = frozenset({"stopping", "vault_unavailable", "busy", "internal"})
 def events(
     http: HttpSession, kinds: Sequence[str] | None, after: int | None, retry_timeout: float, on_retry: OnRetry | None
 ) -> Iterator[Event]:
-    """Yield the events of ``kinds`` or all, from now on or ``after`` a number, and lines about the stream.
+    """Yield the events of certain ``kinds`` or all, from now on or ``after`` the number of one.
 
-    The first is ``begun``: read lists after it, and nothing is missed. When the connection breaks or the daemon
-    restarts, the stream is opened again for up to ``retry_timeout`` seconds, and goes on where it was; ``missed`` says
-    that this was not possible, so that lists must be read again.
-    :raises ClientError: the token has become invalid, or for ``retry_timeout`` seconds no daemon was reached.
+    The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or a daemon
+    restarts, the stream is opened again and goes on where it was; ``missed`` says that this was not possible, so that
+    lists must be read again. The iteration occupies the client's connection: ask other things with a clone.
+
+    :raises ClientError: the token lacks a scope or has become invalid, or for ``retry_timeout`` seconds no daemon was
+        reached.
     """
     retry, has_begun = Retry(retry_timeout, on_retry, is_transient), False
     while True:

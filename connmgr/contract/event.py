@@ -14,11 +14,12 @@ HOSTKEY: Final = "hostkey"
 LINK: Final = "link"
 SHELL: Final = "shell"
 JOB: Final = "job"
-RUN: Final = "run"
 TERMINAL: Final = "terminal"
 TUNNEL: Final = "tunnel"
 APPROVAL: Final = "approval"
 TOKEN: Final = "token"  # noqa: S105 - a kind of events
+RUN: Final = "run"
+SCHEDULE: Final = "schedule"
 
 CHANGES: Mapping[str, tuple[str, ...]] = {
     CONNECTION: ("added", "changed", "removed"),
@@ -32,6 +33,7 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     TUNNEL: ("connecting", "open", "retrying", "failed", "stopped"),
     APPROVAL: ("requested", "decided", "used"),
     TOKEN: ("created", "renewed", "revoked"),
+    SCHEDULE: ("added", "changed", "removed", "paused", "resumed", "fired", "skipped", "missed", "refused"),
 }
 """The kinds of events, and what can happen in each."""
 
@@ -79,7 +81,7 @@ class Event(Message):
     ]
     connection: Annotated[str | None, ID, "The connection that it is about, or on which it happened."] = None
     connections: Annotated[list[str] | None, "Of `approval`: the connections that the request names."] = None
-    id: Annotated[str | None, "The job, run, terminal, approval, token or category."] = None
+    id: Annotated[str | None, "The job, run, schedule, terminal, approval, token or category."] = None
     session: Annotated[str | None, "Of `shell`: its name; absent for the connection's own shell."] = None
     state: Annotated[str | None, "Of `job`, `run`, `terminal`, `tunnel`, `approval`: the state as in its `query`."] = (
         None
@@ -95,6 +97,7 @@ class Event(Message):
     token: Annotated[
         str | None, "Of `approval`: the token that requests; of `job`, `run`, `terminal`: the token that started it."
     ] = None
+    run: Annotated[str | None, "Of `schedule`: the run that was started, or that is still under way."] = None
     expires: Annotated[datetime | None, "Of `approval` and `token`: when it expires."] = None
 
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from connmgr.api.app import Addresses, create_app, endpoints
@@ -18,6 +19,7 @@ from connmgr.api.archive import STREAMED_PATHS
 from connmgr.api.body import FED_PATHS
 from connmgr.api.fs import BLOB_PATH
 from connmgr.api.multiplex import Entrance
+from connmgr.api.schedule import start_as
 from connmgr.api.services import STOPS, Services
 from connmgr.daemon.files import (
     AuthFile,
@@ -49,7 +51,7 @@ from connmgr.settings import MEBIBYTE, Settings
 from connmgr.shares import Shares
 from connmgr.vault import Vault, VaultLock, open_database
 
-WITH_SCRIPTS = ("connmgr.engine", "connmgr.links", "connmgr.fs", "connmgr.jobs", "connmgr.terminals", "connmgr.tunnels")
+WITH_SCRIPTS = tuple(f"connmgr.{room}" for room in ("engine", "links", "fs", "facts", "jobs", "terminals", "tunnels"))
 """Packages with programs for remote hosts, which are read at the start: an upgrade may replace them later."""
 
 logger = logging.getLogger("connmgr.daemon")
@@ -88,6 +90,7 @@ def serve(settings: Settings) -> None:
         signal.signal(signal.SIGWINCH, lambda *_: services.sockets.resized())
         services.tunnels.resume()
         services.runs.begin()
+        services.schedules.begin()
         services.kept_config.resume()
         found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))
@@ -120,6 +123,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     content = {one.path: one.action for one in endpoints() if one.has_content or one.raw_body}
     app = create_app(services, addresses)
     services.sockets.pipeline = Entrance(app)
+    services.schedules.start = partial(start_as, app, services)
     return Server(
         app,
         bound,

@@ -40,6 +40,8 @@ from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants
 from connmgr.runs.author import Author, Authors
 from connmgr.runs.runs import Runs
+from connmgr.schedules.notices import Notices
+from connmgr.schedules.schedules import Schedules
 from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
@@ -102,6 +104,11 @@ def open_services(
     runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit), events.publish)
     ending.runs = runs
     cleanup.callback(runs.close, CLOSE_SECONDS)
+    notices = Notices(registry.plugins.hook.connmgr_run_ended)
+    cleanup.callback(notices.close, CLOSE_SECONDS)
+    schedules = Schedules(vault, notices, events.publish)
+    cleanup.callback(schedules.close, CLOSE_SECONDS)
+    runs.changed = schedules.poke
     anonymous = Caller("anonymous", Access(), time.monotonic())
     lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
     return Services(
@@ -120,6 +127,7 @@ def open_services(
         facts=Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs),
         jobs=jobs,
         runs=runs,
+        schedules=schedules,
         orphans=OrphanJobs(vault, reach, jobs),
         authorisation=authorisation,
         approvals=approvals,

@@ -479,7 +479,7 @@ export interface Error {
 export interface Event {
   number: number;
   time: string;
-  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "stream";
+  kind: "connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule" | "stream";
   change: string;
   connection?: string;
   connections?: string[];
@@ -493,11 +493,12 @@ export interface Event {
   message?: string;
   clients?: number;
   token?: string;
+  run?: string;
   expires?: string;
 }
 
 export interface EventStreamRequest {
-  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token")[];
+  kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule")[];
   after?: number;
 }
 
@@ -948,6 +949,12 @@ export interface MultiplexRenewRequest {
 export interface Nothing {
 }
 
+export interface Notify {
+  on?: ("missed" | "skipped" | "refused" | "failed" | "done")[];
+  command?: string[];
+  webhook?: Webhook;
+}
+
 export interface OperationFailed {
   error: Failure;
 }
@@ -956,6 +963,13 @@ export interface PassphraseRequest {
   user: string;
   passphrase: string;
   newPassphrase: string;
+}
+
+export interface PathRequest {
+  connection: string;
+  session?: string;
+  elevate?: { user?: string; password?: string; };
+  path: string | { base64: string; };
 }
 
 export interface PipeRequest {
@@ -1221,6 +1235,94 @@ export interface SavedCommandFields {
   parameters?: Record<string, unknown>;
   description?: string;
   mayRunOthers?: boolean;
+}
+
+export interface ScheduleAddRequest {
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  name: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string;
+  run: RunStartRequest;
+  notify?: Notify;
+}
+
+export interface ScheduleAddResponse {
+  schedule: string;
+  next: string;
+}
+
+export interface ScheduleInfo {
+  schedule: string;
+  name: string;
+  cron: string | null;
+  every: number | null;
+  timezone: string;
+  jitter: number;
+  overlap: string;
+  catchUp: string;
+  until: string | null;
+  next: string | null;
+  paused: string | null;
+  overdue: boolean;
+  lastRun: string | null;
+  lastState: string | null;
+  lastError: string | null;
+  skipped: number;
+  token: string | null;
+  run: Record<string, unknown>;
+  notify: Record<string, unknown> | null;
+}
+
+export interface ScheduleNextRequest {
+  schedule?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  after?: string;
+  count?: number;
+}
+
+export interface ScheduleNextResponse {
+  times: string[];
+}
+
+export interface SchedulePauseRequest {
+  schedule: string;
+  reason?: string;
+}
+
+export interface ScheduleQueryRequest {
+  name?: string;
+}
+
+export interface ScheduleQueryResponse {
+  schedules: ScheduleInfo[];
+}
+
+export interface ScheduleRequest {
+  schedule: string;
+}
+
+export interface ScheduleTriggerResponse {
+  run: string;
+}
+
+export interface ScheduleUpdateRequest {
+  schedule: string;
+  name?: string;
+  cron?: string;
+  every?: number;
+  timezone?: string;
+  jitter?: number;
+  overlap?: "skip" | "queue";
+  catchUp?: "none" | "latest" | "all";
+  until?: string | null;
+  run?: RunStartRequest;
+  notify?: Notify;
 }
 
 export interface Script {
@@ -1616,6 +1718,11 @@ export interface WebTicketResponse {
   valid: number;
 }
 
+export interface Webhook {
+  url: string;
+  secret: string;
+}
+
 export interface WriteRequest {
   wait?: number;
   connection: string;
@@ -1680,7 +1787,7 @@ export interface Endpoints {
   "/fs/glob": { request: GlobRequest; answer: ListResponse };
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: unknown };
-  "/fs/move": { request: MoveRequest; answer: unknown };
+  "/fs/move": { request: MoveRequest; answer: PathRequest };
   "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
@@ -1723,6 +1830,14 @@ export interface Endpoints {
   "/run/stop": { request: RunStopRequest; answer: unknown };
   "/run/targets": { request: RunTargetsRequest; answer: RunTargetsResponse };
   "/run/wait": { request: RunWaitRequest; answer: RunInfo };
+  "/schedule/add": { request: ScheduleAddRequest; answer: ScheduleAddResponse };
+  "/schedule/next": { request: ScheduleNextRequest; answer: ScheduleNextResponse };
+  "/schedule/pause": { request: SchedulePauseRequest; answer: unknown };
+  "/schedule/query": { request: ScheduleQueryRequest; answer: ScheduleQueryResponse };
+  "/schedule/remove": { request: ScheduleRequest; answer: unknown };
+  "/schedule/resume": { request: ScheduleRequest; answer: unknown };
+  "/schedule/trigger": { request: ScheduleRequest; answer: ScheduleTriggerResponse };
+  "/schedule/update": { request: ScheduleUpdateRequest; answer: ScheduleInfo };
   "/secret/decrypt": { request: DecryptRequest; answer: DecryptResponse };
   "/secret/encrypt": { request: EncryptRequest; answer: EncryptResponse };
   "/secret/sudo": { request: SudoRequest; answer: SudoResponse };

@@ -26,7 +26,7 @@ Row = Mapping[Any, Any]
 VERSION_TABLE = "connmgr_version"
 """Marks a database as a vault and holds the revision of its schema."""
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Revisions under ``migrations/versions``, oldest first; a start without migration does not import Alembic."""
 
 KEY_VERIFIER = "key_verifier"
@@ -231,6 +231,27 @@ run = sa.Table(
     sa.Column("began", Timestamp),
     sa.Column("ended", Timestamp),
     sa.Column("expires", Timestamp),
+    # Whether plugins and others were told of its end.
+    sa.Column("told", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+
+# What begins runs by itself. Who added it, what runs and when is in `sealed`, under a key that authenticates it.
+schedule = sa.Table(
+    "schedule",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("sealed", sa.LargeBinary, nullable=False),
+    # Its next time, and the same with jitter; null once it has ended.
+    sa.Column("due", Timestamp),
+    sa.Column("next_at", Timestamp, index=True),
+    # Whether its time waits for the end of the last run.
+    sa.Column("waits", sa.Boolean, nullable=False),
+    # Why it is paused.
+    sa.Column("paused", sa.Text),
+    sa.Column("last_run", sa.Text),
+    sa.Column("last_error", sa.Text),
+    sa.Column("skipped", sa.BigInteger, nullable=False),
 )
 
 # Targets that one daemon claims together.

@@ -17,6 +17,7 @@ from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import Principals
 from connmgr.vault.runs import StoredRuns
+from connmgr.vault.schedules import StoredSchedules
 from connmgr.vault.schema import meta
 
 _WRONG_KEY = "The vault key does not belong to this vault: put back the key that it was made with."
@@ -39,6 +40,7 @@ class Vault:
         self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
         self.runs = StoredRuns(database, lambda: self.principals.lasting_key(b"connmgr.runs"))
+        self.schedules = StoredSchedules(database, lambda: self.principals.lasting_key(b"connmgr.schedule"), self.runs)
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
         self.commands = Documents(database, key, "command")

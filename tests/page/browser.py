@@ -59,9 +59,9 @@ class Visitor:
         """
         page = self.context.new_page()
         page.goto(f"{daemon.url}/#login={ticket_of(daemon, authorization)}")
-        # Not by wait_for_function, which evaluates texts within the page: its policy forbids that.
-        logged_in = "sessionStorage.length > 0 && !location.hash.startsWith('#login')"
-        eventually(lambda: page.evaluate(logged_in), "the page is logged in")
+        # Not by wait_for_function, which evaluates a text within the page: its policy forbids that.
+        is_in = "sessionStorage.length > 0 && !location.hash.startsWith('#login')"
+        eventually(lambda: page.evaluate(is_in), "the page is logged in")
         if view:
             page.evaluate("view => { location.hash = view; }", view)
         return page

@@ -71,14 +71,14 @@ class _Start(WithSudo):
 
 
 def _waves(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int | str] | None:
-    return None if text is None else [_share(word.strip()) for word in text.split(",")]
+    return None if text is None else [read_share(word.strip()) for word in text.split(",")]
 
 
 def _stop_after(_context: click.Context, _option: click.Parameter, text: str | None) -> int | str | None:
-    return None if text is None else _share(text.strip())
+    return None if text is None else read_share(text.strip())
 
 
-def _share(word: str) -> int | str:
+def read_share(word: str) -> int | str:
     if word.isdecimal():
         return int(word)
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)?%", word):
@@ -579,7 +579,8 @@ def _print_groups(groups: Sequence[RunGroup]) -> None:
     named = [(name or id) for one in groups for id, name in zip(one.connections, one.names, strict=True)]
     with Gathered(named) as gathered:
         for one in groups:
-            message = "" if one.error is None else str(one.error["message"])
+            message = "not begun" if one.state == STOPPED and one.error is None else ""
+            message = message if one.error is None else str(one.error["message"])
             stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (one.stdout, one.stderr))
             for id, name in zip(one.connections, one.names, strict=True):
                 gathered.add(name or id, _verdict(one.state, one.exit_code), stdout, stderr, message)

@@ -1,0 +1,394 @@
+"""``/schedule``: runs that begin by themselves."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace as changed
+from datetime import datetime
+from typing import Any
+
+import flask
+
+from connmgr import errors
+from connmgr.api.auth import Caller
+from connmgr.api.context import STORE, caller, detail
+from connmgr.api.endpoint import Group
+from connmgr.api.multiplex import Entrance
+from connmgr.api.services import Services, services
+from connmgr.contract.message import ABSENT, given_json, time_from_json, time_to_json
+from connmgr.contract.run import RunStartRequest
+from connmgr.contract.schedule import (
+    Notify,
+    ScheduleAddRequest,
+    ScheduleAddResponse,
+    ScheduleInfo,
+    ScheduleNextRequest,
+    ScheduleNextResponse,
+    SchedulePauseRequest,
+    ScheduleQueryRequest,
+    ScheduleQueryResponse,
+    ScheduleRequest,
+    ScheduleTriggerResponse,
+    ScheduleUpdateRequest,
+)
+from connmgr.errors import InvalidRequest, ScheduleEnded, ScopeDenied, UnknownRun, UnknownSchedule
+from connmgr.schedules.schedules import MISSED_SECONDS, Store, timing_of, turn_after
+from connmgr.schedules.times import Timing, zone_of
+from connmgr.secrets.principals import Access
+from connmgr.vault.schedules import StoredSchedule, Turn
+
+group = Group(
+    "schedule",
+    "Runs that begin by themselves, at times of a calendar or every so often. A schedule is kept in the vault: it "
+    "needs no client, and of several daemons on PostgreSQL one fires it.",
+)
+
+ID = "5a0d6c1e-7f3b-4c57-8f0c-9b6f2d3c1e42"
+RUN_ID = "0d5f0b0e-4a44-4b57-9f0c-2a6f2d3c1e11"
+RUN = {"connectionFilter": "web*", "where": "env=prod", "command": "apt-get -y upgrade", "waves": [1, "100%"]}
+FINDING = (errors.UnknownSchedule, errors.IntegrityError)
+STARTING = (errors.UnknownConnection, errors.UnknownCommand, errors.RunLimit, errors.IntegrityError)
+
+
+@group.endpoint(
+    "/add",
+    ScheduleAddRequest,
+    ScheduleAddResponse,
+    has_content=True,
+    action="schedule.add",
+    about=("name",),
+    raises=[*STARTING, errors.ScheduleExists],
+    waits=True,
+    example={
+        "name": "nightly upgrade",
+        "cron": "30 2 * * *",
+        "timezone": "Europe/Vienna",
+        "jitter": 600,
+        "catchUp": "latest",
+        "run": RUN,
+    },
+    answer={"schedule": ID, "next": "2026-01-31T01:30:00.000000Z"},
+)
+def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
+    """Add a schedule. Each of its times is a run of its own, with the rights that its author has then.
+
+    The author is the sender: a token, or the owner. What the run would select is looked up now, so that a mistake is
+    told; each run looks it up anew. A schedule whose token was revoked or has expired is paused, and says so.
+    """
+    spec: dict[str, Any] = {
+        "token": caller().token,
+        "lineage": [] if (grant := caller().grant) is None else grant.lineage_ids,
+        "cron": request.cron,
+        "every": request.every,
+        "timezone": request.timezone,
+        "anchor": time_to_json(services().schedules.clock()),
+        "jitter": request.jitter,
+        "overlap": request.overlap,
+        "catchUp": request.catch_up,
+        "until": None if request.until is None else time_to_json(request.until),
+        "run": _run_of(request.run),
+        "notify": _notify_of(request.notify),
+    }
+    new = _turned(StoredSchedule(id=str(uuid.uuid4()), name=request.name, spec=spec, due=None, next_at=None))
+    _try_out(spec["run"])
+    services().vault.schedules.add(new)
+    services().schedules.changed(new, "added")
+    detail(schedule=new.id)
+    if new.due is None:
+        raise InvalidRequest("until: It would never fire.")
+    return ScheduleAddResponse(schedule=new.id, next=new.due)
+
+
+@group.endpoint(
+    "/update",
+    ScheduleUpdateRequest,
+    ScheduleInfo,
+    has_content=True,
+    action="schedule.update",
+    about=("schedule", "name"),
+    raises=[*FINDING, *STARTING, errors.ScheduleExists],
+    waits=True,
+    example={"schedule": "nightly upgrade", "cron": "0 3 * * 1-5"},
+    answer={
+        "schedule": ID,
+        "name": "nightly upgrade",
+        "cron": "0 3 * * 1-5",
+        "every": None,
+        "timezone": "Europe/Vienna",
+        "jitter": 600,
+        "overlap": "skip",
+        "catchUp": "latest",
+        "until": None,
+        "next": "2026-02-02T02:00:00.000000Z",
+        "paused": None,
+        "overdue": False,
+        "lastRun": RUN_ID,
+        "lastState": "done",
+        "lastError": None,
+        "skipped": 0,
+        "token": None,
+        "run": RUN,
+        "notify": None,
+    },
+)
+def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
+    """Change a schedule, of which only the given fields change. New times count from now.
+
+    Whoever changes it becomes its author: its runs have the rights of the sender from then on.
+    """
+    found = services()
+    one = _found(request.schedule)
+    spec = dict(one.spec)
+    if request.cron is not None or request.every is not None:
+        spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(found.schedules.clock())}
+    plain = {"timezone": request.timezone, "jitter": request.jitter, "overlap": request.overlap}
+    plain["catchUp"] = request.catch_up
+    spec |= {name: value for name, value in plain.items() if value is not None}
+    if request.until is not ABSENT:
+        spec["until"] = None if request.until is None else time_to_json(request.until)  # type: ignore[arg-type]
+    if request.run is not None:
+        spec["run"] = _run_of(request.run)
+    if request.notify is not None:
+        spec["notify"] = _notify_of(request.notify)
+    elif caller().grant is not None and spec["notify"] is not None:
+        raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
+    spec |= {"token": caller().token, "lineage": [] if (grant := caller().grant) is None else grant.lineage_ids}
+    after = changed(one, spec=spec, name=request.name or one.name)
+    if any(spec[name] != one.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
+        after = _turned(after)
+    _try_out(spec["run"])
+    stored = found.vault.schedules.change(
+        one.id,
+        # What fires meanwhile keeps its marks.
+        lambda now: changed(
+            now,
+            spec=after.spec,
+            name=after.name,
+            due=now.due if after.due == one.due else after.due,
+            next_at=now.next_at if after.due == one.due else after.next_at,
+        ),
+    )
+    found.schedules.changed(stored, "changed")
+    return _info(stored)
+
+
+@group.endpoint(
+    "/query",
+    ScheduleQueryRequest,
+    ScheduleQueryResponse,
+    action="schedule.query",
+    reads=True,
+    audited=False,
+    about=("name",),
+    raises=[errors.IntegrityError],
+    example={},
+    answer={"schedules": []},
+)
+def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
+    """List schedules by their names. A token sees those that it, or a token below it, has added."""
+    found = [one for one in services().vault.schedules.all() if _is_visible(one)]
+    named = [one for one in found if request.name in (None, one.name)]
+    return ScheduleQueryResponse(schedules=[_info(one) for one in named])
+
+
+@group.endpoint(
+    "/remove",
+    ScheduleRequest,
+    action="schedule.remove",
+    about=("schedule",),
+    raises=FINDING,
+    example={"schedule": "nightly upgrade"},
+)
+def remove(request: ScheduleRequest) -> None:
+    """Remove a schedule. Its runs stay, and one that is under way goes on."""
+    one = _found(request.schedule)
+    services().vault.schedules.remove(one.id)
+    services().schedules.changed(one, "removed")
+
+
+@group.endpoint(
+    "/pause",
+    SchedulePauseRequest,
+    action="schedule.pause",
+    about=("schedule", "reason"),
+    raises=FINDING,
+    example={"schedule": "nightly upgrade", "reason": "The freeze before the release."},
+)
+def pause(request: SchedulePauseRequest) -> None:
+    """Let a schedule not fire until `/schedule/resume`. A run that is under way goes on."""
+    reason = request.reason or f"It was paused by {caller().name}."
+    one = services().vault.schedules.change(_found(request.schedule).id, lambda now: changed(now, paused=reason))
+    services().schedules.changed(one, "paused")
+
+
+@group.endpoint(
+    "/resume",
+    ScheduleRequest,
+    action="schedule.resume",
+    about=("schedule",),
+    raises=[*FINDING, errors.ScheduleEnded],
+    example={"schedule": "nightly upgrade"},
+)
+def resume(request: ScheduleRequest) -> None:
+    """Let a paused schedule fire again, from its next time on; those that have passed meanwhile were not missed."""
+    at = services().schedules.clock()
+
+    def resumed(now: StoredSchedule) -> StoredSchedule:
+        if now.paused is None:
+            return now
+        turn = turn_after(now, at)
+        if turn.due is None:
+            raise ScheduleEnded(f"The schedule {now.name!r} has ended; give it new times by /schedule/update.")
+        return changed(now, paused=None, waits=False, due=turn.due, next_at=turn.next_at)
+
+    one = services().vault.schedules.change(_found(request.schedule).id, resumed)
+    services().schedules.changed(one, "resumed")
+
+
+@group.endpoint(
+    "/trigger",
+    ScheduleRequest,
+    ScheduleTriggerResponse,
+    action="schedule.trigger",
+    about=("schedule",),
+    raises=[*FINDING, *STARTING],
+    waits=True,
+    example={"schedule": "nightly upgrade"},
+    answer={"run": RUN_ID},
+)
+def trigger(request: ScheduleRequest) -> ScheduleTriggerResponse:
+    """Start a schedule's run now, with its author's rights, beside its times; also if it is paused."""
+    run = services().schedules.trigger(_found(request.schedule))
+    detail(run=run)
+    return ScheduleTriggerResponse(run=run)
+
+
+@group.endpoint(
+    "/next",
+    ScheduleNextRequest,
+    ScheduleNextResponse,
+    action="schedule.next",
+    reads=True,
+    audited=False,
+    about=("schedule",),
+    raises=FINDING,
+    example={"cron": "30 2 * * *", "timezone": "Europe/Vienna", "count": 2},
+    answer={"times": ["2026-01-31T01:30:00.000000Z", "2026-02-01T01:30:00.000000Z"]},
+)
+def next(request: ScheduleNextRequest) -> ScheduleNextResponse:
+    """Tell the next times of a schedule, or of times that are yet to be one, without jitter."""
+    at = services().schedules.clock()
+    moment: datetime | None = request.after or at
+    times: list[str] = []
+    one = None if request.schedule is None else _found(request.schedule)
+    timing = Timing(request.cron, request.every, request.timezone, at) if one is None else timing_of(one)
+    if one is None:
+        zone_of(request.timezone)
+    while moment is not None and len(times) < request.count:
+        moment = timing.after(moment) if one is None else turn_after(one, moment).due
+        times += [] if moment is None else [time_to_json(moment)]
+    return ScheduleNextResponse(times=times)
+
+
+def start_as(
+    app: flask.Flask, found: Services, one: StoredSchedule, fields: Mapping[str, Any], store: Store | None
+) -> str:
+    """Request a run in the name of a schedule's author, and return its id; ``store`` stores it.
+
+    :raises connmgr.errors.ConnmgrError: the errors of ``/run/start``; also that the author's token is gone.
+    """
+    live = None if one.token is None else found.grants.live(one.token)
+    if live is not None and (why := live.grant.invalid(found.vault.runs.time())) is not None:
+        raise why
+    sender = Caller(f"schedule {one.name}", Access(), time.monotonic(), live=live)
+    more = {} if store is None else {STORE: store}
+    return str(Entrance(app).post(sender, "/run/start", fields, more)["run"])
+
+
+def _run_of(request: RunStartRequest) -> dict[str, Any]:
+    """Return what a schedule keeps of the request for its runs.
+
+    :raises InvalidRequest: it has a field that a schedule decides, or a password.
+    """
+    for name, value in (("key", request.key), ("dryRun", request.dry_run or None)):
+        if value is not None:
+            raise InvalidRequest(f"run.{name}: Not for the runs of a schedule.")
+    if request.elevate is not None and request.elevate.password is not None:
+        raise InvalidRequest("run.elevate.password: Nobody is there to give it; store it by /secret/sudo.")
+    return given_json(request)
+
+
+def _notify_of(notify: Notify | None) -> dict[str, Any] | None:
+    if notify is None:
+        return None
+    if caller().grant is not None:
+        raise ScopeDenied("notify: A token cannot have the daemon's machine run a command or call a server.")
+    return given_json(notify)
+
+
+def _try_out(run: Mapping[str, Any]) -> None:
+    """Refuse a run that could not be started now."""
+    app = flask.current_app._get_current_object()  # type: ignore[attr-defined]
+    Entrance(app).post(caller(), "/run/start", {**run, "dryRun": True})
+
+
+def _turned(one: StoredSchedule) -> StoredSchedule:
+    """Return a schedule with its next time from now on.
+
+    :raises InvalidRequest: it has none, or no such time zone.
+    """
+    zone_of(one.spec["timezone"])
+    at = services().schedules.clock()
+    timing_of(one).after(at)
+    turn: Turn = turn_after(one, at)
+    if turn.due is None:
+        raise InvalidRequest("until: It would not fire any more.")
+    return changed(one, due=turn.due, next_at=turn.next_at, waits=False)
+
+
+def _found(name: str) -> StoredSchedule:
+    one = services().vault.schedules.get(name)
+    if not _is_visible(one):
+        raise UnknownSchedule(name)
+    return one
+
+
+def _is_visible(one: StoredSchedule) -> bool:
+    grant = caller().grant
+    return grant is None or grant.id in one.spec["lineage"]
+
+
+def _info(one: StoredSchedule) -> ScheduleInfo:
+    spec, state = one.spec, None
+    if one.last_run is not None:
+        try:
+            state = services().vault.runs.get(one.last_run).state
+        except UnknownRun:
+            state = None
+    late = None if one.next_at is None else (services().schedules.clock() - one.next_at).total_seconds()
+    notify = spec["notify"]
+    if notify is not None and notify.get("webhook"):
+        notify = {**notify, "webhook": {"url": notify["webhook"]["url"]}}
+    return ScheduleInfo(
+        schedule=one.id,
+        name=one.name,
+        cron=spec["cron"],
+        every=spec["every"],
+        timezone=spec["timezone"],
+        jitter=spec["jitter"],
+        overlap=spec["overlap"],
+        catch_up=spec["catchUp"],
+        until=None if spec["until"] is None else time_from_json(spec["until"]),
+        next=None if one.paused is not None else one.due,
+        paused=one.paused,
+        overdue=one.paused is None and late is not None and late >= MISSED_SECONDS,
+        last_run=one.last_run,
+        last_state=state,
+        last_error=one.last_error,
+        skipped=one.skipped,
+        token=one.token,
+        run={name: value for name, value in spec["run"].items() if name not in ("stdin", "env", "sendEnv")},
+        notify=None if caller().grant is not None else notify,
+    )

@@ -1,0 +1,227 @@
+"""``connmgr schedule``: runs that begin by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connmgr.cli.commands.runs import read_share
+from connmgr.cli.connect import connect
+from connmgr.cli.group import Group
+from connmgr.cli.output import Duration, counted, json_option, lasting, print_json, print_table
+from connmgr.cli.selection import Choice, choosing, chosen, require_some
+from connmgr.client import Client
+from connmgr.client.names import is_pattern
+from connmgr.contract.message import to_json
+from connmgr.contract.schedule import EVERY_ONE, LATEST, NONE, QUEUE, SKIP
+
+if TYPE_CHECKING:
+    from connmgr.contract.schedule import ScheduleInfo
+
+
+class _Add(click.Command):
+    """Takes the words after ``--`` as ``command``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        marked = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:marked])
+        ctx.params["command"] = tuple(args[marked + 1 :])
+        return rest
+
+
+@click.group(cls=Group)
+def schedule() -> None:
+    """Begin runs by a calendar, or every so often.
+
+    The daemon keeps schedules in the vault. Name a SCHEDULE by its name or uuid. Each of its times is a run, as
+    `connmgr run` begins one: `connmgr run ls` lists them.
+    """
+
+
+@schedule.command(name="add", cls=_Add)
+@click.argument("name")
+@click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
+@choosing
+@click.option("--cron", metavar="EXPRESSION", help="Minute, hour, day, month, weekday; or six, with seconds first.")
+@click.option("--every", metavar="TIME", type=Duration(), help="In place of --cron: every so often, such as 15m.")
+@click.option("--timezone", "zone", metavar="ZONE", default="UTC", show_default=True, help="The time zone of --cron.")
+@click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Add up to so much to each time, at random.")
+@click.option(
+    "--overlap",
+    metavar="skip|queue",
+    type=click.Choice([SKIP, QUEUE]),
+    default=SKIP,
+    show_default=True,
+    help="While the run before is under way: leave the time out, or let one wait.",
+)
+@click.option(
+    "--catch-up",
+    metavar="none|latest|all",
+    type=click.Choice([NONE, LATEST, EVERY_ONE]),
+    default=NONE,
+    show_default=True,
+    help="After times at which no daemon was there: fire for none, once, or for all.",
+)
+@click.option("--until", metavar="TIME", help="Do not fire after this time, such as 2027-01-01T00:00:00Z.")
+@click.option("--waves", metavar="N|N%,...", help="As for `connmgr run`.")
+@click.option("--stop-after", metavar="N|N%", help="As for `connmgr run`.")
+@click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
+@click.option("--parallel", metavar="N", type=click.IntRange(1, 500), help="How many at once.")
+@json_option
+def add(
+    name: str,
+    selectors: tuple[str, ...],
+    choice: Choice,
+    command: tuple[str, ...],
+    cron: str | None,
+    every: float | None,
+    zone: str,
+    jitter: float | None,
+    overlap: str,
+    catch_up: str,
+    until: str | None,
+    waves: str | None,
+    stop_after: str | None,
+    timeout: float | None,
+    parallel: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Add a schedule: connmgr schedule add NAME GLOB --cron '30 2 * * *' -- COMMAND.
+
+    One GLOB without a /, or the filters alone (--where, --category, --type), choose anew at each time. Names, several
+    words and a GLOB with a / choose now, and each time goes to the same connections. One word after -- is a text for
+    the shell, several are a program and its arguments.
+    """
+    if not command:
+        raise click.UsageError("Give the command after --.")
+    if (cron is None) == (every is None):
+        raise click.UsageError("Give --cron or --every.")
+    if choice.failed is not None or choice.limit is not None:
+        raise click.UsageError("--failed and --limit choose for one run, and not for a schedule.")
+    require_some(selectors, choice)
+    client = connect()
+    run: dict[str, Any] = _selected(client, selectors, choice)
+    run |= {"command": command[0]} if len(command) == 1 else {"argv": list(command)}
+    more = {"timeout": timeout, "parallel": parallel}
+    more["waves"] = None if waves is None else [read_share(word.strip()) for word in waves.split(",")]  # type: ignore[assignment]
+    more["stopAfter"] = None if stop_after is None else read_share(stop_after.strip())  # type: ignore[assignment]
+    run |= {field: value for field, value in more.items() if value is not None}
+    times: dict[str, Any] = {"cron": cron, "every": every, "jitter": jitter, "until": until}
+    times = {field: value for field, value in times.items() if value is not None}
+    added = client.schedules.add(name, run=run, timezone=zone, overlap=overlap, catchUp=catch_up, **times)
+    if as_json:
+        print_json(to_json(added))
+    else:
+        click.echo(f"{added.schedule}  next {_ahead(added.next)}")
+
+
+def _selected(client: Client, selectors: Sequence[str], choice: Choice) -> dict[str, Any]:
+    filters = {"categoryFilter": choice.category, "typeFilter": choice.kind}
+    fields: dict[str, Any] = {name: value for name, value in filters.items() if value != "*"}
+    fields |= {} if choice.where is None else {"where": choice.where}
+    if not selectors:
+        return fields
+    [first, *others] = selectors
+    if not others and is_pattern(first) and "/" not in first:
+        return {**fields, "connectionFilter": first if first == "*" else f"**/{first}"}
+    names = chosen(client, selectors, choice, usage="shell").names
+    click.echo(f"Each time goes to these {counted(len(names), 'connection')}; a GLOB without / chooses anew.", err=True)
+    return {"connections": [one.id for one in names]}
+
+
+def _ahead(moment: datetime | None) -> str:
+    if moment is None:
+        return "-"
+    seconds = (moment - datetime.now(timezone.utc)).total_seconds()
+    return f"in {lasting(seconds)}" if seconds >= 0 else f"{lasting(-seconds)} ago"
+
+
+@schedule.command(name="ls")
+@json_option
+def list_schedules(*, as_json: bool) -> None:
+    """List schedules: when each fires next, and how its last run ended."""
+    found = connect().schedules.query()
+    if as_json:
+        print_json([to_json(one) for one in found])
+        return
+    print_table([(one.name, _when(one), _state(one), _last(one)) for one in found])
+
+
+def _when(one: ScheduleInfo) -> str:
+    if one.every is not None:
+        return f"every {lasting(one.every)}"
+    return f"{one.cron} {one.timezone}"
+
+
+def _state(one: ScheduleInfo) -> str:
+    if one.paused is not None:
+        return f"paused: {one.paused}"
+    if one.next is None:
+        return "ended"
+    return f"{'overdue' if one.overdue else 'next'} {_ahead(one.next)}"
+
+
+def _last(one: ScheduleInfo) -> str:
+    if one.last_error is not None:
+        return f"not started: {one.last_error}"
+    return "-" if one.last_run is None else f"{one.last_state or 'removed'} {one.last_run[:8]}"
+
+
+@schedule.command(name="rm")
+@click.argument("names", metavar="SCHEDULE...", nargs=-1, required=True)
+def remove(names: tuple[str, ...]) -> None:
+    """Remove schedules; their runs stay."""
+    client = connect()
+    for name in names:
+        client.schedules.remove(name)
+
+
+@schedule.command(name="pause")
+@click.argument("name", metavar="SCHEDULE")
+@click.option("--reason", metavar="TEXT", help="Why, for those who look.")
+def pause(name: str, reason: str | None) -> None:
+    """Let a schedule not fire until `connmgr schedule resume`."""
+    connect().schedules.pause(name, reason)
+
+
+@schedule.command(name="resume")
+@click.argument("name", metavar="SCHEDULE")
+def resume(name: str) -> None:
+    """Let a paused schedule fire again, from its next time on."""
+    connect().schedules.resume(name)
+
+
+@schedule.command(name="trigger")
+@click.argument("name", metavar="SCHEDULE")
+@json_option
+def trigger(name: str, *, as_json: bool) -> None:
+    """Start a schedule's run now, and print the run."""
+    run = connect().schedules.trigger(name)
+    if as_json:
+        print_json({"run": run})
+    else:
+        click.echo(run)
+
+
+@schedule.command(name="next")
+@click.argument("name", metavar="SCHEDULE", required=False)
+@click.option("--cron", metavar="EXPRESSION", help="In place of a SCHEDULE: an expression to try.")
+@click.option("--timezone", "zone", metavar="ZONE", default="UTC", show_default=True, help="The time zone of --cron.")
+@click.option(
+    "--count", metavar="N", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many times."
+)
+@json_option
+def next_times(name: str | None, cron: str | None, zone: str, count: int, *, as_json: bool) -> None:
+    """Print the next times of a schedule, or of an expression, in UTC."""
+    if (name is None) == (cron is None):
+        raise click.UsageError("Give a SCHEDULE or --cron.")
+    times = connect().schedules.next(name, cron=cron, timezone=zone, count=count)
+    texts = [moment.isoformat(timespec="seconds").replace("+00:00", "Z") for moment in times]
+    if as_json:
+        print_json(texts)
+    elif texts:
+        click.echo("\n".join(texts))

@@ -1,0 +1,347 @@
+"""The schedules of a vault, fired by whichever of its daemons is there.
+
+One thread, ``schedules``, sleeps until the next time of all schedules. It asks the daemon itself for each run, in the
+name of the schedule's author, so that rights, rules and the audit log are those of any request; the request's run is
+then stored in the transaction that sets the schedule's next time (:meth:`StoredSchedules.fire`). The thread begins with
+the first schedule or run; on PostgreSQL, where other daemons may add one, with the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from connmgr.contract.event import SCHEDULE
+from connmgr.contract.message import time_from_json, time_to_json
+from connmgr.contract.run import UNDER_WAY
+from connmgr.contract.schedule import (
+    DONE,
+    EVERY_ONE,
+    FAILED,
+    LATEST,
+    MISSED,
+    NONE,
+    QUEUE,
+    REFUSED,
+    SKIPPED,
+)
+from connmgr.errors import (
+    AlreadyFired,
+    Busy,
+    ConnmgrError,
+    InvalidRequest,
+    RunLimit,
+    Stopping,
+    UnknownRun,
+    VaultUnavailable,
+)
+from connmgr.events import Publish, unheard
+from connmgr.schedules.notices import Notice, Notices
+from connmgr.schedules.times import Timing
+from connmgr.vault import Vault
+from connmgr.vault.runs import NewRun, StoredRun
+from connmgr.vault.schedules import StoredSchedule, Turn
+
+logger = logging.getLogger("connmgr.schedules")
+
+MISSED_SECONDS = 60.0
+"""A time that is so late was missed: no daemon was there."""
+
+SHARED_SECONDS = 3.0
+"""Interval of looking on PostgreSQL, where other daemons add schedules."""
+
+LONGEST_SECONDS = 30.0
+"""Longest sleep: a clock that is set meanwhile is noticed."""
+
+RETRY_SECONDS = 2.0
+"""Time until another attempt, when the database does not answer or the daemon is busy."""
+
+TRANSIENT = frozenset(one.code for one in (Busy, RunLimit, Stopping, VaultUnavailable)) | {"audit_unavailable"}
+ENDS_AUTHOR = frozenset({"token_revoked", "token_expired"})
+"""The errors after which the author has no rights any more."""
+
+Store = Callable[[NewRun], tuple[str, bool]]
+Start = Callable[[StoredSchedule, Mapping[str, Any], Store | None], str]
+"""Requests a run with these fields in the name of a schedule's author, and returns its id; the run is stored by the
+last argument, if there is one."""
+
+
+class _Plan(NamedTuple):
+    """What to do about a time: ``fires``, ``waits``, or neither; and the time that follows."""
+
+    fires: bool
+    following: Turn
+    waits: bool = False
+    missed: bool = False
+
+
+def timing_of(one: StoredSchedule) -> Timing:
+    """Return when a schedule fires."""
+    spec = one.spec
+    return Timing(spec["cron"], spec["every"], spec["timezone"], time_from_json(spec["anchor"]))
+
+
+def turn_after(one: StoredSchedule, moment: datetime) -> Turn:
+    """Return the next time of a schedule after ``moment``; none if it has ended."""
+    try:
+        due = timing_of(one).after(moment)
+    except InvalidRequest:
+        return Turn(None, None)
+    until = one.spec["until"]
+    if until is not None and due > time_from_json(until):
+        return Turn(None, None)
+    # Spread over machines, not guessed by an attacker.
+    return Turn(due, due + timedelta(seconds=random.uniform(0, one.spec["jitter"])))  # noqa: S311
+
+
+class Schedules:
+    """Fires schedules. Safe to use from several threads.
+
+    ``start`` requests a run; ``clock`` returns the time, by default that of the vault.
+    """
+
+    def __init__(
+        self,
+        vault: Vault,
+        notices: Notices,
+        publish: Publish = unheard,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        self._vault, self._notices, self._publish = vault, notices, publish
+        self.clock = clock or vault.runs.time
+        self.start: Start = _not_ready
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Go on with the vault's schedules, as the daemon starts."""
+        if self._vault.database.is_shared or self._vault.schedules.earliest() is not None:
+            self.poke()
+
+    def poke(self) -> None:
+        """Look now what is to be done, in a thread that then lasts as long as the daemon."""
+        with self._lock:
+            self._wake.set()
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="schedules", daemon=True)
+                self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Fire nothing more."""
+        self._closing.set()
+        self._wake.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+
+    def trigger(self, one: StoredSchedule) -> str:
+        """Start a schedule's run now, beside its times, and return the run."""
+        run = self.start(one, _request(one), None)
+        self._vault.schedules.started(one.id, run)
+        self._tell(one, "fired", run=run)
+        return run
+
+    def changed(self, one: StoredSchedule, change: str) -> None:
+        """Tell of a change that a request has made, and look whether its time has come."""
+        self._tell(one, change)
+        self.poke()
+
+    def look(self) -> float | None:
+        """Fire what is due, tell what has ended, and return the seconds until the next look; None: at the next poke."""
+        retry, shared = False, self._vault.database.is_shared
+        earliest, untold = self._vault.schedules.glance()
+        if untold:
+            for id in self._vault.runs.take_ended():
+                self._ended(id)
+        if earliest is None:
+            return SHARED_SECONDS if shared else None
+        at = self.clock()
+        for one in self._vault.schedules.due(at) if earliest <= at else ():
+            if self._closing.is_set():
+                return None
+            try:
+                retry |= not self._turn(one)
+            except VaultUnavailable:
+                raise
+            except ConnmgrError as error:
+                logger.warning("The schedule %s could not fire: %s", one.name, error.message)
+                retry = True
+        if retry:
+            return RETRY_SECONDS
+        earliest = self._vault.schedules.earliest()
+        if earliest is None:
+            return SHARED_SECONDS if shared else None
+        longest = SHARED_SECONDS if shared else LONGEST_SECONDS
+        return max(0.0, min((earliest - self.clock()).total_seconds(), longest))
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            interval: float | None = RETRY_SECONDS
+            try:
+                interval = self.look()
+            except VaultUnavailable as error:
+                logger.warning("The schedules wait for the vault: %s", error.message)
+            except Exception:
+                # A fault in one schedule must not end all others.
+                logger.exception("The schedules could not be looked at.")
+            self._wake.wait(interval)
+
+    def _turn(self, one: StoredSchedule) -> bool:
+        """Deal with a time that has come; return False if it has to be tried again."""
+        at, stored = self.clock(), self._vault.schedules
+        plan = self._planned(one, at)
+        if plan.waits:
+            # A poke comes with the end of the run if this daemon works on it, else the next look finds it.
+            if not one.waits:
+                stored.wait(one)
+            return not self._vault.database.is_shared
+        if plan.missed:
+            self._tell(one, MISSED, at=one.due)
+        if not plan.fires:
+            if stored.leave_out(one, plan.following, skipped=0 if plan.missed else 1) and not plan.missed:
+                self._tell(one, SKIPPED, run=one.last_run, at=one.due)
+            return True
+        try:
+            key = f"schedule:{one.id}:{time_to_json(one.due or at)}"
+            run = self.start(one, {**_request(one), "key": key}, partial(stored.fire, one, plan.following))
+        except ConnmgrError as error:
+            # Another daemon was faster, or the schedule was changed meanwhile.
+            return error.code == AlreadyFired.code or self._refused(one, plan.following, error)
+        self._tell(one, "fired", run=run, at=one.due)
+        return True
+
+    def _planned(self, one: StoredSchedule, at: datetime) -> _Plan:
+        spec, due, next_at = one.spec, one.due or at, one.next_at or at
+        is_missed = not one.waits and (at - next_at).total_seconds() >= MISSED_SECONDS
+        busy = self._is_busy(one)
+        if spec["catchUp"] == EVERY_ONE:
+            # No time is dropped: each waits for the run before.
+            late = busy and (is_missed or one.waits or spec["overlap"] == QUEUE)
+            if late:
+                return _Plan(False, Turn(due, next_at), waits=True)
+            return _Plan(not busy, turn_after(one, due))
+        if is_missed:
+            fires = spec["catchUp"] == LATEST and not busy
+            return _Plan(fires, turn_after(one, at), missed=spec["catchUp"] == NONE or not fires)
+        if busy and spec["overlap"] == QUEUE:
+            return _Plan(False, Turn(due, next_at), waits=True)
+        # After a wait, the times that have passed meanwhile are left out: one waits at most.
+        return _Plan(not busy, turn_after(one, max(due, at) if one.waits else due))
+
+    def _is_busy(self, one: StoredSchedule) -> bool:
+        if one.last_run is None:
+            return False
+        try:
+            return self._vault.runs.get(one.last_run).state in UNDER_WAY
+        except UnknownRun:
+            return False
+
+    def _refused(self, one: StoredSchedule, following: Turn, error: ConnmgrError) -> bool:
+        """Note that a time has started no run; return False if it has to be tried again."""
+        if error.code in TRANSIENT:
+            logger.warning("The schedule %s waits: %s", one.name, error.message)
+            return False
+        if error.code in ENDS_AUTHOR:
+            reason = f"Its token has no rights any more: {error.message}"
+            if self._vault.schedules.pause(one, reason):
+                self._tell(one, "paused", error=error)
+                self._notify(one, REFUSED, error=error)
+            return True
+        if self._vault.schedules.leave_out(one, following, error=error.message):
+            self._tell(one, REFUSED, error=error, at=one.due)
+        return True
+
+    def _ended(self, id: str) -> None:
+        """Tell of the end of a run."""
+        try:
+            run = self._vault.runs.get(id)
+            counts = self._vault.runs.counts(id)
+        except UnknownRun:
+            return
+        one = self._vault.schedules.of_run(id)
+        shown = _shown(run, counts, one)
+        if one is None:
+            self._notices.tell(Notice(shown, shown))
+        else:
+            self._notify(one, DONE if run.state == DONE else FAILED, run=shown)
+            self.poke()
+
+    def _tell(
+        self,
+        one: StoredSchedule,
+        change: str,
+        *,
+        run: str | None = None,
+        at: datetime | None = None,
+        error: ConnmgrError | None = None,
+    ) -> None:
+        """Publish what happened to a schedule, and notify of what is to be told."""
+        told = {"code": error.code, "message": error.message} if error is not None else {}
+        lineage = tuple(one.spec["lineage"])
+        self._publish(SCHEDULE, change, id=one.id, facts=lineage, name=one.name, token=one.token, run=run, **told)
+        if error is not None:
+            logger.warning("The schedule %s started no run: %s", one.name, error.message)
+        if change in (MISSED, SKIPPED, REFUSED):
+            self._notify(one, change, error=error, at=at)
+
+    def _notify(
+        self,
+        one: StoredSchedule,
+        what: str,
+        *,
+        run: Mapping[str, Any] | None = None,
+        error: ConnmgrError | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        notify = one.spec["notify"] or {}
+        is_told = what in notify.get("on", ())
+        if run is None and not is_told:
+            return
+        webhook = notify.get("webhook") or {}
+        body: dict[str, Any] = {"event": what, "schedule": one.name, "at": time_to_json(at or self.clock())}
+        if run is not None:
+            body["run"] = run
+        if error is not None:
+            body["error"] = {"code": error.code, "message": error.message}
+        self._notices.tell(
+            Notice(
+                body,
+                run,
+                notify.get("command") if is_told else None,
+                webhook.get("url") if is_told else None,
+                webhook.get("secret", ""),
+            )
+        )
+
+
+def _request(one: StoredSchedule) -> dict[str, Any]:
+    """Return the fields of the request for a schedule's run."""
+    return {"name": one.name, **one.spec["run"]}
+
+
+def _shown(run: StoredRun, counts: Mapping[str, int], one: StoredSchedule | None) -> dict[str, Any]:
+    times = {name: getattr(run, name) for name in ("submitted", "began", "ended")}
+    return {
+        "run": run.id,
+        "name": run.name,
+        "state": run.state,
+        "reason": run.reason,
+        "targets": sum(counts.values()),
+        "counts": dict(counts),
+        "schedule": None if one is None else one.name,
+        "token": run.token,
+        **{name: None if at is None else time_to_json(at) for name, at in times.items()},
+    }
+
+
+def _not_ready(_one: StoredSchedule, _request: Mapping[str, Any], _store: Store | None) -> str:
+    raise Stopping("The daemon is not ready yet.")

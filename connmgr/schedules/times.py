@@ -1,0 +1,165 @@
+"""The times of a schedule: by a cron expression in a time zone, or every so many seconds.
+
+On the two days of a changed clock a cron expression with an hour of its own (``30 2 * * *``) fires once: a time that
+the clock skips comes at the moment of the change, of one that comes twice the first counts. With any hour
+(``*/15 * * * *``) it goes by the elapsed time: nothing in a skipped hour, both times in a repeated one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from connmgr.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
+MOST_YEARS = 9
+"""A leap day comes again after eight years at the latest, around 2100; what does not, never does."""
+
+_FIELD = re.compile(r"[0-9A-Za-z*,/?#-]+\Z", re.ASCII)
+_RANDOM = re.compile(r"(?<![A-Za-z])[HhRr](?![A-Za-z])")
+_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_SECOND = timedelta(seconds=1)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """Return the time zone of that name.
+
+    :raises InvalidRequest: there is none.
+    """
+    # Loaded with the first schedule.
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise InvalidRequest(f"timezone: There is no time zone {name!r}; write Europe/Vienna, or UTC.") from None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a schedule fires: by ``cron``, or ``every`` so many seconds after its ``anchor``."""
+
+    cron: str | None
+    every: float | None
+    timezone: str
+    anchor: datetime
+
+    def check(self) -> None:
+        """Raise :class:`InvalidRequest` unless it fires at least once after its anchor."""
+        self.after(self.anchor)
+
+    def after(self, moment: datetime) -> datetime:
+        """Return the first time after ``moment``, in UTC.
+
+        :raises InvalidRequest: there is none.
+        """
+        if self.every is not None:
+            steps = math.floor((moment - self.anchor).total_seconds() / self.every) + 1
+            found = self.anchor + timedelta(seconds=max(steps, 1) * self.every)
+            # The division may have been rounded.
+            return found if found > moment else found + timedelta(seconds=self.every)
+        return self._elapsing(moment) if self._goes_by_elapsed_time else self._by_the_clock(moment)
+
+    @cached_property
+    def _fields(self) -> list[str]:
+        """The six fields of the expression, seconds first."""
+        text = _NAMES.get((self.cron or "").strip().lower(), self.cron or "")
+        fields = text.split()
+        if len(fields) not in (5, 6) or not all(map(_FIELD.match, fields)) or any(map(_RANDOM.search, fields)):
+            raise InvalidRequest(
+                f"cron: {self.cron!r} is not minute, hour, day, month and weekday, with seconds before them if there "
+                "are six: '30 2 * * *'."
+            )
+        return fields if len(fields) == 6 else ["0", *fields]
+
+    @property
+    def _goes_by_elapsed_time(self) -> bool:
+        return self._fields[2].startswith("*")
+
+    @cached_property
+    def _zone(self) -> tzinfo:
+        return zone_of(self.timezone)
+
+    def _next_on_the_wall(self, wall: datetime) -> datetime:
+        """Return the next time of the expression after ``wall``, both without a zone."""
+        # Imported here, for it takes as long as a command of the command line.
+        from croniter import CroniterError, croniter
+
+        expression = " ".join(self._fields)
+        try:
+            iterator: Any = croniter(
+                expression, wall, second_at_beginning=True, max_years_between_matches=MOST_YEARS, day_or=True
+            )
+            found: datetime = iterator.get_next(datetime)
+        except (CroniterError, ValueError, KeyError, IndexError, OverflowError) as error:
+            why = "it never fires" if type(error).__name__ == "CroniterBadDateError" else str(error).rstrip(".")
+            raise InvalidRequest(f"cron: {self.cron!r}: {why}.") from None
+        return found
+
+    def _by_the_clock(self, moment: datetime) -> datetime:
+        wall = _wall(moment, self._zone)
+        while True:
+            wall = self._next_on_the_wall(wall)
+            found = _instant(wall, self._zone)
+            # Not after it: the second pass through an hour, or several skipped times at one change.
+            if found > moment:
+                return found
+
+    def _elapsing(self, moment: datetime) -> datetime:
+        while True:
+            offset = _offset(moment, self._zone)
+            found = (self._next_on_the_wall(_wall(moment, self._zone)) - offset).replace(tzinfo=timezone.utc)
+            if _offset(found, self._zone) == offset:
+                return found
+            change = _change(moment, found, self._zone)
+            # What fires at the very moment of the change counts, too.
+            at = _wall(change, self._zone)
+            first = (self._next_on_the_wall(at - _SECOND) - _offset(change, self._zone)).replace(tzinfo=timezone.utc)
+            if first == change:
+                return change
+            moment = change
+
+
+def _offset(moment: datetime, zone: tzinfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()
+
+
+def _wall(moment: datetime, zone: tzinfo) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+def _instant(wall: datetime, zone: tzinfo) -> datetime:
+    """Return when a clock on the wall first shows ``wall``; of a time that it skips, the moment when it does."""
+    found = wall.replace(tzinfo=zone).astimezone(timezone.utc)
+    if _wall(found, zone) == wall:
+        return found
+    day = timedelta(days=1)
+    return _change(found - day, found + day, zone)
+
+
+def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
+    """Return the moment between two, to the second, from which on the zone's offset is not that of the first."""
+    offset = _offset(before, zone)
+    low, high = before, after
+    while high - low > _SECOND:
+        middle = low + (high - low) // 2
+        middle = middle.replace(microsecond=0)
+        if middle <= low:
+            break
+        low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
+    return high

@@ -1,0 +1,241 @@
+"""Schedules in the vault: what begins runs by itself, and at most once at each time, however many daemons look.
+
+A firing is one transaction: it takes the schedule's row, if that still has the time in question, inserts the run, and
+sets the next time. So a daemon may be killed anywhere, and of several daemons one fires.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from connmgr.contract.run import ENDED
+from connmgr.errors import AlreadyFired, IntegrityError, ScheduleExists, UnknownSchedule
+from connmgr.secrets.sealing import Box
+from connmgr.vault.database import Database
+from connmgr.vault.runs import NewRun, StoredRuns
+from connmgr.vault.schema import Row, canonical
+from connmgr.vault.schema import run as runs
+from connmgr.vault.schema import schedule as table
+
+MAX_SCHEDULES = 1000
+
+KEEP: Final = object()
+"""The last error stays as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredSchedule:
+    """A schedule as it was last read. Times are aware and in UTC.
+
+    ``spec`` is JSON: the token that added it and those above that, its times, what runs, who is told.
+    """
+
+    id: str
+    name: str
+    spec: Mapping[str, Any] = field(repr=False)
+    due: datetime | None
+    next_at: datetime | None
+    waits: bool = False
+    paused: str | None = None
+    last_run: str | None = None
+    last_error: str | None = None
+    skipped: int = 0
+
+    @property
+    def token(self) -> str | None:
+        """The id of the token that added it; None for the owner."""
+        token: str | None = self.spec["token"]
+        return token
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A schedule's next time, and the same with jitter; both None if it has ended."""
+
+    due: datetime | None
+    next_at: datetime | None
+
+
+class StoredSchedules:
+    """The vault's schedules; safe to use from several threads, and by several daemons on PostgreSQL.
+
+    ``key`` returns the key under which they are sealed. Its methods raise
+    :class:`connmgr.errors.VaultUnavailable` when the database does not answer.
+    """
+
+    def __init__(self, database: Database, key: Callable[[], bytes], runs: StoredRuns) -> None:
+        self._database, self._key, self._runs = database, key, runs
+
+    @cached_property
+    def _box(self) -> Box:
+        return Box(self._key())
+
+    def add(self, new: StoredSchedule) -> None:
+        """Store a schedule.
+
+        :raises ScheduleExists: another one has its name, or there are :data:`MAX_SCHEDULES`.
+        """
+
+        def work(tx: sa.Connection) -> None:
+            self._require_name(tx, new)
+            if (tx.scalar(sa.select(sa.func.count()).select_from(table)) or 0) >= MAX_SCHEDULES:
+                raise ScheduleExists(f"There are {MAX_SCHEDULES} schedules, which are the most: remove some.")
+            tx.execute(table.insert(), self._row(new))
+
+        self._database.write(work)
+
+    def get(self, name: str) -> StoredSchedule:
+        """Return the schedule of this name or uuid, or raise :class:`UnknownSchedule`."""
+        found = self._database.read(lambda tx: self._one(tx, sa.or_(table.c.id == name.lower(), table.c.name == name)))
+        if found is None:
+            raise UnknownSchedule(name)
+        return self._stored(found)
+
+    def all(self) -> list[StoredSchedule]:
+        """Return all schedules, by their names."""
+        wanted = sa.select(table).order_by(table.c.name)
+        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+
+    def due(self, at: datetime) -> list[StoredSchedule]:
+        """Return the schedules whose time has come, the earliest first."""
+        wanted = sa.select(table).where(table.c.next_at <= at, table.c.paused.is_(None)).order_by(table.c.next_at)
+        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+
+    def earliest(self) -> datetime | None:
+        """Return the next time of all schedules; None if none fires any more."""
+        wanted = sa.select(table.c.next_at).where(table.c.paused.is_(None), table.c.next_at.is_not(None))
+        return self._database.read(lambda tx: tx.scalar(wanted.order_by(table.c.next_at).limit(1)))
+
+    def glance(self) -> tuple[datetime | None, bool]:
+        """Return :meth:`earliest`, and whether a run has ended of which nobody was told, in one query.
+
+        It is all that a daemon without schedules asks, every few seconds on PostgreSQL.
+        """
+        times = sa.select(sa.func.min(table.c.next_at)).where(table.c.paused.is_(None)).scalar_subquery()
+        untold = sa.exists().where(runs.c.state.in_(ENDED), sa.not_(runs.c.told))
+        row = self._database.read(lambda tx: tx.execute(sa.select(times, untold)).one())
+        return row[0], bool(row[1])
+
+    def change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
+        """Replace a schedule by the result of ``change``, and return it.
+
+        :raises UnknownSchedule: it is gone.
+        :raises ScheduleExists: another one has its new name.
+        """
+
+        def work(tx: sa.Connection) -> StoredSchedule:
+            row = self._one(tx, table.c.id == id, locks=True)
+            if row is None:
+                raise UnknownSchedule(id)
+            after = change(self._stored(row))
+            self._require_name(tx, after)
+            tx.execute(table.update().where(table.c.id == id), self._row(after))
+            return after
+
+        return self._database.write(work)
+
+    def remove(self, id: str) -> None:
+        """Remove a schedule, or raise :class:`UnknownSchedule`; its runs stay."""
+        if not self._database.write(
+            lambda tx: tx.execute(table.delete().where(table.c.id == id)).rowcount, erases=True
+        ):
+            raise UnknownSchedule(id)
+
+    def fire(self, one: StoredSchedule, following: Turn, new: NewRun) -> tuple[str, bool]:
+        """Start the run of the time that ``one`` has, and give it the ``following`` time.
+
+        :raises AlreadyFired: it has another time by now, was paused or removed, or another daemon fires it.
+        :raises connmgr.errors.RunLimit: too many runs are under way; nothing was changed.
+        """
+
+        def work(tx: sa.Connection) -> tuple[str, bool]:
+            self._take(tx, one)
+            started = self._runs.submit_within(tx, new)
+            self._set(tx, one.id, following, last_run=started[0], last_error=None)
+            return started
+
+        return self._database.write(work)
+
+    def leave_out(self, one: StoredSchedule, following: Turn, *, skipped: int = 0, error: Any = KEEP) -> bool:
+        """Give a schedule the ``following`` time in place of the one that it has; return False if it has another."""
+
+        def work(tx: sa.Connection) -> None:
+            self._take(tx, one)
+            more = {} if error is KEEP else {"last_error": error}
+            self._set(tx, one.id, following, skipped=table.c.skipped + skipped, **more)
+
+        return self._tried(work)
+
+    def wait(self, one: StoredSchedule) -> bool:
+        """Note that the time of a schedule waits for the end of its last run."""
+
+        def work(tx: sa.Connection) -> None:
+            self._take(tx, one)
+            tx.execute(table.update().where(table.c.id == one.id).values(waits=True))
+
+        return self._tried(work)
+
+    def pause(self, one: StoredSchedule, reason: str) -> bool:
+        """Pause a schedule that cannot go on; return False if it has another time by now."""
+
+        def work(tx: sa.Connection) -> None:
+            self._take(tx, one)
+            tx.execute(table.update().where(table.c.id == one.id).values(paused=reason, last_error=reason))
+
+        return self._tried(work)
+
+    def started(self, id: str, run: str) -> None:
+        """Note the run that was started beside the schedule's times."""
+        self._database.write(lambda tx: tx.execute(table.update().where(table.c.id == id).values(last_run=run)))
+
+    def of_run(self, run: str) -> StoredSchedule | None:
+        """Return the schedule whose last run this is."""
+        row = self._database.read(lambda tx: self._one(tx, table.c.last_run == run))
+        return None if row is None else self._stored(row)
+
+    def _tried(self, work: Callable[[sa.Connection], None]) -> bool:
+        try:
+            self._database.write(work)
+        except AlreadyFired:
+            return False
+        return True
+
+    def _take(self, tx: sa.Connection, one: StoredSchedule) -> None:
+        wanted = sa.select(table.c.id).where(
+            table.c.id == one.id, table.c.due == one.due, table.c.next_at == one.next_at, table.c.paused.is_(None)
+        )
+        if tx.scalar(wanted.limit(1).with_for_update(skip_locked=True)) is None:
+            raise AlreadyFired(f"The time of the schedule {one.name} is not there any more.")
+
+    def _set(self, tx: sa.Connection, id: str, following: Turn, **more: Any) -> None:
+        values = {"due": following.due, "next_at": following.next_at, "waits": False, **more}
+        tx.execute(table.update().where(table.c.id == id).values(values))
+
+    def _require_name(self, tx: sa.Connection, one: StoredSchedule) -> None:
+        same = sa.select(table.c.id).where(table.c.name == one.name, table.c.id != one.id)
+        if tx.scalar(same) is not None:
+            raise ScheduleExists(f"name: A schedule is called {one.name!r} already; update it, or take another name.")
+
+    def _one(self, tx: sa.Connection, condition: sa.ColumnElement[bool], *, locks: bool = False) -> Row | None:
+        wanted = sa.select(table).where(condition).limit(1)
+        return tx.execute(wanted.with_for_update() if locks else wanted).mappings().one_or_none()
+
+    def _row(self, one: StoredSchedule) -> dict[str, Any]:
+        sealed = self._box.seal(canonical([one.id, one.spec]).encode())
+        return {name: value for name, value in vars(one).items() if name != "spec"} | {"sealed": sealed}
+
+    def _stored(self, row: Row) -> StoredSchedule:
+        of, spec = json.loads(self._box.open(row["sealed"]))
+        if of != row["id"]:
+            raise IntegrityError(
+                f"The schedule {row['name']} was changed outside of connmgr: remove it, or restore a backup."
+            )
+        members = {name: row[name] for name in StoredSchedule.__dataclass_fields__ if name != "spec"}
+        return StoredSchedule(**members, spec=spec)
