@@ -4,7 +4,7 @@ import { ApiError, call, login, logout, whenLeft } from "./core/api.js";
 import { listen, onLive } from "./core/events.js";
 import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
-import { go, useRoute } from "./core/router.js";
+import { go, route, useRoute } from "./core/router.js";
 import { can, follow, load, store, useStore } from "./core/store.js";
 import { doing, Empty, Fault, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
 
@@ -54,7 +54,8 @@ function Frame({ views }) {
   const view = views.find((one) => one.name === name);
   const isKnown = name === "" || VIEWS.some(([one]) => one === name);
   useEffect(() => {
-    if (name === "" && views.length) go(`#/${views[0].name}`, { replace: true });
+    // This runs after a moment, in which an address may have been typed.
+    if (route().view === "" && views.length) go(`#/${views[0].name}`, { replace: true });
   }, [name]);
   useEffect(() => {
     open(false);
