@@ -28,6 +28,7 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["files", "f"],
+  ["approvals", "p"],
   ["recordings", "r"],
   ["tokens", "t"],
   ["audit", "a"],
@@ -57,9 +58,11 @@ function Frame({ views }) {
   }, [name]);
   useEffect(() => {
     open(false);
+    // How many wait for a decision stands before it.
+    const waiting = /^\(\d+\) /.exec(document.title)?.[0] ?? "";
     document.title = view
-      ? `${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
-      : "connmgr";
+      ? `${waiting}${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
+      : `${waiting}connmgr`;
   }, [location.hash]);
   const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
   return html`
