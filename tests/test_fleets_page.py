@@ -1,4 +1,4 @@
-"""docs/FLEETS.md: its transcripts verbatim, against a real daemon."""
+"""docs/FLEETS.md but for its runs: its transcripts verbatim, against a real daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartDaemon
-from tests.transcripts import home_with_hosts, sit_down, transcripts, typed
+from tests.transcripts import DOCS, TRANSCRIPT, home_with_hosts, sit_down, typed
+
+BEFORE, _, REST = (DOCS / "FLEETS.md").read_text().partition("\n## Runs\n")
+TEXT = BEFORE + REST[REST.find("\n## ") :]
 
 VARIABLE = {r"\d+ s ago": "0 s ago", r"in [\d.]+ s: ": "in … s: ", r"^-+$": "---"}
 """What differs from run to run."""
@@ -36,5 +39,5 @@ def test_the_page_is_what_a_terminal_shows(
     for name in ("web1", "web2", "db1"):
         daemon.client.connection.add(name, {"type": "ssh", "host": name})
     sit_down(daemon, monkeypatch)
-    for text in transcripts("FLEETS.md"):
+    for text in TRANSCRIPT.findall(TEXT):
         assert comparable(typed(text, tmp_path)) == comparable(text)

@@ -72,7 +72,7 @@ _INFO = {
     "reason": None,
     "command": "apt-get -y upgrade",
     "as": "shell",
-    "why": "its timeout of 300 s is not more than 600 s",
+    "why": "no timeout of more than 600 s was given",
     "targets": 200,
     "counts": {**_COUNTS, WAITING: 180, STARTING: 4, DONE: 16},
     "wave": 2,
@@ -157,7 +157,7 @@ STARTS: dict[str, Any] = {
         "targets": 200,
         "waves": [1, 19, 180],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **STARTS,
 )
@@ -182,7 +182,7 @@ def start(request: RunStartRequest) -> RunStartResponse:
         "targets": 3,
         "waves": [3],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
 )
