@@ -6,7 +6,7 @@ import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
 import { go, useRoute } from "./core/router.js";
 import { can, follow, load, store, useStore } from "./core/store.js";
-import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
+import { doing, Empty, Fault, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
 
 const { useEffect, useState } = hooks;
 
@@ -28,6 +28,7 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["files", "f"],
+  ["approvals", "p"],
   ["recordings", "r"],
   ["tokens", "t"],
   ["audit", "a"],
@@ -57,9 +58,11 @@ function Frame({ views }) {
   }, [name]);
   useEffect(() => {
     open(false);
+    // How many wait for a decision stands before it.
+    const waiting = /^\(\d+\) /.exec(document.title)?.[0] ?? "";
     document.title = view
-      ? `${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
-      : "connmgr";
+      ? `${waiting}${[...path].reverse().map(text).slice(0, 1).join("")}${path.length ? " · " : ""}${view.title} · connmgr`
+      : `${waiting}connmgr`;
   }, [location.hash]);
   const address = location.hash.replace(/^#\/[^/?]*\/?/, "");
   return html`
@@ -75,7 +78,7 @@ function Frame({ views }) {
       </header>
       <nav class="side" aria-label="Views">
         <p class="brand">connmgr</p>
-        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to, run …</span><kbd>Ctrl K</kbd></button>
+        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to …</span><kbd>Ctrl K</kbd></button>
         <ul>
           ${views
             .filter((one) => !one.isHidden)
@@ -92,7 +95,7 @@ function Frame({ views }) {
       <main id="content" tabindex="-1">
         ${
           view
-            ? html`<${view.component} key=${view.name} path=${path} query=${query} address=${address} />`
+            ? html`<${Guarded} key=${view.name} component=${view.component} path=${path} query=${query} address=${address} />`
             : name !== "" &&
               html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
         }
@@ -100,6 +103,14 @@ function Frame({ views }) {
       </main>
     </div>
   `;
+}
+
+/** A view; what it throws is said in its place, and the rest of the page goes on. @param {any} props */
+function Guarded({ component, ...props }) {
+  const [error, reset] = hooks.useErrorBoundary((/** @type {unknown} */ thrown) => console.error(thrown));
+  return error
+    ? html`<${Fault} error=${error instanceof Error ? error : new Error(String(error))} again=${reset} />`
+    : html`<${component} ...${props} />`;
 }
 
 /** @param {{count: () => number}} props */
@@ -181,8 +192,7 @@ async function main() {
     await load();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (store.loaded || store.me) failed(error);
-    else door({ error });
+    if (!error.isOver) door({ error });
   }
 }
 

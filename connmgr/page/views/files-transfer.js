@@ -14,7 +14,11 @@ const MAX_SIZE = 8 * 1024 ** 3 - 1;
  */
 
 /** Has the browser download a file, or `members` of a directory as an archive. */
-export async function download(/** @type {Place} */ place, /** @type {any} */ path, /** @type {any[] | null} */ members) {
+export async function download(
+  /** @type {Place} */ place,
+  /** @type {any} */ path,
+  /** @type {any[] | null} */ members,
+) {
   const archive = members !== null;
   const { ticket, name } = await call("/fs/ticket", { ...place, path, archive, ...(members?.length && { members }) });
   const link = document.createElement("a");
@@ -46,7 +50,8 @@ export function send(path, query, body, progress, signal) {
         reject(error);
       }
     };
-    request.onerror = () => reject(new ApiError({ code: "unreachable", message: "The connection to the daemon broke off." }, 0));
+    request.onerror = () =>
+      reject(new ApiError({ code: "unreachable", message: "The connection to the daemon broke off." }, 0));
     request.onabort = () => reject(new ApiError({ code: "cancelled", message: "Cancelled." }, 0));
     signal.addEventListener("abort", () => request.abort());
     request.send(body);
