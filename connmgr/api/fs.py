@@ -349,7 +349,6 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
 @group.endpoint(
     "/move",
     MoveRequest,
-    PathRequest,
     action=Action("fs.move", paths=_moved_paths, whole=always),
     suspends=True,
     about=("connection", "session", "source", "target"),
