@@ -192,7 +192,7 @@ async function main() {
     await load();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (!error.isOver) door({ error });
+    door({ error });
   }
 }
 
