@@ -215,8 +215,14 @@ class Runs:
             self.poke()
         return id, is_new
 
-    def home_of(self, connection: str, *, leads_away: bool, own_secrets: bool) -> tuple[str, bool]:
-        """Return the home of a connection's batch, and whether it is bound to it.
+    def last_homes(self) -> Mapping[str, str]:
+        """Return which daemon had each connection in the last run, and so has its link; none on SQLite."""
+        return self._vault.runs.last_owners() if self._vault.database.is_shared else {}
+
+    def home_of(
+        self, connection: str, last: Mapping[str, str], *, leads_away: bool, own_secrets: bool
+    ) -> tuple[str, bool]:
+        """Return the home of a connection's batch, and whether it is bound to it; ``last`` are the last homes.
 
         A connection that does not lead away from the daemon's machine means another one elsewhere; one whose secrets
         only the sender has opened can be opened here alone.
@@ -228,7 +234,8 @@ class Runs:
         if not leads_away:
             return self.name, True
         is_open = self._shells.surroundings(connection) is not None
-        return (self._membership.boot, False) if is_open else ("", False)
+        # Of another daemon it is not known whether it still has the link; nothing depends on that but speed.
+        return last.get(connection) or (self._membership.boot if is_open else ""), False
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""

@@ -333,6 +333,14 @@ class StoredRuns:
         wanted = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
         return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
 
+    def last_owners(self) -> dict[str, str]:
+        """Return which boot has worked on each target of the newest run that has ended, by connections."""
+        newest = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc()).limit(1)
+        wanted = sa.select(targets.c.connection, targets.c.owner).where(
+            targets.c.run == newest.scalar_subquery(), targets.c.owner.is_not(None)
+        )
+        return {row.connection: row.owner for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+
     def targets(
         self,
         id: str,
@@ -496,7 +504,8 @@ class StoredRuns:
             alive = daemons.c.seen > at - timedelta(seconds=lease)
             return tx.execute(daemons.update().where(daemons.c.boot == boot, alive).values(seen=at)).rowcount > 0
 
-        return self._database.write(work)
+        # Not behind the daemon's other writers: hundreds of shells that start at a time would outlast the lease.
+        return self._database.write_beside(work)
 
     def leave(self, boot: str) -> None:
         """End a daemon's part in runs, in order: its batches, of which nothing is begun any more, are free at once."""

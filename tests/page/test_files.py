@@ -245,7 +245,7 @@ def test_a_file_of_roots_is_edited_as_root(running_world: World, visitor: Visito
     file.chmod(0o600)
     page = visitor.opened(running_world, _view(tmp_path, connection, "?as=root"))
     _row(page, "of-root").wait_for()
-    page.get_by_role("link", name="of-root").click()
+    page.get_by_role("link", name="of-root", exact=True).click()
     editor = page.get_by_role("textbox", name="Content")
     assert editor.input_value() == "old\n"
     editor.fill("new\n")

@@ -268,7 +268,7 @@ def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) 
     def ask(path: str, **fields: object) -> Any:
         answer = send(own_daemon.url, path, fields, bearer(own_daemon))
         assert answer.status == 200, answer.body
-        return answer.json
+        return answer.json if answer.body else None
 
     page = visitor.opened(own_daemon)
     machine = page.get_by_role("row").filter(has_text="local machine")
@@ -286,9 +286,7 @@ def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) 
     machine.get_by_text("job").wait_for(state="detached")
 
 
-def test_a_page_outlives_a_daemon_that_is_away_and_says_when_its_session_is_over(
-    own_daemon: Daemon, visitor: Visitor
-) -> None:
+def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visitor) -> None:
     page = visitor.opened(own_daemon)
     page.get_by_text("local machine", exact=True).wait_for()
     own_daemon.stop()

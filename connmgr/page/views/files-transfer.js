@@ -69,10 +69,16 @@ export function queryOf(place) {
  */
 export async function dropped(transfer) {
   // Entries are valid only until this event is over, so all are taken before the first is waited for.
-  const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry());
+  const entries = [...transfer.items]
+    .filter((item) => item.kind === "file")
+    .map((item) => item.webkitGetAsEntry() ?? item.getAsFile());
   /** @type {Member[]} */
   const members = [];
-  for (const entry of entries) if (entry) await collect(entry, "", members);
+  for (const entry of entries) {
+    // A file that no directory has, such as one that another page has made, has no entry.
+    if (entry instanceof File) members.push({ path: entry.name, file: entry });
+    else if (entry) await collect(entry, "", members);
+  }
   return members;
 }
 

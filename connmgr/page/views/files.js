@@ -376,19 +376,20 @@ function Entries({ entries, all, path, place, order, sort, chosen, choose, open 
   const everything = entries.length > 0 && chosen.size === entries.length;
   return html`
     <div class="entries">
-      <div class="heads" role="row">
+      <div class="heads" role="group" aria-label="Order">
         ${COLUMNS.map(
           ([by, label]) => html`
-          <span class=${by} role="columnheader" aria-sort=${order.by === by ? (order.down ? "descending" : "ascending") : "none"}>
+          <span class=${by}>
             ${
               by === "name" &&
               html`<input type="checkbox" aria-label="Select all" checked=${everything}
               onChange=${() => choose(new Set(everything ? [] : entries.map((/** @type {Entry} */ one) => one.name)))} />`
             }
-            <button class="quiet" onClick=${() => sort({ by, down: order.by === by && !order.down })}>${label}${order.by === by ? (order.down ? " ↓" : " ↑") : ""}</button>
+            <button class="quiet" aria-pressed=${order.by === by} aria-label=${`By ${label.toLowerCase()}${order.by === by ? (order.down ? ", descending" : ", ascending") : ""}`}
+              onClick=${() => sort({ by, down: order.by === by && !order.down })}>${label}${order.by === by ? (order.down ? " ↓" : " ↑") : ""}</button>
           </span>`,
         )}
-        <span class="mode" role="columnheader">Mode</span>
+        <span class="mode">Mode</span>
       </div>
       ${
         entries.length

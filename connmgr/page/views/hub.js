@@ -42,6 +42,8 @@ const { useEffect, useMemo, useRef, useState } = hooks;
 
 const CLOSED = "connmgr.hub.closed";
 const MOST_NAMED = 12;
+/** The daemon's own machine, which cannot be removed. */
+const LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b";
 
 /**
  * @typedef {import("../core/store.js").Connection} Connection
@@ -483,7 +485,7 @@ const FIRST = [
 const LAST = [
   { name: "Edit", on, actions: ["connection.update", "connection.info"], fits: () => true, run: editConnection },
   { name: "Forget the host key", on, actions: ["hostkey.forget"], fits: (one) => one.type === "ssh", run: forgetKey },
-  { name: "Remove", on, actions: ["connection.apply"], fits: () => true, run: removeConnection },
+  { name: "Remove", on, actions: ["connection.apply"], fits: (one) => one.connection !== LOCAL, run: removeConnection },
 ];
 const AT_END = new Set(LAST);
 const HUB = new Set([...FIRST, ...LAST]);

@@ -55,7 +55,7 @@ function List() {
       <table>
         <caption>Recordings</caption>
         <thead>
-          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><th></th></tr>
+          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><td></td></tr>
         </thead>
         <tbody>
           ${recordings.map(

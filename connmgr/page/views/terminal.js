@@ -423,7 +423,7 @@ function Overview() {
             <table>
               <caption>Terminals</caption>
               <thead>
-                <tr><th scope="col">Connection</th><th scope="col">Runs</th><th scope="col">State</th><th scope="col">Viewers</th><th scope="col">Opened</th><th></th></tr>
+                <tr><th scope="col">Connection</th><th scope="col">Runs</th><th scope="col">State</th><th scope="col">Viewers</th><th scope="col">Opened</th><td></td></tr>
               </thead>
               <tbody>
                 ${listed.map(
