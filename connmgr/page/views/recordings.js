@@ -39,11 +39,13 @@ function List() {
   };
   if (!recordings) return null;
   if (!recordings.length) {
-    return html`<p class="empty">There is no recording. Open a terminal with Record, or run <code>connmgr shell --record</code>.</p>`;
+    return html`<h1 class="unseen">Recordings</h1>
+      <p class="empty">There is no recording. Open a terminal with Record, or run <code>connmgr shell --record</code>.</p>`;
   }
   const named = new Map(recordings.map((one) => [one.recording, one]));
   return html`
     <div class="overview">
+      <h1 class="unseen">Recordings</h1>
       <form class="chooser" role="search" onSubmit=${search}>
         <input type="search" aria-label="Find in what terminals printed" placeholder="Find in what was printed …" value=${wanted}
           onInput=${(/** @type {any} */ event) => want(event.target.value)} />

@@ -122,6 +122,7 @@ function Terminals() {
   const tab = found.tabs[found.index];
   return html`
     <div class="terminals">
+      <h1 class="unseen">Terminals</h1>
       <${Tabs} tabs=${found.tabs} index=${found.index} address=${address} />
       ${tab ? html`<${Panes} key=${addressOf(tab)} tab=${tab} />` : html`<${Overview} />`}
     </div>
