@@ -27,6 +27,7 @@ const { useEffect, useState } = hooks;
 const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
+  ["run", "x"],
   ["files", "f"],
   ["approvals", "p"],
   ["recordings", "r"],
