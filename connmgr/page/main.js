@@ -28,6 +28,7 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["run", "x"],
+  ["jobs", "j"],
   ["files", "f"],
   ["approvals", "p"],
   ["recordings", "r"],
