@@ -29,6 +29,7 @@ const VIEWS = [
   ["terminal", "e"],
   ["run", "x"],
   ["jobs", "j"],
+  ["tunnels", "n"],
   ["files", "f"],
   ["approvals", "p"],
   ["recordings", "r"],
