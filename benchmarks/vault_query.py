@@ -19,9 +19,9 @@ import psycopg
 
 from benchmarks.timing import interleaved, print_timings
 from connmgr.secrets.vault_key import VaultKey
-from connmgr.vault import Vault, connection_rows, dependencies, open_database
+from connmgr.vault import Vault, connection_rows, dependencies, facts, open_database
 from connmgr.vault.names import ALL_CONNECTIONS
-from connmgr.vault.schema import connection
+from connmgr.vault.schema import canonical, connection, fact, now
 from tests.components import missing
 from tests.vault.postgres import Postgres
 
@@ -38,7 +38,15 @@ QUERIES = {
     "sets: * web-[0-4]*[!5]": ("*", "web-[0-4]*[!5]", "*"),
     "by the end, as names are: * **/web-50000": ("*", "**/web-50000", "*"),
     "category: team-3/** * ssh": ("team-3/**", "*", "ssh"),
+    "label: env=prod": ("*", "*", "*", "*", "env=prod"),
+    "labels: env=prod and not zone=3": ("*", "*", "*", "*", "env=prod and not zone=3"),
+    "a label's pattern and order: env~p* and rack<100": ("*", "*", "*", "*", "env~p* and rack<100"),
+    "label and name: web-9* env=prod": ("*", "web-9*", "*", "*", "env=prod"),
+    "fact of 20,000: os.id=alpine": ("*", "*", "*", "*", "os.id=alpine"),
+    "fact of 20,000: memory.total>4G": ("*", "*", "*", "*", "memory.total>4G"),
 }
+MACHINES = 20_000
+"""The connections whose facts are known."""
 
 
 def main() -> None:
@@ -55,7 +63,7 @@ def main() -> None:
             driver = stack.enter_context(psycopg.connect(url, autocommit=True))
             subjects |= _subjects(stack, "PostgreSQL", url, driver, "SELECT * FROM connection WHERE id = %s")
             # The server does this by itself within a minute of many changes.
-            driver.execute("VACUUM ANALYZE connection")
+            driver.execute("VACUUM ANALYZE")
         order = sorted(subjects, key=lambda name: list(subjects).index(name) % (len(QUERIES) + 2))
         taken = interleaved({name: subjects[name] for name in order}, calls=5)
     base = f"SQLite: {LOOK_UP}"
@@ -71,6 +79,7 @@ def _subjects(stack: ExitStack, name: str, url: str, driver: Any, sql: str) -> d
     made = _connections(key, categories)
     while some := list(islice(made, 5000)):
         database.write(lambda tx, some=some: tx.execute(connection.insert(), some))  # type: ignore[misc]
+    _tell_facts(vault, key)
     wanted = vault.connections.query("*", "web-50000")[0]
     subjects: dict[str, Callable[[], object]] = {
         f"{name}: {LOOK_UP}": lambda: vault.connections.get(wanted),
@@ -80,6 +89,19 @@ def _subjects(stack: ExitStack, name: str, url: str, driver: Any, sql: str) -> d
         found = len(vault.connections.query(*filters))
         subjects[f"{name}: {title} ({found:,})"] = partial(vault.connections.query, *filters)
     return subjects
+
+
+def _tell_facts(vault: Vault, key: VaultKey) -> None:
+    """Store facts about some machines, of the usual size."""
+    ids = vault.connections.query("*", "web-*")[:MACHINES]
+    rows = []
+    for number, id in enumerate(ids):
+        body = {"os.id": "alpine" if number % 4 == 0 else "debian", "os.version": "12", "kernel": "6.1.0-13-amd64"}
+        body |= {"memory.total": (1 + number % 8) << 30, "uptime": number, "arch": "x86_64", "cpu.count": 4}
+        body |= {f"disk./srv/{n}.{what}": n << 30 for n in range(4) for what in ("total", "free")}
+        row = {"connection": id, "part": "system", "gathered": now(), "body": canonical(body)}
+        rows.append(row | {"mac": facts._mac(row, key)})
+    vault.database.write(lambda tx: tx.execute(fact.insert(), rows))
 
 
 def _connections(key: VaultKey, categories: list[str]) -> Iterator[dict[str, Any]]:
@@ -100,7 +122,10 @@ def _row(name: str, type: str, data: dict[str, Any], category: str, above: dict[
     id, parent = str(uuid.uuid4()), above["id"] if above else None
     place = {"path": f"{above['path']}/{name}", "depth": 2} if above else {"path": name, "depth": 1}
     place["way"] = dependencies.digest([above] if above else [])
-    return connection_rows.new(id, name, type, data, connection_rows.fingerprint(data), category, parent) | place
+    number = int(name.rpartition("-")[2]) if above is None else 0
+    labels = {"env": "prod" if number % 10 == 0 else "test", "zone": str(number % 7), "rack": str(number % 1000)}
+    row = connection_rows.new(id, name, type, data, connection_rows.fingerprint(data), category, parent, labels)
+    return row | place
 
 
 def _authentic(row: dict[str, Any], key: VaultKey) -> dict[str, Any]:

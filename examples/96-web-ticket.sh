@@ -3,4 +3,6 @@
 set -eu
 . "$(dirname "$0")/request.sh"
 
-post /web/ticket </dev/null | keep page-ticket ticket
+post /web/ticket <<END | keep page-ticket ticket
+{"sameUser": true}
+END

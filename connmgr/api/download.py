@@ -115,7 +115,7 @@ def download(request: DownloadRequest) -> flask.Response:
 
     The ticket is used up, whatever the answer is. A browser neither shows the content nor runs anything in it.
     """
-    response: flask.Response = archive.archive(request) if request.archive else fs.read(request)
+    response: flask.Response = archive.archive(request) if request.archive else fs.content_of(request)
     name = name_of(request.path) + (".tar" if request.archive else "")
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"

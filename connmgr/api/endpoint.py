@@ -240,6 +240,9 @@ class Endpoint:
         :raises StepUpRequired: it is a page that needs one.
         """
         context.caller = caller
+        if caller.over is not None:
+            # A ticket may outlast the session of the page that asked for it.
+            raise caller.over
         grant, kept = caller.grant, context.continuation.kept
         if grant is not None:
             context.authority |= {"token": grant.id, "tokenName": grant.name}

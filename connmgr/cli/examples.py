@@ -30,8 +30,8 @@ EXAMPLES = {
         "connmgr mv --all 'web*' --category fleet/eu --yes",
     ],
     "schedule add": [
-        "connmgr schedule add nightly --where env=prod --cron '30 2 * * *' --timezone Europe/Vienna -- backup --all",
-        "connmgr schedule add probe 'web*' --every 15m --overlap queue -- 'curl -fs localhost/health'",
+        "connmgr schedule add nightly --where env=prod --cron '30 2 * * *' -- backup",
+        "connmgr schedule add probe 'web*' --every 15m --overlap queue -- uptime",
     ],
     "schedule ls": ["connmgr schedule ls", "connmgr schedule ls --json"],
     "schedule next": [

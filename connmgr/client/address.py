@@ -97,12 +97,16 @@ def is_address_named() -> bool:
 def default_auth_file() -> Path:
     """Return the path of the auth file: ``CONNMGR_AUTH_FILE``, or that of this user's daemon.
 
-    :raises BadCredential: the variable is empty.
+    :raises BadCredential: the variable is empty, or names the root directory.
     """
     try:
-        return Path(_named("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
+        found = Path(_named("CONNMGR_AUTH_FILE") or paths.auth_file(os.environ))
     except ValueError as error:
         raise BadCredential(str(error)) from error
+    if not found.name:
+        # The daemon's other files stand beside it, by its name.
+        raise BadCredential(f"CONNMGR_AUTH_FILE is {found}, which is a directory and not a daemon's auth file.")
+    return found
 
 
 def _named(variable: str) -> str | None:

@@ -134,7 +134,7 @@ class Page(Group):
     """``/web``."""
 
     def ticket(self, *, same_user: bool = False) -> PageTicket:
-        """Return a ticket that opens the daemon's page with this client's rights, for programs of its user alone if so."""
+        """Return a ticket that opens the daemon's page with this client's rights; if so, for its own user alone."""
         return self._ask("/web/ticket", WebTicketRequest(same_user=same_user), PageTicket)
 
     def confirm(self, user: str | None = None, passphrase: str | None = None, *, wait: float = 0) -> float:

@@ -105,14 +105,14 @@ class ForwardFields(Located):
     ]
     host: Annotated[str, Length(1, 255), "The address to listen on."] = "localhost"
     port: Annotated[int, Range(0, 65535), "The port to listen on; 0 for a free one."]
-    to: Annotated[Address | None, "Where connections lead. Without it, for `dynamic` alone: where each asks for."] = (
-        None
-    )
+    to: Annotated[
+        Address | None, "Where connections lead. Without it, which `local` needs: where each asks for by SOCKS."
+    ] = None
 
     def check(self) -> None:
         super().check()
-        if (self.to is None) != (self.kind == DYNAMIC):
-            raise Wrong("Missing, or given for a forward of the kind dynamic.", "to")
+        if self.to is None if self.kind == LOCAL else self.to is not None and self.kind == DYNAMIC:
+            raise Wrong("Missing for a forward of the kind local, or given for one of the kind dynamic.", "to")
 
 
 class MultiplexForwardRequest(ForwardFields):

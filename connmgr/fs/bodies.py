@@ -187,11 +187,16 @@ class PassedFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        try:
+            at = os.lseek(descriptor, 0, os.SEEK_CUR) if stat.S_ISREG(status.st_mode) else None
+        except OSError:
+            # Opened with O_PATH, for its name alone.
+            at = None
+        if at is None:
             # Reading a pipe or a terminal could keep this thread for ever.
             os.close(descriptor)
-            raise InvalidRequest("passed: The descriptor is not of a regular file.")
-        self.left = max(0, status.st_size - os.lseek(descriptor, 0, os.SEEK_CUR))
+            raise InvalidRequest("passed: The descriptor is not of a regular file that is open.")
+        self.left = max(0, status.st_size - at)
         """The bytes that were left to read at the beginning."""
 
     def pieces(self) -> Iterator[bytes]:

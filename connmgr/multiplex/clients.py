@@ -338,8 +338,8 @@ def _fault_of(forward: ForwardPacket) -> str | None:
         return "Invalid forwarding request"
     if packets.UNIX_PORT in (forward.listen_port, forward.connect_port):
         return "Unix sockets are not forwarded, TCP ports are."
-    if forward.kind != packets.DYNAMIC and not (forward.connect_host and forward.connect_port):
-        return "The forward leads nowhere: SOCKS on the remote host (-R with a port alone) is not served."
+    if forward.kind == packets.LOCAL and not (forward.connect_host and forward.connect_port):
+        return "The forward leads nowhere."
     return None
 
 
@@ -353,6 +353,7 @@ def _members(connection: str, forward: ForwardPacket) -> dict[str, Any]:
         "host": "0.0.0.0" if host == "*" else host or "localhost",  # noqa: S104 - somebody has asked for that
         "port": forward.listen_port,
     }
-    if forward.kind != packets.DYNAMIC:
+    # With -R and a port alone, ssh names the host "socks" and the port 0 (readconf.c of OpenSSH).
+    if forward.kind != packets.DYNAMIC and forward.connect_port:
         members["to"] = {"host": forward.connect_host.decode(errors="replace"), "port": forward.connect_port}
     return members

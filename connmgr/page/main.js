@@ -4,9 +4,9 @@ import { ApiError, call, login, logout, whenLeft } from "./core/api.js";
 import { listen, onLive } from "./core/events.js";
 import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
-import { go, useRoute } from "./core/router.js";
+import { go, route, useRoute } from "./core/router.js";
 import { can, follow, load, store, useStore } from "./core/store.js";
-import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
+import { doing, Empty, Fault, hooks, html, Icon, render, text } from "./core/ui.js";
 
 const { useEffect, useState } = hooks;
 
@@ -43,10 +43,10 @@ const COMMANDS = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.3 10.3 14 14";
 const THEMES = ["auto", "light", "dark"];
 const THEME = "connmgr.theme";
 
-/** @returns {Promise<View[]>} */
-async function views() {
+/** All views, whatever the rights. @returns {Promise<View[]>} */
+async function imported() {
   const all = await Promise.all(VIEWS.map(([name]) => import(`./views/${name}.js`)));
-  return all.map((module) => module.default).filter((view) => can(...view.actions));
+  return all.map((module) => module.default);
 }
 
 /** @param {{views: View[]}} props */
@@ -57,7 +57,8 @@ function Frame({ views }) {
   const view = views.find((one) => one.name === name);
   const isKnown = name === "" || VIEWS.some(([one]) => one === name);
   useEffect(() => {
-    if (name === "" && views.length) go(`#/${views[0].name}`, { replace: true });
+    // This runs after a moment, in which an address may have been typed.
+    if (route().view === "" && views.length) go(`#/${views[0].name}`, { replace: true });
   }, [name]);
   useEffect(() => {
     open(false);
@@ -81,7 +82,7 @@ function Frame({ views }) {
       </header>
       <nav class="side" aria-label="Views">
         <p class="brand">connmgr</p>
-        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to, run …</span><kbd>Ctrl K</kbd></button>
+        <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to …</span><kbd>Ctrl K</kbd></button>
         <ul>
           ${views
             .filter((one) => !one.isHidden)
@@ -98,7 +99,7 @@ function Frame({ views }) {
       <main id="content" tabindex="-1">
         ${
           view
-            ? html`<${view.component} key=${view.name} path=${path} query=${query} address=${address} />`
+            ? html`<${Guarded} key=${view.name} component=${view.component} path=${path} query=${query} address=${address} />`
             : name !== "" &&
               html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
         }
@@ -106,6 +107,14 @@ function Frame({ views }) {
       </main>
     </div>
   `;
+}
+
+/** A view; what it throws is said in its place, and the rest of the page goes on. @param {any} props */
+function Guarded({ component, ...props }) {
+  const [error, reset] = hooks.useErrorBoundary((/** @type {unknown} */ thrown) => console.error(thrown));
+  return error
+    ? html`<${Fault} error=${error instanceof Error ? error : new Error(String(error))} again=${reset} />`
+    : html`<${component} ...${props} />`;
 }
 
 /** @param {{count: () => number}} props */
@@ -164,6 +173,8 @@ async function main() {
   const door = (/** @type {any} */ props) => {
     for (const end of ends.splice(0)) end();
     for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+    // The frame of index.html, which no component has made.
+    place.querySelector(":scope > .shell > div.side")?.closest(".shell")?.remove();
     render(html`<${Door} ...${props} />`, place);
   };
   useTheme();
@@ -171,11 +182,12 @@ async function main() {
   whenLeft((error) => door({ error, isLeft: true }));
   // A ticket that is pasted into a tab which is open already.
   addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());
+  // They load while the daemon is asked; who stays at the door has them for later.
+  const views = imported();
   try {
     if (!(await login())) return door({});
-    render(html`<${Waiting} reason="Asking the daemon for your rights" />`, place);
     store.me = await call("/token/info", {}, { quiet: true });
-    const shown = await views();
+    const shown = (await views).filter((view) => can(...view.actions));
     for (const [view, key] of VIEWS) {
       const found = shown.find((one) => one.name === view);
       if (found) register({ name: `Go to ${found.title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${view}`) });
@@ -183,12 +195,12 @@ async function main() {
     register({ name: "Log out", run: logout });
     // The stream first: what changes while the lists are read is told, too.
     ends = [follow(), ...(can("event.stream") ? [listen()] : [])];
+    place.replaceChildren();
     render(html`<${Frame} views=${shown} />`, place);
     await load();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (store.loaded || store.me) failed(error);
-    else door({ error });
+    door({ error });
   }
 }
 

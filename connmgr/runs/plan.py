@@ -57,9 +57,7 @@ def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
         return SHELL, "a new shell, or a password of one request, ends with the daemon"
     if request.timeout is not None and timeout > LONG_SECONDS:
         return JOB, f"its timeout of {timeout:g} s is more than {LONG_SECONDS} s, so it is to outlive the daemon"
-    if request.timeout is None:
-        return SHELL, "no timeout was given that is too long for a shell"
-    return SHELL, f"its timeout of {timeout:g} s is not more than {LONG_SECONDS} s"
+    return SHELL, f"no timeout of more than {LONG_SECONDS} s was given"
 
 
 def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home) -> list[NewBatch]:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -107,15 +107,27 @@ class Membership:
         self._shared = vault.database.is_shared
         self._ends = 0.0
         self._beaten = float("-inf")
+        self._joining = threading.Lock()
         self.boot = ""
 
-    def join(self) -> None:
-        """Take part, with a new boot."""
+    def join(self) -> str:
+        """Take part, if need be with a new boot, and return the boot."""
+        with self._joining:
+            return self.boot or self._join()
+
+    def rest(self) -> None:
+        """Take no part while no run is under way: an idle daemon writes nothing."""
+        with self._joining:
+            if self._shared:
+                self.boot = ""
+
+    def _join(self) -> str:
         boot, sent = f"{self.name}/{secrets.token_hex(6)}", boot_time()
         self._vault.runs.join(boot, self.name)
         self.boot, self._beaten = boot, sent
         # From before the request was sent: the server cannot have noted an earlier time.
         self._ends = sent + self._lease if self._shared else float("inf")
+        return boot
 
     def is_held(self, boot: str) -> bool:
         """Whether this daemon may begin targets as ``boot``."""
@@ -130,7 +142,8 @@ class Membership:
             self._beaten, self._ends = sent, sent + self._lease
         else:
             logger.warning("The lease of this daemon has lapsed; others may go on with what it had claimed of runs.")
-            self.join()
+            with self._joining:
+                self._join()
 
     def take_over(self) -> int:
         """Free the batches of daemons that are gone."""
@@ -202,8 +215,14 @@ class Runs:
             self.poke()
         return id, is_new
 
-    def home_of(self, connection: str, *, leads_away: bool, own_secrets: bool) -> tuple[str, bool]:
-        """Return the home of a connection's batch, and whether it is bound to it.
+    def last_homes(self) -> Mapping[str, str]:
+        """Return which daemon had each connection in the last run, and so has its link; none on SQLite."""
+        return self._vault.runs.last_owners() if self._vault.database.is_shared else {}
+
+    def home_of(
+        self, connection: str, last: Mapping[str, str], *, leads_away: bool, own_secrets: bool
+    ) -> tuple[str, bool]:
+        """Return the home of a connection's batch, and whether it is bound to it; ``last`` are the last homes.
 
         A connection that does not lead away from the daemon's machine means another one elsewhere; one whose secrets
         only the sender has opened can be opened here alone.
@@ -211,11 +230,12 @@ class Runs:
         if not self._vault.database.is_shared:
             return "", False
         if own_secrets:
-            return self._membership.boot, True
+            return self._membership.join(), True
         if not leads_away:
             return self.name, True
         is_open = self._shells.surroundings(connection) is not None
-        return (self._membership.boot, False) if is_open else ("", False)
+        # Of another daemon it is not known whether it still has the link; nothing depends on that but speed.
+        return last.get(connection) or (self._membership.boot if is_open else ""), False
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""
@@ -307,14 +327,10 @@ class Runs:
             self._wake.clear()
             interval: float | None = IDLE_SECONDS
             try:
-                if not self._membership.boot:
-                    self._membership.join()
-                self._membership.beat()
                 if time.monotonic() - tidied > TIDY_SECONDS:
                     tidied = time.monotonic()
                     self._vault.runs.remove_expired()
-                self._membership.take_over()
-                interval = self._look()
+                interval = self._turn()
             except VaultUnavailable as error:
                 logger.warning("The runs wait for the vault: %s", error.message)
                 interval = RETRY_SECONDS
@@ -323,22 +339,28 @@ class Runs:
                 logger.exception("The runs could not be looked at.")
             self._wake.wait(interval)
 
-    def _look(self) -> float | None:
-        """Start drivers, wake those whose run has changed, and return the seconds until the next look."""
+    def _turn(self) -> float | None:
+        """Take part in the runs that are under way, and return the seconds until the next turn; None: when poked."""
+        if not self.active and not self._vault.runs.are_under_way():
+            self._membership.rest()
+            self._tell_of_ended(())
+            self._publish_states({})
+            return IDLE_SECONDS if self._vault.database.is_shared else None
+        self._membership.join()
+        self._membership.beat()
+        self._membership.take_over()
+        self._look()
+        return TICK_SECONDS
+
+    def _look(self) -> None:
+        """Start drivers, and wake those whose run has changed."""
         under_way = self._vault.runs.tend()
+        self._tell_of_ended(under_way)
         with self._lock:
-            watched = [id for id, news in self._news.items() if news.waiting and id not in under_way]
-            ended = [id for id in self._access if id not in under_way]
-            for id in ended:
-                del self._access[id]
             for id, driver in self._drivers.items():
                 if under_way.get(id, (STOPPED, False))[0] != RUNNING:
                     driver.look()
-        for id in watched:
-            self._tell_only(id)
         self._publish_states({id: state for id, (state, _) in under_way.items()})
-        if not under_way:
-            return IDLE_SECONDS if self._vault.database.is_shared else None
         for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
             with self._lock:
                 if id in self._drivers or len(self._drivers) >= MAX_DRIVERS or self._closing.is_set():
@@ -347,7 +369,15 @@ class Runs:
                 driver = RunDriver(self, id, self._membership, access)
                 self._drivers[id] = driver
             driver.thread.start()
-        return TICK_SECONDS
+
+    def _tell_of_ended(self, under_way: Collection[str]) -> None:
+        """Tell those who wait for runs that are not ``under_way`` any more, and forget what those needed."""
+        with self._lock:
+            watched = [id for id, news in self._news.items() if news.waiting and id not in under_way]
+            for id in [id for id in self._access if id not in under_way]:
+                del self._access[id]
+        for id in watched:
+            self._tell_only(id)
 
     def _publish_states(self, under_way: Mapping[str, str]) -> None:
         """Publish what has changed since the last look, also by another daemon of the vault."""

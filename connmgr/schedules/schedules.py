@@ -156,10 +156,15 @@ class Schedules:
 
     def look(self) -> float | None:
         """Fire what is due, tell what has ended, and return the seconds until the next look; None: at the next poke."""
-        retry = False
-        for id in self._vault.runs.take_ended():
-            self._ended(id)
-        for one in self._vault.schedules.due(self.clock()):
+        retry, shared = False, self._vault.database.is_shared
+        earliest, untold = self._vault.schedules.glance()
+        if untold:
+            for id in self._vault.runs.take_ended():
+                self._ended(id)
+        if earliest is None:
+            return SHARED_SECONDS if shared else None
+        at = self.clock()
+        for one in self._vault.schedules.due(at) if earliest <= at else ():
             if self._closing.is_set():
                 return None
             try:
@@ -169,12 +174,12 @@ class Schedules:
             except ConnmgrError as error:
                 logger.warning("The schedule %s could not fire: %s", one.name, error.message)
                 retry = True
-        earliest = self._vault.schedules.earliest()
-        longest = SHARED_SECONDS if self._vault.database.is_shared else LONGEST_SECONDS
         if retry:
             return RETRY_SECONDS
+        earliest = self._vault.schedules.earliest()
         if earliest is None:
-            return longest if self._vault.database.is_shared else None
+            return SHARED_SECONDS if shared else None
+        longest = SHARED_SECONDS if shared else LONGEST_SECONDS
         return max(0.0, min((earliest - self.clock()).total_seconds(), longest))
 
     def _run(self) -> None:

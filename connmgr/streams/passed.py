@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import selectors
@@ -10,6 +11,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import NamedTuple
 
 from connmgr.streams.endpoints import READ_BYTES, READS_AT_ONCE, DescriptorEndpoint, Outbox
 from connmgr.streams.frames import DATA, MAX_SIDE
@@ -20,6 +22,20 @@ FETCH_BYTES = 256 * 1024
 
 QUEUE_BYTES = 512 * 1024
 """Most bytes that wait for a thread that writes; so it and the other endpoint need not wait for each other."""
+
+FULL_PIPE_BYTES, PIPE_BYTES = 64 * 1024, 256 * 1024
+"""The room of a pipe on Linux, and that of one that is seen full."""
+
+
+class _PipeSize(NamedTuple):
+    """The numbers by which fcntl(2) tells and changes the size of a pipe."""
+
+    get: int
+    set: int
+
+
+# Only Linux has them.
+_PIPE_SIZE = _PipeSize(fcntl.F_GETPIPE_SZ, fcntl.F_SETPIPE_SZ) if hasattr(fcntl, "F_SETPIPE_SZ") else None
 
 LOOK_SECONDS = 1.0
 """Interval at which a thread that waits to write looks whether that is still wanted."""
@@ -219,7 +235,11 @@ class PassedEndpoint(DescriptorEndpoint):
             return source, lambda: connected.recv(READ_BYTES, socket.MSG_DONTWAIT)
         if stat.S_ISFIFO(status.st_mode) or (stat.S_ISCHR(status.st_mode) and os.isatty(source)):
             own = self._opened_anew(source, os.O_RDONLY, self._opened_input)
-            return (source, None) if own is None else (own, lambda: os.read(own, READ_BYTES))
+            if own is None:
+                return source, None
+            if stat.S_ISFIFO(status.st_mode):
+                return own, _pipe_reader(own)
+            return own, lambda: os.read(own, READ_BYTES)
         return None, None
 
     def _box(self, kind: int, descriptor: int) -> Outbox:
@@ -250,6 +270,27 @@ class PassedEndpoint(DescriptorEndpoint):
         if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == _ALIAS_MAJOR:
             return None
         return super()._opened_anew(descriptor, access, opened)
+
+
+def _pipe_reader(descriptor: int) -> Callable[[], bytes]:
+    """Return the function that reads from a pipe, and once gives more room to one that was full.
+
+    A pipe has room for 64 KiB (pipe(7)), of which its writer and this process would wake each other for every piece.
+    One that carries little stays as it is: a user's pipes share a limit of memory.
+    """
+    has_grown = _PIPE_SIZE is None
+
+    def read() -> bytes:
+        nonlocal has_grown
+        data = os.read(descriptor, READ_BYTES)
+        if not has_grown and len(data) >= FULL_PIPE_BYTES and _PIPE_SIZE is not None:
+            has_grown = True
+            with suppress(OSError):
+                if fcntl.fcntl(descriptor, _PIPE_SIZE.get) < PIPE_BYTES:
+                    fcntl.fcntl(descriptor, _PIPE_SIZE.set, PIPE_BYTES)
+        return data
+
+    return read
 
 
 class ThreadedOutbox(Outbox):

@@ -19,9 +19,13 @@ from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener, Transport
 from connmgr.secrets.principals import Access
 from connmgr.streams.loop import Loop
+from connmgr.streams.socks import MAX_GREETING_BYTES, Greeting
 
 DIAL_SECONDS = 10.0
 """Longest time for the remote host to open a stream."""
+
+GREETING_SECONDS = 10.0
+"""Longest time for a SOCKS client of a remote port to say where it leads."""
 
 READ_SECONDS = 1.0
 PROGRAMS = ("python3", "bash", "socat", "nc")
@@ -160,11 +164,11 @@ def find_relay(transport: Transport, timeout: float) -> Relay:
 class RemotePort:
     """Accepts connections of ``listener`` in its own thread, until the listener is closed or its link is lost.
 
-    For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or with None and the
-    error.
+    For each stream ``take`` is called in the thread of the loop: with a connection to ``to``, or to what the stream
+    asks for by SOCKS; or with None and the error.
     """
 
-    def __init__(self, loop: Loop, listener: Listener, to: tuple[str, int], take: Take) -> None:
+    def __init__(self, loop: Loop, listener: Listener, to: tuple[str, int] | None, take: Take) -> None:
         self._loop, self._listener, self._to, self._take = loop, listener, to, take
         threading.Thread(target=self._accept, name="tunnel port", daemon=True).start()
 
@@ -182,7 +186,36 @@ class RemotePort:
         """Open the connection on this side, in a thread that may wait."""
         connected, fault = None, ""
         try:
-            connected = socket.create_connection(self._to, DIAL_SECONDS)
-        except (OSError, UnicodeError) as error:
+            to = self._to
+            connected = _connected_for(stream) if to is None else socket.create_connection(to, DIAL_SECONDS)
+        except (OSError, EOFError, ValueError) as error:
+            # ValueError: the host cannot be a name, or the greeting is not one of SOCKS.
             fault = getattr(error, "strerror", None) or str(error)
         self._loop.call(partial(self._take, connected, stream, fault))
+
+
+def _connected_for(stream: ByteStream) -> socket.socket:
+    """Return the connection that the client behind ``stream`` asks for by SOCKS, and tell it so.
+
+    :raises OSError: there is no such connection, or the client has left or asks for none in time.
+    :raises ValueError: what it says is not SOCKS.
+    """
+    greeting, deadline, asked = Greeting(grants=False), Deadline(GREETING_SECONDS), None
+    while asked is None:
+        if deadline.passed:
+            raise TimeoutError("The greeting of a SOCKS client did not come.")
+        stream.settimeout(deadline.left(LEAST_SECONDS))
+        asked = greeting.take(stream.recv(MAX_GREETING_BYTES))
+        if answer := greeting.answer():
+            stream.sendall(answer)
+    with ExitStack() as unless_joined:
+        try:
+            connected = socket.create_connection((asked.host, asked.port), DIAL_SECONDS)
+        except (OSError, ValueError):
+            stream.sendall(greeting.reply(granted=False))
+            raise
+        unless_joined.callback(connected.close)
+        stream.sendall(greeting.reply(granted=True))
+        connected.sendall(asked.rest)
+        unless_joined.pop_all()
+    return connected

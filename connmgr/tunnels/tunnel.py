@@ -80,8 +80,8 @@ class LiveTunnel:
     """Keeps a tunnel open from :meth:`begin` to :meth:`stop`; both may be called once each, in any thread.
 
     ``open_route`` opens the route, in a thread that may wait. ``listen`` opens the local port, if the tunnel has one;
-    ``to`` is the destination of a tunnel from the remote host. ``changed`` is called with its status after each change
-    of its state; it must not wait.
+    ``to`` is the destination of a tunnel from the remote host, None where each connection asks for one by SOCKS.
+    ``changed`` is called with its status after each change of its state; it must not wait.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class LiveTunnel:
         self._status = TunnelStatus(OPEN, route.address, _now(), relay=route.relay.program if route.relay else None)
         self._changed(self.status)
         if route.listener is not None:
-            RemotePort(self._loop, route.listener, self._to or ("", 0), partial(self._take_here, route))
+            RemotePort(self._loop, route.listener, self._to, partial(self._take_here, route))
         self._serve()
 
     def _failed(self, error: ConnmgrError) -> None:

@@ -358,6 +358,8 @@ def _taken_out(file: Path) -> Contents:
     """
     with _readable(), closing(sqlite3.connect(file)) as raw, raw:
         numbers, tables = _numbers(raw), _tables(raw)
+        if "run" in tables:
+            _stop_runs(raw)
         if _ABOUT not in tables:
             return Contents(0, None, None, numbers, {}, [])
         description = {name: json.loads(value) for name, value in raw.execute(f"SELECT name, value FROM {_ABOUT}")}  # noqa: S608
@@ -378,6 +380,16 @@ def _taken_out(file: Path) -> Contents:
         left_out = [_left_out(item) for item in description["leftOut"]]
         created, version = str(description["created"]), str(description["version"])
         return Contents(int(description["format"]), created, version, numbers, files, left_out)
+
+
+def _stop_runs(raw: sqlite3.Connection) -> None:
+    """Stop the runs that were under way: since the backup they may have gone on, and nothing shall be begun twice."""
+    under_way = "IN (SELECT id FROM run WHERE state IN ('pending', 'running', 'waiting', 'paused', 'stopping'))"
+    why = "The vault was restored from a backup."
+    raw.execute(f"UPDATE run_target SET state = 'stopped' WHERE state = 'waiting' AND run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run_target SET state = 'unknown' WHERE state = 'starting' AND run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run_batch SET state = 'done', owner = NULL WHERE run {under_way}")  # noqa: S608
+    raw.execute(f"UPDATE run SET state = 'stopped', ended = submitted, reason = ? WHERE id {under_way}", [why])  # noqa: S608
 
 
 def _left_out(item: Mapping[str, Any]) -> LeftOut:

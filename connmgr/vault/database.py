@@ -145,6 +145,18 @@ class Database:
         finally:
             self._writing.release()
 
+    def write_beside(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Return the result of ``work``, which changes rows of this daemon alone, and waits for no other writer.
+
+        :raises VaultUnavailable: the database does not answer; whether anything was stored is unknown.
+        """
+        try:
+            with self._backend.writer.begin() as connection:
+                return work(connection)
+        except (DBAPIError, PoolTimeout) as error:
+            repeat = self._repeat(error)
+            raise repeat.fault.error from error
+
     def prepare(self) -> None:
         """Prepare the database for the first write."""
         self._backend.prepare()

@@ -333,6 +333,14 @@ class StoredRuns:
         wanted = sa.select(batches.c.owner).distinct().where(batches.c.state == CLAIMED, batches.c.run == id)
         return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
 
+    def last_owners(self) -> dict[str, str]:
+        """Return which boot has worked on each target of the newest run that has ended, by connections."""
+        newest = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc()).limit(1)
+        wanted = sa.select(targets.c.connection, targets.c.owner).where(
+            targets.c.run == newest.scalar_subquery(), targets.c.owner.is_not(None)
+        )
+        return {row.connection: row.owner for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+
     def targets(
         self,
         id: str,
@@ -496,7 +504,8 @@ class StoredRuns:
             alive = daemons.c.seen > at - timedelta(seconds=lease)
             return tx.execute(daemons.update().where(daemons.c.boot == boot, alive).values(seen=at)).rowcount > 0
 
-        return self._database.write(work)
+        # Not behind the daemon's other writers: hundreds of shells that start at a time would outlast the lease.
+        return self._database.write_beside(work)
 
     def leave(self, boot: str) -> None:
         """End a daemon's part in runs, in order: its batches, of which nothing is begun any more, are free at once."""
@@ -523,9 +532,41 @@ class StoredRuns:
                 owners -= set(tx.scalars(sa.select(daemons.c.boot).where(alive)))
             return sorted(owners - {boot})
 
+        if self._database.is_shared:
+            self._fail_bound(lease)
         if not self._database.read(gone):
             return 0
         return self._database.write(lambda tx: self._release(tx, gone(tx)))
+
+    def _fail_bound(self, lease: float) -> None:
+        """Let fail what only a daemon that is gone could open, with secrets that were unlocked there."""
+
+        def orphaned(tx: sa.Connection) -> list[Any]:
+            # A boot is the daemon's name, a slash and random digits; a name alone is that of a machine.
+            waiting = sa.and_(batches.c.state.in_((WAITING, HELD)), batches.c.bound, batches.c.home.contains("/"))
+            alive = sa.select(daemons.c.boot).where(daemons.c.seen > self._now(tx) - timedelta(seconds=lease))
+            return list(
+                tx.execute(sa.select(batches.c.run, batches.c.batch).where(waiting, batches.c.home.not_in(alive)))
+            )
+
+        if not self._database.read(orphaned):
+            return
+
+        def work(tx: sa.Connection) -> None:
+            at, found = self._now(tx), orphaned(tx)
+            why = {"code": "secret_locked", "message": "Only a daemon that is gone could open its secrets: retry it."}
+            for id in dict.fromkeys(one.run for one in found):
+                numbers = [one.batch for one in found if one.run == id]
+                of_these = sa.and_(targets.c.run == id, targets.c.state == WAITING, targets.c.batch.in_(numbers))
+                tx.execute(targets.update().where(of_these).values(state=FAILED, error=canonical(why)))
+                done = sa.and_(batches.c.run == id, batches.c.batch.in_(numbers))
+                tx.execute(batches.update().where(done).values(state=DONE))
+                row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+                if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
+                    self._stop_for_failures(tx, row, at)
+                self._advance(tx, id, at)
+
+        self._database.write(work)
 
     def runs_to_do(self, boot: str, name: str) -> list[str]:
         """Return the runs of which this daemon has batches, or could claim some, oldest first."""
@@ -781,7 +822,10 @@ class StoredRuns:
         return row["stop_after"] is not None and self._failures(tx, row["id"]) >= row["stop_after"]
 
     def _stop_for_failures(self, tx: sa.Connection, row: Row, at: datetime) -> None:
-        reason = f"{self._failures(tx, row['id'])} targets failed, and it stops after {row['stop_after']}."
+        failures = self._failures(tx, row["id"])
+        reason = (
+            f"{failures} {'target' if failures == 1 else 'targets'} failed, and it stops after {row['stop_after']}."
+        )
         self._stop(tx, row["id"], reason, FAILED, at)
 
     def _stop(self, tx: sa.Connection, id: str, reason: str, ends: str, at: datetime, *, kill: bool = False) -> None:

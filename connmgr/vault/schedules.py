@@ -15,11 +15,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from connmgr.contract.run import ENDED
 from connmgr.errors import AlreadyFired, IntegrityError, ScheduleExists, UnknownSchedule
 from connmgr.secrets.sealing import Box
 from connmgr.vault.database import Database
 from connmgr.vault.runs import NewRun, StoredRuns
 from connmgr.vault.schema import Row, canonical
+from connmgr.vault.schema import run as runs
 from connmgr.vault.schema import schedule as table
 
 MAX_SCHEDULES = 1000
@@ -110,6 +112,16 @@ class StoredSchedules:
         """Return the next time of all schedules; None if none fires any more."""
         wanted = sa.select(table.c.next_at).where(table.c.paused.is_(None), table.c.next_at.is_not(None))
         return self._database.read(lambda tx: tx.scalar(wanted.order_by(table.c.next_at).limit(1)))
+
+    def glance(self) -> tuple[datetime | None, bool]:
+        """Return :meth:`earliest`, and whether a run has ended of which nobody was told, in one query.
+
+        It is all that a daemon without schedules asks, every few seconds on PostgreSQL.
+        """
+        times = sa.select(sa.func.min(table.c.next_at)).where(table.c.paused.is_(None)).scalar_subquery()
+        untold = sa.exists().where(runs.c.state.in_(ENDED), sa.not_(runs.c.told))
+        row = self._database.read(lambda tx: tx.execute(sa.select(times, untold)).one())
+        return row[0], bool(row[1])
 
     def change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
         """Replace a schedule by the result of ``change``, and return it.

@@ -13,7 +13,7 @@ parentheses is quoted. ``~`` is a pattern of :mod:`connmgr.vault.names`; ``<`` a
 label or fact. The other operators do not hold there.
 
 Labels are stored as canonical JSON, in the index that a search scans anyway. So ``=`` is a search for the text
-``"env":"prod"``, and for other operators the few different texts with that name are compared here.
+``"env":"prod"``, and for other operators the few different values of that label are compared here.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ def _by_labels(one: Comparison, tx: sa.Connection, among: Among) -> sa.ColumnEle
     has = _has(tx, table.c.labels, needles)
     if one.operator.lstrip("!") in ("", "="):
         return has
-    some = tx.scalars(sa.select(table.c.labels).where(has).distinct())
-    return among(table.c.labels, [text for text in some if _in_text(one, text)])
+    value = _label_value(tx, one.name)
+    different = tx.scalars(sa.select(value).where(has).distinct())
+    return sa.and_(has, among(value, [text for text in different if _fulfils(one, text)]))
 
 
 def _by_facts(one: Comparison, tx: sa.Connection, key: VaultKey, among: Among) -> sa.ColumnElement[bool]:
@@ -170,18 +171,35 @@ def _by_facts(one: Comparison, tx: sa.Connection, key: VaultKey, among: Among) -
     return among(table.c.id, ids)
 
 
-def _in_text(one: Comparison, text: str) -> bool:
+def _label_value(tx: sa.Connection, name: str) -> sa.ColumnElement[str]:
+    """Return the value of a label as JSON has it between its quotes, for rows that have the label.
+
+    In canonical JSON a value ends before ``","`` or at the end, for a quote within a value has a backslash before it.
+    """
+    labels, mark = table.c.labels, f'{canonical(name)}:"'
+    rest = sa.func.substr(labels, _position(tx, labels, mark) + len(mark))
+    end = _position(tx, rest, '","')
+    value: sa.ColumnElement[str] = sa.case(
+        (end > 0, sa.func.substr(rest, 1, end - 1)), else_=sa.func.substr(rest, 1, sa.func.length(rest) - 2)
+    )
+    return value
+
+
+def _fulfils(one: Comparison, text: str) -> bool:
     try:
-        labels = json.loads(text)
-        return one.name in labels and one.holds(labels[one.name])
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return one.holds(json.loads(f'"{text}"'))
+    except (ValueError, TypeError):
         # Changed outside of connmgr: the connection is refused as soon as it is read.
         return False
 
 
+def _position(tx: sa.Connection, column: sa.ColumnElement[str], text: str) -> sa.ColumnElement[int]:
+    """Return where ``text`` begins in a column, from 1; 0 if it is not there."""
+    return (sa.func.strpos if tx.dialect.name == "postgresql" else sa.func.instr)(column, text)
+
+
 def _has(tx: sa.Connection, column: sa.ColumnElement[str], needles: list[str]) -> sa.ColumnElement[bool]:
-    position = sa.func.strpos if tx.dialect.name == "postgresql" else sa.func.instr
-    return sa.or_(*(position(column, needle) > 0 for needle in needles))
+    return sa.or_(*(_position(tx, column, needle) > 0 for needle in needles))
 
 
 def _ordered(operator: str, wanted: str) -> Callable[[Value], bool]:

@@ -96,6 +96,9 @@ def test_the_ssh_plugin_runs_over_connmgr_ssh_as_its_program(fleet: Fleet, tmp_p
 
 def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Fleet, tmp_path: Path) -> None:
     fleet.add("secret-web", password="correct horse")
+    client = fleet.daemon.client
+    client.connection.label([fleet.connections["web1"]], {"env": "prod", "note": "{{ 7 * 7 }}"})
+    client.fact.gather([fleet.connections["web1"]], parts=["system"])
     source = tmp_path / "fleet.yml"
     source.write_text(
         "plugin: connmgr.connmgr.connmgr\ncategories: [fleet]\nnames: ['web*', '*-web']\n"
@@ -107,8 +110,13 @@ def test_the_inventory_has_the_connections_and_none_of_their_secrets(fleet: Flee
     assert set(found["fleet"]["hosts"]) == {*fleet.connections, "secret-web"}
     assert found["type_ssh"]["hosts"] == found["fleet"]["hosts"]
     # Ansible marks values that are no templates as unsafe.
-    variables = found["_meta"]["hostvars"]["web1"].items()
-    told = {name: value["__ansible_unsafe"] if isinstance(value, dict) else value for name, value in variables}
+    assert found["label_env_prod"]["hosts"] == ["web1"]
+    assert found["fact_os_id_debian" if "fact_os_id_debian" in found else "fact_os_id_ubuntu"]["hosts"] == ["web1"]
+    assert "7 * 7" not in shown
+    variables = dict(found["_meta"]["hostvars"]["web1"])
+    assert "os.id" in variables.pop("connmgr_facts")
+    assert variables.pop("connmgr_labels").keys() == {"env"}
+    told = {name: value["__ansible_unsafe"] if isinstance(value, dict) else value for name, value in variables.items()}
     assert told == {
         "ansible_connection": "connmgr.connmgr.connmgr",
         "connmgr_category": "fleet",

@@ -74,6 +74,12 @@ def test_an_empty_variable_is_not_the_owner(connmgr: CommandLine, variable: str,
     assert f"{variable} is empty" in errors
 
 
+def test_an_auth_file_without_a_name_is_said(connmgr: CommandLine) -> None:
+    for words in (["ls"], ["exec", "local", "--", "true"]):
+        done = connmgr(*words, environment={"CONNMGR_AUTH_FILE": "/"}, code=125 if words[0] == "exec" else 4)
+        assert "CONNMGR_AUTH_FILE is /, which is a directory" in done.errors
+
+
 @pytest.mark.parametrize("variable", ["CONNMGR_AUTH_FILE", "CONNMGR_HOST", "CONNMGR_PORT", "CONNMGR_CONFIG"])
 def test_an_empty_variable_does_not_mean_the_default_daemon(connmgr: CommandLine, variable: str) -> None:
     assert (

@@ -15,6 +15,7 @@ from connmgr.cli.fan_out import Gathered, folded
 from connmgr.printable import visible
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
+from tests.hasty import hasty
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd"), pytest.mark.timeout(300)]
 
@@ -27,6 +28,7 @@ RUN_SECONDS = 90.0
 """Longest run on a busy machine; without a limit the frozen host would take an hour."""
 
 
+@pytest.mark.parametrize("daemon_program", [hasty("connmgr.engine.running.KILL_SECONDS=4")], ids=["hasty"])
 def test_fifty_hosts_with_one_frozen_one_refusing_and_one_slow(
     own_connmgr: CommandLine, start_sshd: StartSshd, closed_port: int
 ) -> None:

@@ -7,8 +7,6 @@ import re
 import shutil
 import stat
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pexpect
@@ -18,7 +16,7 @@ from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("bash", "ssh")
@@ -67,13 +65,6 @@ def person(own_connmgr: CommandLine) -> _Hosts:
 
 def _names(text: str) -> list[str]:
     return re.findall("^Host (.*)$", text, re.MULTILINE)
-
-
-def _settled(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_ssh_runs_commands_on_the_printed_hosts(hosts: _Hosts) -> None:
@@ -309,11 +300,11 @@ def test_the_kept_hosts_follow_the_connections(person: _Hosts) -> None:
     assert names() == ["web1"]
     connmgr("add", "ssh", "web2", "host=web2.example", "--category", "fleet")
     connmgr("add", "ssh", "other", "host=other.example")
-    _settled(lambda: names() == ["web1", "web2"])
+    eventually(lambda: names() == ["web1", "web2"], "the file does not follow")
     connmgr("mv", "web1", "www")
-    _settled(lambda: names() == ["web2", "www"])
+    eventually(lambda: names() == ["web2", "www"], "the file does not follow")
     connmgr("rm", "--yes", "web2")
-    _settled(lambda: names() == ["www"])
+    eventually(lambda: names() == ["www"], "the file does not follow")
     # A file in its place that is not the daemon's stays as it is.
     kept.write_text("Host mine\n")
     connmgr("add", "ssh", "web3", "host=web3.example", "--category", "fleet")
@@ -332,7 +323,7 @@ def test_a_restarted_daemon_opens_the_kept_sockets_again(start_daemon: StartDaem
     first.stop()
     second = CommandLine(start_daemon(home=first.home))
     del second.environment["CONNMGR_PORT"]
-    _settled(lambda: bool(second.daemon.client.post("/multiplex/query")["sockets"]))
+    eventually(lambda: bool(second.daemon.client.post("/multiplex/query")["sockets"]), "the file does not follow")
     assert _Hosts(second, config).ssh("local", "echo again")[0] == "again\n"
 
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 
 from connmgr.client import LOCAL_MACHINE, ClientError
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.multiplex.wire import (
     ALIVE_CHECK,
     EXIT_MESSAGE,
@@ -49,14 +49,7 @@ def nothing_leaks(daemon: Daemon) -> Iterator[None]:
     daemon.client.post("/multiplex/query")
     before = process.num_fds()
     yield
-    until(lambda: process.num_fds() <= before + 2, "descriptors leak")
-
-
-def until(look: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not look():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+    eventually(lambda: process.num_fds() <= before + 2, "descriptors leak")
 
 
 def works(path: str) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.multiplex.behind import Hosts, said
 from tests.plugins.sshd import Sshd
 from tests.ports import reserved_port
@@ -64,13 +63,9 @@ def is_open(port: int) -> bool:
     return True
 
 
-def comes_true(look: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not look():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def ends(port: int) -> None:
+    """Wait until nobody listens at ``port``."""
+    eventually_equal(lambda: is_open(port), False, "the port is still open")
 
 
 @pytest.mark.parametrize("host", ["web", "far", "local"])
@@ -80,7 +75,7 @@ def test_a_local_forward_lasts_until_it_is_cancelled(hosts: Hosts, service: int,
     hosts.ssh("-O", "forward", "-L", spec, host)
     assert heard(port) == b"HELLO"
     hosts.ssh("-O", "cancel", "-L", spec, host)
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
     assert "No such forward is open" in said(hosts.ssh("-O", "cancel", "-L", spec, host))[0]
 
 
@@ -90,7 +85,7 @@ def test_a_forward_of_a_session_ends_with_it(hosts: Hosts, service: int, port: i
         assert running.stdout.readline() == b"ready\n"
         assert heard(port) == b"HELLO"
         running.communicate(b"go\n", timeout=DEADLINE_SECONDS)
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
 
 
 @pytest.mark.parametrize("host", ["web", "local"])
@@ -102,7 +97,7 @@ def test_forwards_without_a_session_last_as_over_a_master(hosts: Hosts, service:
     hosts.ssh(*spec, host, "true")
     assert heard(port) == b"HELLO"
     hosts.ssh("-O", "cancel", *spec, host)
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
 
 
 def test_a_forward_that_others_asked_for_too_stays(hosts: Hosts, service: int, port: int) -> None:
@@ -119,7 +114,7 @@ def test_a_forward_that_others_asked_for_too_stays(hosts: Hosts, service: int, p
     hosts.ssh(*spec, "web", "true")
     assert heard(port) == b"HELLO"
     hosts.ssh("-O", "cancel", *spec, "web")
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
 
 
 def test_a_socks_server_leads_to_what_each_client_asks_for(hosts: Hosts, service: int, port: int) -> None:
@@ -132,7 +127,7 @@ def test_a_socks_server_leads_to_what_each_client_asks_for(hosts: Hosts, service
         assert running.stdout.readline() == b"ready\n"
         request = struct.pack("!BBH4sB", 4, 1, service, socket.inet_aton("127.0.0.1"), 0)
         assert heard(port, request) == b"HELLO"
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
 
 
 @pytest.mark.parametrize("host", ["web", "far"])
@@ -143,7 +138,29 @@ def test_a_port_of_the_remote_host_leads_here(hosts: Hosts, service: int, host: 
     again = hosts.ssh("-O", "forward", "-R", f"0:127.0.0.1:{service}", host)
     assert int(again.stdout) == port
     hosts.ssh("-O", "cancel", "-R", f"0:127.0.0.1:{service}", host)
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
+
+
+def test_a_port_of_the_remote_host_leads_where_each_client_asks_for(
+    hosts: Hosts, service: int, closed_port: int
+) -> None:
+    port = int(hosts.ssh("-O", "forward", "-R", "0", "far").stdout)
+
+    def asked(of: int) -> bytes:
+        return struct.pack("!BBH4sB", 4, 1, of, socket.inet_aton("127.0.0.1"), 0)
+
+    assert heard(port, asked(service)) == b"HELLO"
+    # What follows the request at once is not lost.
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as connected:
+        connected.sendall(asked(service) + b"at once")
+        connected.shutdown(socket.SHUT_WR)
+        assert b"".join(iter(lambda: connected.recv(1000), b""))[8:] == b"AT ONCE"
+    for greeting, answer in ((asked(closed_port), bytes([0, 91])), (b"GET / HTTP/1.1", b"")):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_SECONDS) as connected:
+            connected.sendall(greeting)
+            assert b"".join(iter(lambda: connected.recv(1000), b""))[:2] == answer
+    hosts.ssh("-O", "cancel", "-R", "0", "far")
+    ends(port)
 
 
 def test_a_forward_that_cannot_be_opened_says_why(hosts: Hosts, service: int) -> None:
@@ -158,7 +175,7 @@ def test_forwards_end_with_their_socket(hosts: Hosts, service: int, port: int) -
     hosts.ssh("-O", "forward", "-L", f"{port}:127.0.0.1:{service}", "web")
     assert heard(port) == b"HELLO"
     hosts.post("/multiplex/close")
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
     hosts.open()
 
 
@@ -169,7 +186,7 @@ def test_a_forward_may_be_opened_without_ssh(hosts: Hosts, service: int) -> None
     assert address[0] == "127.0.0.1"
     assert heard(address[1]) == b"HELLO"
     client.multiplex.cancel(web.connection, 0, ("127.0.0.1", service))
-    assert comes_true(lambda: not is_open(address[1]))
+    ends(address[1])
     client.multiplex.renew(web.connection)
     assert client.multiplex.close([web.connection]) == 1
     assert [one.connection for one in client.multiplex.open([web.connection])] == [web.connection]
@@ -182,7 +199,7 @@ def test_a_forward_ends_with_a_change_and_may_be_opened_again(
     hosts.ssh("-O", "forward", *spec, "far")
     assert heard(port) == b"HELLO"
     hosts.connmgr("edit", "far", "user=nobody-else")
-    assert comes_true(lambda: not is_open(port))
+    ends(port)
     hosts.connmgr("edit", "far", f"user={server.user}")
     hosts.ssh("-O", "forward", *spec, "far")
     assert heard(port) == b"HELLO"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.program import CommandLine
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 from tests.multiplex.behind import Hosts, said
 from tests.plugins.sshd import Sshd
 from tests.rights.wire import create
@@ -83,10 +82,7 @@ def test_sockets_and_sessions_end_with_the_token(owner: Hosts) -> None:
 
 def test_a_token_that_expires_takes_its_sockets_along(owner: Hosts) -> None:
     own = Hosts(owner.connmgr, create(owner.connmgr.daemon, "shell.any", expires=2))
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while Path(own.paths["web"]).exists():
-        assert time.monotonic() < deadline, "the socket outlives its token"
-        time.sleep(0.05)
+    eventually_equal(Path(own.paths["web"]).exists, False, "the socket outlives its token")
     own.ssh("web", "true", code=255)
 
 

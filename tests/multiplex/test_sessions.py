@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal, settled
 from tests.multiplex.behind import Hosts, said
 
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
@@ -128,10 +128,7 @@ def test_a_client_that_leaves_ends_its_command(hosts: Hosts, tmp_path: Path) -> 
     with hosts.running("web", script) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (ended.exists() and ended.read_text() == "HUP\n"):
-        assert time.monotonic() < deadline, "the command got no HUP"
-        time.sleep(0.02)
+    eventually_equal(lambda: ended.exists() and ended.read_text(), "HUP\n", "the command got no HUP")
 
 
 def test_a_reader_that_leaves_ends_the_command(hosts: Hosts) -> None:
@@ -248,13 +245,6 @@ def test_more_at_once_than_may_wait_for_machines_take_turns(hosts: Hosts) -> Non
 
 
 def _still(look: Callable[[], int]) -> int:
-    """Return the number that ``look`` shows once it has not changed for a while."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    before, since = look(), time.monotonic()
-    while time.monotonic() - since < 1.0 or not before:
-        assert time.monotonic() < deadline, "it does not stop"
-        time.sleep(0.05)
-        now = look()
-        if now != before:
-            before, since = now, time.monotonic()
-    return before
+    """Return the number that ``look`` shows once it has begun, and then not changed for a while."""
+    eventually(look, "it does not begin")
+    return settled(look, 1.0, "it does not stop")

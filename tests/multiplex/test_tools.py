@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
-import os
 import socket
 import stat
 from collections.abc import Iterator
@@ -15,70 +13,34 @@ from tests.cli.program import CommandLine
 from tests.deadlines import DEADLINE_SECONDS
 from tests.fs.trees import facts
 from tests.multiplex.behind import Hosts
+from tests.over_ssh import check_git, check_rsync, check_scp, check_sftp, plant
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
 from tests.ports import reserved_port
 
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
 
-FILES = 300
-LARGE = 8_000_000
+
+def _config(hosts: Hosts) -> list[str]:
+    return ["-F", str(hosts.config)]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """Files with modes and a link."""
-    directory = tmp_path / "tree"
-    for number in range(FILES):
-        path = directory / f"d{number % 7}" / f"file {number}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(number * 37 % 40_000))
-        path.chmod((0o644, 0o600, 0o755)[number % 3])
-    (directory / "link").symlink_to("d1/file 1")
-    return directory
+def test_scp_copies_both_ways(hosts: Hosts, tmp_path: Path) -> None:
+    check_scp(hosts, _config(hosts), "web", "far", tmp_path)
 
 
-def test_scp_and_sftp_copy_both_ways(hosts: Hosts, tmp_path: Path) -> None:
-    (tmp_path / "here").write_bytes(os.urandom(LARGE))
-    scp = ["scp", "-q", "-F", str(hosts.config)]
-    for options in ([], ["-O"]):
-        hosts.run(*scp, *options, f"{tmp_path}/here", f"web:{tmp_path}/there")
-        hosts.run(*scp, *options, f"web:{tmp_path}/there", f"{tmp_path}/back")
-        assert filecmp.cmp(tmp_path / "here", tmp_path / "back", shallow=False)
-    batch = f"put {tmp_path}/here {tmp_path}/put\nget {tmp_path}/put {tmp_path}/got\n"
-    hosts.run("sftp", "-q", "-F", str(hosts.config), "-b", "-", "far", stdin=batch.encode())
-    assert filecmp.cmp(tmp_path / "here", tmp_path / "got", shallow=False)
+def test_sftp_copies_both_ways(hosts: Hosts, tmp_path: Path) -> None:
+    check_sftp(hosts, _config(hosts), "far", tmp_path)
 
 
 @pytest.mark.needs("rsync")
-def test_rsync_copies_a_tree_both_ways_and_then_nothing(hosts: Hosts, tree: Path, tmp_path: Path) -> None:
-    rsync = ["rsync", "-e", f"ssh -F {hosts.config}", "-a", "--stats"]
-    hosts.run(*rsync, f"{tree}/", f"web:{tmp_path}/there")
-    hosts.run(*rsync, f"web:{tmp_path}/there/", f"{tmp_path}/back")
-    assert facts(tmp_path / "there") == facts(tmp_path / "back") == facts(tree)
-    again = hosts.run(*rsync, f"{tree}/", f"web:{tmp_path}/there").stdout.decode()
-    assert "Number of regular files transferred: 0" in again
+def test_rsync_copies_a_tree_both_ways_and_then_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    check_rsync(hosts, f"ssh -F {hosts.config}", "web", tmp_path)
 
 
 @pytest.mark.needs("git")
 def test_git_pushes_and_clones(hosts: Hosts, tmp_path: Path) -> None:
-    who = {f"GIT_{who}_{what}": "a@example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    quick = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.compression", "GIT_CONFIG_VALUE_0": "0"}
-    ssh = {"GIT_SSH_COMMAND": f"ssh -F {hosts.config}", "GIT_CONFIG_GLOBAL": os.devnull}
-    environment = hosts.environment | who | quick | ssh
-    work = tmp_path / "work"
-
-    def git(*words: str, at: Path = work) -> None:
-        hosts.run("git", "-C", str(at), *words, env=environment)
-
-    git("init", "-q", "--bare", "bare", at=tmp_path)
-    git("init", "-q", "-b", "main", "work", at=tmp_path)
-    (work / "large").write_bytes(os.urandom(LARGE))
-    git("add", "large")
-    git("commit", "-qm", "large")
-    git("push", "-q", f"web:{tmp_path}/bare", "main")
-    git("clone", "-q", "-b", "main", f"ssh://far{tmp_path}/bare", "clone", at=tmp_path)
-    assert filecmp.cmp(work / "large", tmp_path / "clone" / "large", shallow=False)
+    check_git(hosts, f"ssh -F {hosts.config}", "web", "ssh://far", tmp_path)
 
 
 @pytest.fixture
@@ -115,7 +77,8 @@ def test_files_of_root_come_and_go_by_sftp(root: Hosts, running_machine: Machine
 
 
 @pytest.mark.needs("machine", "sudo", "rsync")
-def test_rsync_writes_as_root(root: Hosts, running_machine: Machine, tree: Path, tmp_path: Path) -> None:
+def test_rsync_writes_as_root(root: Hosts, running_machine: Machine, tmp_path: Path) -> None:
+    tree = plant(tmp_path / "tree")
     rsync = ["rsync", "-e", f"ssh -F {root.config}", "-a", "--no-owner", "--no-group"]
     root.run(*rsync, f"{tree}/", "web+root:/root/tree")
     assert facts(running_machine.path("/root/tree")) == facts(tree)

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.components import program
 from tests.daemon import Daemon
-from tests.deadlines import DEADLINE_SECONDS
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.page.wire import ticket_of
 
 DESKTOP = {"width": 1280, "height": 800}
@@ -59,7 +59,9 @@ class Visitor:
         """
         page = self.context.new_page()
         page.goto(f"{daemon.url}/#login={ticket_of(daemon, authorization)}")
-        page.wait_for_function("sessionStorage.length > 0 && !location.hash.startsWith('#login')")
+        # Not by wait_for_function, which evaluates a text within the page: its policy forbids that.
+        is_in = "sessionStorage.length > 0 && !location.hash.startsWith('#login')"
+        eventually(lambda: page.evaluate(is_in), "the page is logged in")
         if view:
             page.evaluate("view => { location.hash = view; }", view)
         return page

@@ -18,7 +18,7 @@ from tests.conftest import Recorded, StartDaemon
 from tests.daemon import Daemon
 from tests.page.wire import login, ticket_of
 from tests.rights.wire import create
-from tests.streams.wire import Stream
+from tests.streams.wire import NotUpgradedError, Stream
 
 ALL = {"connectionFilter": "*", "categoryFilter": "*", "typeFilter": "*"}
 
@@ -207,3 +207,15 @@ except urllib.error.HTTPError as error:
         done = subprocess.run(argv, input=body, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.strip() == "403"
     assert send(own_daemon.url, "/web/login", {"ticket": own}).status == 200
+
+
+def test_a_ticket_for_a_terminal_ends_with_the_page_that_asked_for_it(daemon: Daemon) -> None:
+    page = login(daemon)
+    terminal = page.send("/terminal/open", connection=LOCAL, argv=["cat"]).json["terminal"]
+    ticket = page.send("/terminal/ticket", terminal=terminal).json["ticket"]
+    page.send("/web/logout")
+    offered = ["connmgr.v1", f"connmgr.ticket.{ticket}"]
+    with pytest.raises(NotUpgradedError, match="logged out"):
+        Stream(daemon.url, f"/terminal/attach/{terminal}", None, subprotocols=offered)
+    with client_of(daemon) as client:
+        client.post("/terminal/close", terminal=terminal)

@@ -77,7 +77,7 @@ def test_vim_is_found_again_after_a_reload_and_in_another_browser(
     page = visit().opened(daemon, "#/terminal")
     terminal = _opened(page)
     page.keyboard.type(f"cd {tmp_path}; vim -u NONE notes\n")
-    _shows(page, "[New]")
+    _shows(page, "[New")
     page.keyboard.type("ihello from a page")
     _shows(page, "hello from a page")
     page.reload()
@@ -133,12 +133,14 @@ def test_what_a_far_side_prints_is_text_and_reaches_no_clipboard(
         r"\033]8;;javascript:alert(1)\033\\script\033]8;;\033\\ ",
         r"\033]8;;http://127.0.0.1:9/%%3Cb%%3E\033\\website\033]8;;\033\\ <b>bold</b>",
     ]
-    terminal = client.terminal.open(LOCAL_MACHINE, command=f"printf '{''.join(hostile)}'; exec sleep 1000")
-    _attach(page, daemon, terminal)
+    # Printed while a viewer is there: what came before is drawn by the daemon, without links.
+    command = f"read -r line; printf '{''.join(hostile)}'; exec sleep 1000"
+    _attach(page, daemon, client.terminal.open(LOCAL_MACHINE, command=command))
+    page.keyboard.press("Enter")
     _shows(page, "script website <b>bold</b>")
     page.locator(".pane .title", has_text="<img src=x onerror=alert(1)>").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == "mine"
-    row = page.locator(".xterm-rows > div").first
+    row = page.locator(".xterm-rows > div", has_text="script website")
     box = row.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 3, box["y"] + 5)
@@ -157,7 +159,7 @@ def test_a_line_without_end_freezes_nothing(daemon: Daemon, client: Client, visi
     page.keyboard.type(f"head -c {LONG_LINE} /dev/zero | tr '\\0' x; echo o''ver\n")
     _shows(page, "xxxxxxxxxxxxxxxxxxxx")
     page.get_by_role("link", name="All").click()
-    page.get_by_role("cell", name="local machine").wait_for()
+    page.get_by_role("cell", name="local machine").first.wait_for()
     page.go_back()
     _typable(page)
     page.keyboard.press("Control+C")
@@ -191,8 +193,6 @@ def test_lines_are_pasted_after_a_question(daemon: Daemon, client: Client, visit
     terminal = client.terminal.open(LOCAL_MACHINE, command="exec cat -v")
     _attach(page, daemon, terminal)
     page.evaluate("navigator.clipboard.writeText('one word')")
-    page.keyboard.press("Control+v")
-    _shows(page, "^V")
     page.keyboard.press("Control+Shift+V")
     _shows(page, "one word")
     # ESC would end a bracket around the paste, and what follows would be keys.
@@ -214,7 +214,7 @@ def test_panes_share_a_tab_and_its_address(daemon: Daemon, client: Client, visit
     _until(page, "location.hash.includes(',')")
     _until(page, "document.querySelectorAll('.pane .xterm-rows').length === 2")
     second = page.url.rpartition(",")[2]
-    eventually(lambda: all(one["clients"] for one in client.terminal.query()), "both are attached")
+    _typable(page)
     page.keyboard.type("echo sec''ond\n")
     client.terminal.screen(second, contains="second", wait=25)
     assert not any("second" in line for line in client.terminal.screen(first)["lines"])

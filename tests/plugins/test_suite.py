@@ -28,6 +28,8 @@ def test_each_breach_is_noticed_by_its_test_and_sound_types_pass_all() -> None:
     selected += [f"{FILE}::Test{name}" for name in SOUND]
     # Most tests are to fail, so failures are described briefly.
     options = ["-rA", "-q", "--assert=plain", "--tb=short", "-p", "no:cacheprovider", "-p", "timeout"]
+    # They wait rather than compute: each breach for what never comes.
+    options += ["-p", "xdist", "-n", "3"]
     argv = [sys.executable, "-m", "pytest", *options, *selected]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     printed = subprocess.run(

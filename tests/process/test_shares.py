@@ -24,6 +24,7 @@ from connmgr.shares import REST, Pace, Shares
 from tests.api.wire import LOCAL, address, bearer, send, token_of
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
+from tests.hasty import hasty
 from tests.rights.wire import Holder, create
 
 VERSION = b"POST /daemon/version HTTP/1.1\r\nHost: %b\r\nAuthorization: Bearer %b\r\nContent-Length: 0\r\n\r\n"
@@ -304,6 +305,7 @@ def test_a_token_rests_between_two_large_pieces_of_work_and_others_do_not_wait()
     assert "b" not in pace._turns, "tokens are never forgotten"
 
 
+@pytest.mark.parametrize("daemon_program", [hasty("connmgr.daemon.channel.INFLOW_SECONDS=8")], ids=["hasty"])
 def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon: Daemon, crowd: Crowd) -> None:
     holder = create(own_daemon, "fs.write")
     own_daemon.client.shell.start(LOCAL)

@@ -34,7 +34,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     # It would not end.
     "/event/stream": {"kinds": []},
     "/job/start": {"connection": NOBODY, "argv": ["true"]},
-    "/schedule/add": {"name": "s", "every": 60, "run": {"connections": [NOBODY], "command": "true | true"}},
+    "/schedule/add": {"name": "s", "every": 60, "run": {"connections": [NOBODY], "argv": ["true"]}},
     "/run/start": {"connections": [NOBODY], "command": "true | true"},
     "/shell/broadcast": {"connections": [NOBODY], "command": "true | true"},
     "/shell/exec": {"connection": NOBODY, "command": "true | true"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ class Hosts:
         data = {"type": "shellEnvironment", "host": LOCAL_MACHINE, "commands": [f"export N={number}"]}
         return self.client.connection.add(f"host{number}", data)
 
-    def with_token(self, **limits: Any) -> Client:
-        """Return a client with a new token that may run any command, within ``limits``."""
+    @contextmanager
+    def with_token(self, **limits: Any) -> Iterator[Client]:
+        """Yield a client with a new token that may run any command, within ``limits``."""
         created = self.client.token.create("theirs", 600, ["connection.read", "shell.any"], **limits)
-        return Client(self.daemon.url, session_token=created["token"])
+        with Client(self.daemon.url, session_token=created["token"]) as theirs:
+            yield theirs
 
     def start(self, command: str, count: int = HOSTS, **fields: Any) -> str:
         """Start a run on the first ``count`` hosts, and return it."""

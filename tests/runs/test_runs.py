@@ -234,28 +234,28 @@ def test_the_audit_log_has_each_run_and_its_targets(hosts: Hosts) -> None:
 
 
 def test_a_token_runs_what_it_may_on_what_it_sees_and_sees_its_own_runs(hosts: Hosts) -> None:
-    theirs = hosts.with_token(connections=["**host1", "**host2"])
-    own = theirs.runs.start(connection_filter="**host*", command="echo $N")
-    assert own.run is not None
-    assert own.targets == 2
-    assert hosts.ended(own.run).state == "done"
-    assert [one.run for one in theirs.runs.query()] == [own.run]
-    others = hosts.run("true", 1)
-    with pytest.raises(ClientError) as unknown:
-        theirs.runs.info(others.run)
-    assert unknown.value.code == "unknown_run"
-    with pytest.raises(ClientError) as hidden:
-        theirs.runs.start(connections=[LOCAL_MACHINE], command="true")
-    assert hidden.value.code == "unknown_connection"
+    with hosts.with_token(connections=["**host1", "**host2"]) as theirs:
+        own = theirs.runs.start(connection_filter="**host*", command="echo $N")
+        assert own.run is not None
+        assert own.targets == 2
+        assert hosts.ended(own.run).state == "done"
+        assert [one.run for one in theirs.runs.query()] == [own.run]
+        others = hosts.run("true", 1)
+        with pytest.raises(ClientError) as unknown:
+            theirs.runs.info(others.run)
+        assert unknown.value.code == "unknown_run"
+        with pytest.raises(ClientError) as hidden:
+            theirs.runs.start(connections=[LOCAL_MACHINE], command="true")
+        assert hidden.value.code == "unknown_connection"
 
 
 def test_a_revoked_token_stops_its_run(hosts: Hosts) -> None:
-    theirs = hosts.with_token()
-    begun = theirs.runs.start(connections=hosts.ids[:4], command=f"{hosts.noting('revoked')}; sleep 60", parallel=2)
-    assert begun.run is not None
-    eventually(lambda: len(hosts.begun("revoked")), "two never begin", holds=lambda count: count == 2)
-    id = hosts.client.runs.info(begun.run).token
-    assert id is not None
-    hosts.client.token.revoke(id)
-    info = hosts.ended(begun.run)
-    assert (info.state, info.reason, info.counts["stopped"]) == ("stopped", "The token was revoked.", 2)
+    with hosts.with_token() as theirs:
+        begun = theirs.runs.start(connections=hosts.ids[:4], command=f"{hosts.noting('revoked')}; sleep 60", parallel=2)
+        assert begun.run is not None
+        eventually(lambda: len(hosts.begun("revoked")), "two never begin", holds=lambda count: count == 2)
+        id = hosts.client.runs.info(begun.run).token
+        assert id is not None
+        hosts.client.token.revoke(id)
+        info = hosts.ended(begun.run)
+        assert (info.state, info.reason, info.counts["stopped"]) == ("stopped", "The token was revoked.", 2)

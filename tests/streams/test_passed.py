@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +18,8 @@ import pytest
 from connmgr.streams.endpoints import Outcome
 from connmgr.streams.frames import DATA, STDERR
 from connmgr.streams.loop import Loop
-from connmgr.streams.passed import QUEUE_BYTES, PassedEndpoint, fault_of, size_of
-from tests.deadlines import DEADLINE_SECONDS
+from connmgr.streams.passed import PIPE_BYTES, QUEUE_BYTES, PassedEndpoint, fault_of, size_of
+from tests.deadlines import DEADLINE_SECONDS, eventually
 
 
 class Report:
@@ -49,15 +51,6 @@ def loop() -> Iterator[Loop]:
     running.close(DEADLINE_SECONDS)
 
 
-def comes_true(look: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not look():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
 def begun(loop: Loop, source: int, out: int, err: int | None = None) -> tuple[PassedEndpoint, Report, threading.Event]:
     """Return an endpoint that reads, what it reports, and an event at its release."""
     report, made, released = Report(), list[PassedEndpoint](), threading.Event()
@@ -68,7 +61,7 @@ def begun(loop: Loop, source: int, out: int, err: int | None = None) -> tuple[Pa
         endpoint.begin(report)
 
     loop.call(make)
-    assert comes_true(lambda: made)
+    eventually(lambda: made, "it does not come")
     return made[0], report, released
 
 
@@ -101,6 +94,21 @@ def both_ends(kind: str, tmp_path: Path) -> tuple[int, int]:
     return os.open(path, os.O_RDONLY), os.open(path, os.O_WRONLY)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells and changes the size of a pipe")
+def test_a_pipe_that_carries_much_gets_more_room(loop: Loop) -> None:
+    for size, grows in ((1000, False), (PIPE_BYTES // 4, True)):
+        source, into = os.pipe()
+        # An endpoint closes what it was passed.
+        kept, room = os.dup(source), fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+        os.write(into, bytes(size))
+        report = begun(loop, source, nothing())[1]
+        os.close(into)
+        assert report.has_ended.wait(DEADLINE_SECONDS)
+        assert len(report.data) == size
+        assert (fcntl.fcntl(kept, fcntl.F_GETPIPE_SZ) > room) == (grows and room < PIPE_BYTES)
+        os.close(kept)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "socket", "terminal", "file"])
 def test_what_is_written_is_read(loop: Loop, tmp_path: Path, kind: str) -> None:
     source, into = both_ends(kind, tmp_path)
@@ -110,7 +118,7 @@ def test_what_is_written_is_read(loop: Loop, tmp_path: Path, kind: str) -> None:
     endpoint, report, released = begun(loop, source, nothing())
     if kind != "file":
         threading.Thread(target=lambda: _write(into, content), daemon=True).start()
-    assert comes_true(lambda: len(report.data) == len(content))
+    eventually(lambda: len(report.data) == len(content), "it does not come")
     assert bytes(report.data) == content
     os.close(into)
     assert report.has_ended.wait(DEADLINE_SECONDS)
@@ -168,7 +176,7 @@ def test_a_rival_that_is_faster_does_not_block_the_loop(loop: Loop) -> None:
     assert is_alive(loop)
     os.close(into)
     assert report.has_ended.wait(DEADLINE_SECONDS)
-    assert comes_true(lambda: len(stolen) + len(report.data) == 3000)
+    eventually(lambda: len(stolen) + len(report.data) == 3000, "it does not come")
     loop.call(endpoint.close)
     assert released.wait(DEADLINE_SECONDS)
 
@@ -181,7 +189,7 @@ def test_a_reader_that_never_comes_holds_nobody(loop: Loop) -> None:
         endpoint, _, released = begun(loop, nothing(), out)
         for _ in range(40):
             loop.call(lambda: endpoint.write(b"x" * 65536))  # noqa: B023 - called before the next round
-        assert comes_true(lambda: endpoint.is_full)  # noqa: B023
+        eventually(lambda: endpoint.is_full, "it does not come")  # noqa: B023
         assert is_alive(loop)
         loop.call(endpoint.close)
         assert released.wait(DEADLINE_SECONDS)
@@ -200,7 +208,7 @@ def test_a_paused_endpoint_reads_no_further(loop: Loop, tmp_path: Path) -> None:
         made[0].pause()
 
     loop.call(make)
-    assert comes_true(lambda: made)
+    eventually(lambda: made, "it does not come")
     assert is_alive(loop)
     time.sleep(0.1)
     assert not report.data

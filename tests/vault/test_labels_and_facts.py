@@ -49,6 +49,8 @@ CONDITIONS = {
     "uptime>5": "db1",
     'team="Blue \\"one\\""': "web1",
     "team~'blue*'": "web1",
+    """team~'*"'""": "web1",
+    """team>'A"'""": "web1",
     "NOT not env=prod AND env=prod": "web1 web2",
     "nothing=1": "",
     "  ": "bare db1 db2 local machine web1 web2",
@@ -213,3 +215,19 @@ def test_a_backup_has_labels_and_facts(vault: Vault, tmp_path: Path, open_vault:
         where="env=prod and os.id=debian"
     )
     assert integrity.faults(copy.database, KEY) == []
+
+
+def test_odd_values_are_compared_whole(vault: Vault, add: Add) -> None:
+    odd = ["", "\\", '"', 'a","b', '"}', 'x"}', "ü€😀", "\\u0041", "a,b", "{", "=", "'"]
+    ids = {value: add(f"odd{number}", {"host": str(number)}) for number, value in enumerate(odd)}
+    for value, id in ids.items():
+        vault.connections.relabel([id], {"a": "1", "note": value, "z": "2"}, [])
+    for value, id in ids.items():
+        quoted = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        assert vault.connections.query(where=f"note={quoted}") == [id]
+        pattern = "".join(f"[{one}]" if one in "*?[{},]" else one for one in value)
+        pattern = "'" + pattern.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        assert vault.connections.query(where=f"note~{pattern}") == [id], value
+        assert set(vault.connections.query(where=f"note>={quoted} and note<={quoted}")) >= {id}
+    vault.connections.relabel(ids.values(), {}, ["z"])
+    assert set(vault.connections.query(where="note~** and a<2")) == set(ids.values())

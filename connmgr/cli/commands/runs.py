@@ -579,7 +579,8 @@ def _print_groups(groups: Sequence[RunGroup]) -> None:
     named = [(name or id) for one in groups for id, name in zip(one.connections, one.names, strict=True)]
     with Gathered(named) as gathered:
         for one in groups:
-            message = "" if one.error is None else str(one.error["message"])
+            message = "not begun" if one.state == STOPPED and one.error is None else ""
+            message = message if one.error is None else str(one.error["message"])
             stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (one.stdout, one.stderr))
             for id, name in zip(one.connections, one.names, strict=True):
                 gathered.add(name or id, _verdict(one.state, one.exit_code), stdout, stderr, message)

@@ -34,7 +34,7 @@ class _Add(click.Command):
 
 @click.group(cls=Group)
 def schedule() -> None:
-    """Begin runs by themselves, at times of a calendar or every so often.
+    """Begin runs by a calendar, or every so often.
 
     The daemon keeps schedules in the vault. Name a SCHEDULE by its name or uuid. Each of its times is a run, as
     `connmgr run` begins one: `connmgr run ls` lists them.
@@ -51,6 +51,7 @@ def schedule() -> None:
 @click.option("--jitter", metavar="TIME", type=Duration(least=0), help="Add up to so much to each time, at random.")
 @click.option(
     "--overlap",
+    metavar="skip|queue",
     type=click.Choice([SKIP, QUEUE]),
     default=SKIP,
     show_default=True,
@@ -58,6 +59,7 @@ def schedule() -> None:
 )
 @click.option(
     "--catch-up",
+    metavar="none|latest|all",
     type=click.Choice([NONE, LATEST, EVERY_ONE]),
     default=NONE,
     show_default=True,

@@ -55,40 +55,50 @@ function opening(pattern) {
   return -1;
 }
 
+const TOKEN = /\*+|\?|\[!?.[^\]]*\]|\[|[^*?[]/gsu;
+const ANY = "[^/]";
+
 /** The regular expression of a pattern without braces. @param {string} pattern */
 function source(pattern) {
-  const segments = pattern.split("/");
+  const tokens = pattern.match(TOKEN) ?? [];
+  const isEdge = (/** @type {string | undefined} */ token) => token === undefined || token === "/";
   let made = "";
-  segments.forEach((segment, at) => {
-    const isLast = at === segments.length - 1;
-    if (segment !== "**")
-      made += within(segment) + (isLast || (segments[at + 1] === "**" && at + 2 === segments.length) ? "" : "/");
-    else if (isLast) made += at === 0 ? ".*" : "(?:/.*)?";
-    else made += "(?:.*/)?";
-  });
+  for (let at = 0; at < tokens.length; at += 1) {
+    const token = tokens[at];
+    const [before, after] = [tokens[at - 1], tokens[at + 1]];
+    const isAcross = token.startsWith("**");
+    if (isAcross && after === "/" && isEdge(before)) {
+      // Between separators it may match no segment at all.
+      made += "(?:.*/)?";
+      at += 1;
+    } else if (token === "/" && after?.startsWith("**") && tokens[at + 2] === undefined) {
+      made += "(?:/.*)?";
+      at += 1;
+    } else if (isAcross) made += ".*";
+    else if (token === "*") made += `${ANY}*`;
+    else if (token === "?") made += ANY;
+    else if (token === "[") throw new SyntaxError("A bracket is not closed.");
+    else made += token.startsWith("[") ? setOf(token.slice(1, -1)) : escaped(token);
+  }
   return made;
 }
 
-/** @param {string} segment */
-function within(segment) {
-  return segment.replace(/\*\*+|\*|\?|\[!?\]?[^\]]*\]?|[^*?[]+/gsu, (part) => {
-    if (part === "*") return "[^/]*";
-    if (part.startsWith("**")) return ".*";
-    if (part === "?") return "[^/]";
-    if (!part.startsWith("[")) return escaped(part);
-    const [, not, inside] = /** @type {string[]} */ (/^\[(!?)(.+)\]$/su.exec(part) ?? unclosed());
-    const set = inside.replace(/[\\\]^[]/gu, "\\$&").replace(/^-|-$/gu, "\\-");
-    return not ? `[^/${set}]` : `(?!/)[${set}]`;
-  });
-}
-
-/** @returns {never} */
-function unclosed() {
-  throw new SyntaxError("A bracket is not closed.");
+/** One character in or, after `!`, not in a set; a range that runs backwards has no characters. @param {string} members */
+function setOf(members) {
+  const isNot = members.startsWith("!");
+  const all = [...(isNot ? members.slice(1) : members)];
+  let made = "";
+  for (let at = 0; at < all.length; at += 1) {
+    const isRange = all[at + 1] === "-" && at + 2 < all.length;
+    const [low, high] = [all[at], all[isRange ? at + 2 : at]];
+    if (isRange) at += 2;
+    if (low <= high) made += `${escaped(low)}-${escaped(high)}`;
+  }
+  return isNot ? `[^/${made}]` : `(?!/)[${made}]`;
 }
 
 /** @param {string} text */
-const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&");
+const escaped = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/gu, "\\$&").replaceAll("-", "\\x2d");
 
 /** Category and path, folded: what names are the end of. @param {Named} one */
 export const folded = (one) => fold([...one.category, ...one.name].map((part) => part.replaceAll("/", "_")).join("/"));

@@ -35,7 +35,10 @@ export const commandsOn = (connection) =>
       one.on && can(...(one.actions ?? [])) && (one.fits ? one.fits(connection) : connection.usageCategory === "shell"),
   );
 
-const general = () => [...commands].filter((one) => !one.on && can(...(one.actions ?? [])));
+const general = () =>
+  [...commands]
+    .filter((one) => !one.on && can(...(one.actions ?? [])))
+    .sort((one, other) => one.name.localeCompare(other.name, "en"));
 
 /** Runs a command, and tells of its failure. @param {Command} command @param {string} [connection] */
 export async function run(command, connection) {
@@ -142,6 +145,7 @@ function openKeys() {
     ["?", "These keys"],
     ["↑ ↓ Home End", "Move in a list"],
     ["Enter", "Open"],
+    [".", "Commands on the connection in the list"],
     ["Esc", "Close, or leave the search"],
   ];
   return openDialog(

@@ -2,7 +2,7 @@
 // and never shown; a stored secret goes back as it came, sealed, unless somebody types another.
 
 import { infoOf, matching, nameOf, qualified, store } from "./store.js";
-import { hooks, html, text } from "./ui.js";
+import { hooks, html, Labeled, text } from "./ui.js";
 
 const { useState } = hooks;
 
@@ -77,10 +77,11 @@ function Field({ name, schema, value, required, set }) {
   }
   if (kind === "secret" || kind === "longSecret")
     return html`<${Secret} ...${{ label, schema, value, required, set }} isLong=${kind === "longSecret"} />`;
-  /** @type {any} */
-  let input;
+  /** @type {(tied: any) => any} */
+  let control;
   if (kind === "reference")
-    input = html`<${Reference} value=${typeof value === "object" ? value?.storeId : value} required=${required} set=${set} />`;
+    control = (tied) =>
+      html`<${Reference} ...${tied} value=${typeof value === "object" ? value?.storeId : value} required=${required} set=${set} />`;
   else if (kind === "choice" || kind === "maybe") {
     /** @type {string[][]} */
     const choices =
@@ -90,8 +91,8 @@ function Field({ name, schema, value, required, set }) {
             ["false", "No"],
           ]
         : schema.enum.map((/** @type {string} */ one) => [one, labelOf(one)]);
-    input = html`
-      <select value=${value === undefined ? "" : String(value)} required=${required} onChange=${(
+    control = (tied) => html`
+      <select ...${tied} value=${value === undefined ? "" : String(value)} required=${required} onChange=${(
         /** @type {any} */ event,
       ) =>
         set(
@@ -101,13 +102,16 @@ function Field({ name, schema, value, required, set }) {
         ${choices.map(([one, said]) => html`<option key=${one} value=${one}>${said}</option>`)}
       </select>`;
   } else if (kind === "number") {
-    input = html`<input type="number" min=${schema.minimum} max=${schema.maximum} step=${[schema.type].flat().includes("integer") ? 1 : "any"} required=${required}
+    control = (
+      tied,
+    ) => html`<input ...${tied} type="number" min=${schema.minimum} max=${schema.maximum} step=${[schema.type].flat().includes("integer") ? 1 : "any"} required=${required}
       placeholder=${schema.default ?? ""} value=${value ?? ""} onInput=${(/** @type {any} */ event) => set(event.target.value === "" ? undefined : Number(event.target.value))} />`;
   } else if (kind === "lines") {
-    input = html`<textarea rows="3" spellcheck=${false} onInput=${(/** @type {any} */ event) => {
-      const given = event.target.value.split("\n").filter((/** @type {string} */ line) => line !== "");
-      set(given.length ? given : undefined);
-    }}>${(value ?? []).join("\n")}</textarea>`;
+    control = (tied) =>
+      html`<textarea ...${tied} rows="3" spellcheck=${false} onInput=${(/** @type {any} */ event) => {
+        const given = event.target.value.split("\n").filter((/** @type {string} */ line) => line !== "");
+        set(given.length ? given : undefined);
+      }}>${(value ?? []).join("\n")}</textarea>`;
   } else if (kind === "long" || kind === "pairs") {
     const shown =
       kind === "pairs"
@@ -115,22 +119,26 @@ function Field({ name, schema, value, required, set }) {
             .map(([one, given]) => `${one}=${given}`)
             .join("\n")
         : (value ?? "");
-    input = html`<textarea rows="3" class="mono" spellcheck=${false} onInput=${
-      kind === "long"
-        ? typed
-        : (/** @type {any} */ event) => {
-            const pairs = event.target.value
-              .split("\n")
-              .filter(Boolean)
-              .map((/** @type {string} */ line) => line.split(/=(.*)/s).slice(0, 2));
-            set(pairs.length ? Object.fromEntries(pairs) : undefined);
-          }
-    }>${shown}</textarea>`;
+    control = (tied) =>
+      html`<textarea ...${tied} rows="3" class="mono" spellcheck=${false} onInput=${
+        kind === "long"
+          ? typed
+          : (/** @type {any} */ event) => {
+              const pairs = event.target.value
+                .split("\n")
+                .filter(Boolean)
+                .map((/** @type {string} */ line) => line.split(/=(.*)/s).slice(0, 2));
+              set(pairs.length ? Object.fromEntries(pairs) : undefined);
+            }
+      }>${shown}</textarea>`;
   } else {
-    input = html`<input value=${value ?? ""} required=${required} minlength=${schema.minLength} maxlength=${schema.maxLength} placeholder=${schema.default ?? ""}
+    control = (
+      tied,
+    ) => html`<input ...${tied} value=${value ?? ""} required=${required} minlength=${schema.minLength} maxlength=${schema.maxLength} placeholder=${schema.default ?? ""}
       autocomplete="off" autocapitalize="off" spellcheck=${false} onInput=${typed} />`;
   }
-  return html`<label class="field"><span>${label}</span>${input}${schema.description && html`<small>${schema.description}${kind === "lines" ? " One a line." : ""}</small>`}</label>`;
+  const hint = schema.description && `${schema.description}${kind === "lines" ? " One a line." : ""}`;
+  return html`<${Labeled} label=${label} hint=${hint}>${control}<//>`;
 }
 
 /** A secret: typed, kept as it is, or taken away. @param {any} props */
@@ -145,24 +153,21 @@ function Secret({ label, schema, value, required, set, isLong }) {
     onInput: typed,
     placeholder: isKept ? "Stored; type to replace it" : "",
   };
+  const hint = html`${schema.description} Kept sealed, never shown.
+    ${stored !== null && html` <button type="button" class="link" onClick=${() => set(value === undefined ? stored : undefined)}>${value === undefined ? "Keep it after all" : "Remove it"}</button>`}
+    ${stored !== null && value === undefined && " It will be removed."}`;
   return html`
-    <label class="field"><span>${label}</span>
-      ${
-        isLong
-          ? html`<textarea class="secret" rows="3" ...${shown}>${typeof value === "string" ? value : ""}</textarea>`
-          : html`<input type="password" required=${required && !stored} value=${typeof value === "string" ? value : ""} ...${shown} />`
-      }
-      <small>${schema.description} Kept sealed, never shown.
-        ${stored !== null && html` <button type="button" class="link" onClick=${() => set(value === undefined ? stored : undefined)}>${value === undefined ? "Keep it after all" : "Remove it"}</button>`}
-        ${stored !== null && value === undefined && " It will be removed."}</small>
-    </label>
+    <${Labeled} label=${label} hint=${hint}>${(/** @type {any} */ tied) =>
+      isLong
+        ? html`<textarea ...${tied} class="secret" rows="3" ...${shown}>${typeof value === "string" ? value : ""}</textarea>`
+        : html`<input ...${tied} type="password" required=${required && !stored} value=${typeof value === "string" ? value : ""} ...${shown} />`}<//>
   `;
 }
 
 const MOST = 50;
 
 /** A connection, chosen by its name. @param {any} props */
-function Reference({ value, required, set }) {
+function Reference({ value, required, set, ...tied }) {
   const [typed, type] = useState(
     value ? (store.connections.has(value) ? qualified(/** @type {any} */ (store.connections.get(value))) : value) : "",
   );
@@ -178,7 +183,7 @@ function Reference({ value, required, set }) {
     set(isOne ? found.connection : undefined);
   };
   return html`
-    <input list=${id} value=${typed} required=${required} autocomplete="off" spellcheck=${false} placeholder="A connection's name" onInput=${onInput} />
+    <input ...${tied} list=${id} value=${typed} required=${required} autocomplete="off" spellcheck=${false} placeholder="A connection's name" onInput=${onInput} />
     <datalist id=${id}>${some.map((one) => html`<option key=${one.connection} value=${qualified(one)}>${text(one.type)}</option>`)}</datalist>
   `;
 }

@@ -14,6 +14,9 @@ import { folded, search } from "./names.js";
 
 const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*", names: true };
 const SOON_MS = 60;
+const UNDER_WAY = ["starting", "running"];
+/** What events say of jobs and terminals that run. */
+const RUNNING = ["started", "running", "opened", "clients"];
 /** With more changes than this at once everything is read again. */
 const MANY = 200;
 /** Rows that a quick scroll has passed need no information. */
@@ -31,6 +34,10 @@ export const store = {
   root: "",
   /** Whether the connections are there. */
   loaded: false,
+  /** Why they could not be read. @type {Error | null} */
+  fault: null,
+  /** Jobs and terminals that run, by connection, then by id. @type {Map<string, Map<string, "job" | "terminal">>} */
+  work: new Map(),
   /** Shells that run, by connection. @type {Map<string, any[]>} */
   shells: new Map(),
   /** Tunnels, by connection. @type {Map<string, any>} */
@@ -90,15 +97,45 @@ export function matching(query) {
 
 /** The categories and connections, and what runs; what the session may not see stays empty. */
 export async function load() {
+  store.fault = null;
   await Promise.all([
     can("category.query", "category.info") ? loadCategories() : null,
     can("connection.query") ? loadConnections() : null,
     can("connection.types") ? loadTypes() : null,
     can("shell.list") ? loadShells() : null,
     can("tunnel.query") ? loadTunnels() : null,
-  ]);
-  store.loaded = true;
+    loadWork(),
+  ]).then(
+    () => {
+      store.loaded = true;
+    },
+    (error) => {
+      if (!(error instanceof ApiError)) throw error;
+      store.fault = error;
+    },
+  );
   changed();
+}
+
+async function loadWork() {
+  const [{ jobs }, { terminals }] = await Promise.all([
+    can("job.query") ? call("/job/query", { states: UNDER_WAY }, { quiet: true }) : { jobs: [] },
+    can("terminal.query") ? call("/terminal/query", {}, { quiet: true }) : { terminals: [] },
+  ]);
+  store.work = new Map();
+  for (const one of jobs) working(one.connection, one.job, "job");
+  for (const one of terminals) if (one.state === "running") working(one.connection, one.terminal, "terminal");
+  changed();
+}
+
+/** Notes that something runs on a connection, or with no `kind` that it has ended. @param {string} connection @param {string} id @param {"job" | "terminal"} [kind] */
+function working(connection, id, kind) {
+  const base = connection.split("+")[0];
+  const some = store.work.get(base) ?? new Map();
+  if (kind) some.set(id, kind);
+  else some.delete(id);
+  if (some.size) store.work.set(base, some);
+  else store.work.delete(base);
 }
 
 async function loadConnections() {
@@ -247,7 +284,10 @@ export function follow() {
         if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") changedTunnels(id);
       } else if (event.kind === "category") changedCategories(event.id ?? "");
       else if (event.kind === "shell") shellChanged(event);
-      else if (event.kind === "tunnel") {
+      else if (event.kind === "job" || event.kind === "terminal") {
+        working(id, event.id ?? "", RUNNING.includes(event.change) ? event.kind : undefined);
+        changed();
+      } else if (event.kind === "tunnel") {
         const known = store.tunnels.get(id);
         if (!known) return changedTunnels(id);
         store.tunnels.set(id, {
@@ -303,11 +343,30 @@ export function refresh(what) {
   return { connections: loadConnections, categories: loadCategories, shells: loadShells, tunnels: loadTunnels }[what]();
 }
 
+/** Reads which commands the shells of a connection run, which events do not say. @param {string} id */
+export async function readShells(id) {
+  const { shells } = await call("/shell/list", { connection: id }, { quiet: true });
+  if (shells.length) store.shells.set(id, shells);
+  else store.shells.delete(id);
+  changed();
+}
+
 /**
- * The state of a connection in a word, and its kind: `up`, `busy`, `lost` or `off`.
+ * The state of a connection in a few words, and its kind: `up`, `busy`, `lost` or `off`.
  * @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}}
  */
 export function stateOf(id) {
+  const { kind, word } = linkOf(id);
+  const runs = [...(store.work.get(id)?.values() ?? [])];
+  const counts = ["job", "terminal"]
+    .map((what) => [runs.filter((one) => one === what).length, what])
+    .filter(([count]) => count)
+    .map(([count, what]) => `${count} ${what}${count === 1 ? "" : "s"}`);
+  return { kind: counts.length && kind === "off" ? "up" : kind, word: [word, ...counts].filter(Boolean).join(", ") };
+}
+
+/** @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}} */
+function linkOf(id) {
   const tunnel = store.tunnels.get(id);
   if (tunnel && tunnel.state !== "stopped") {
     const kind = tunnel.state === "open" ? "up" : tunnel.state === "failed" ? "lost" : "busy";

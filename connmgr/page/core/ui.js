@@ -5,6 +5,7 @@ import {
   render,
   useCallback,
   useEffect,
+  useErrorBoundary,
   useLayoutEffect,
   useMemo,
   useReducer,
@@ -14,7 +15,16 @@ import {
 import { ApiError } from "./api.js";
 
 export { html, render };
-export const hooks = { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState };
+export const hooks = {
+  useCallback,
+  useEffect,
+  useErrorBoundary,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useRef,
+  useState,
+};
 
 // Line ends and tabs too: a name has one line. The last ranges turn the direction of text, or have no width.
 const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
@@ -126,6 +136,21 @@ export const Waiting = ({ reason, of, done }) =>
 export const Fault = ({ error, again }) => html`
   <p class="fault" role="alert">${lines(error.message)} ${again && html`<button class="quiet" onClick=${again}>Try again</button>`}</p>
 `;
+
+let lastField = 0;
+
+/**
+ * A field with its label and a hint; `children` makes the control, and gets what ties it to both.
+ * @param {{label: any, hint?: any, children: (tied: {id: string, "aria-describedby"?: string}) => any}} props
+ */
+export function Labeled({ label, hint, children }) {
+  const [id] = useState(() => {
+    lastField += 1;
+    return `field-${lastField}`;
+  });
+  const control = children({ id, "aria-describedby": hint ? `${id}-hint` : undefined });
+  return html`<div class="field"><label for=${id}>${label}</label>${control}${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}</div>`;
+}
 
 const OVERSCAN = 6;
 
@@ -268,7 +293,10 @@ export function openDialog({ title, label, kind = "" }, content) {
       element,
     );
     element.showModal();
-    /** @type {HTMLElement | null} */ (element.querySelector("[autofocus]"))?.focus();
+    const first = ["[autofocus]", ".body :is(input, textarea)", "footer .primary"]
+      .map((what) => element.querySelector(what))
+      .find(Boolean);
+    /** @type {HTMLElement | undefined} */ (first)?.focus();
   });
 }
 
@@ -308,12 +336,9 @@ export function form({ title, text: said, fields, yes = "OK", work }) {
       ${said && html`<p class="said">${said}</p>`}
       ${fields.map(
         (field, index) => html`
-          <label key=${field.name} class="field">
-            <span>${field.label}</span>
-            <input name=${field.name} type=${field.type ?? "text"} value=${field.value ?? ""} required=${field.required} pattern=${field.pattern}
-              autocomplete=${field.autocomplete ?? "off"} spellcheck=${false} autofocus=${index === 0} />
-            ${field.hint && html`<small>${field.hint}</small>`}
-          </label>
+          <${Labeled} key=${field.name} label=${field.label} hint=${field.hint}>${(/** @type {any} */ tied) => html`
+            <input ...${tied} name=${field.name} type=${field.type ?? "text"} value=${field.value ?? ""} required=${field.required} pattern=${field.pattern}
+              autocomplete=${field.autocomplete ?? "off"} spellcheck=${false} autofocus=${index === 0} />`}<//>
         `,
       )}
     <//>

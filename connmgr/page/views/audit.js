@@ -128,14 +128,17 @@ function Audit({ path, query }) {
       ? html`<span class="name">${text(entry.action ?? entry.event)} <span class="note">${text(subjectOf(entry))}</span></span><span class="note">${ago(entry.time)}</span><${State} ...${outcomeOf(entry)} />`
       : html`<span class="note number">${brief(entry.time)}</span><span>${text(entry.action ?? "")}</span><span>${text(subjectOf(entry))}</span>
       <span class="note">${text(entry.tokenName ?? (entry.token ? entry.token : entry.client ? `owner, ${entry.client}` : ""))}</span><span><${State} ...${outcomeOf(entry)} /></span><span class="note number">${entry.ms === undefined ? "" : `${Math.round(entry.ms)} ms`}</span>`;
-  return html`
-    <div class=${`view table audit ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : "8.5rem minmax(0, 10rem) minmax(0, 2fr) minmax(0, 1fr) minmax(0, 9rem) 5rem" }}>
-      <header><h1>Audit</h1><button onClick=${again}>Read again</button>${can("audit.verify") && html`<button onClick=${doing(verify)}>Verify</button>`}</header>
-      <form class="filters" role="search" onSubmit=${filter} key=${key}>
-        ${FILTERS.map(([name, label, hint]) => html`<label key=${name}>${label}<input name=${name} placeholder=${hint} defaultValue=${query.get(name) ?? ""} value=${query.get(name) ?? ""} spellcheck=${false} /></label>`)}
+  const filters = html`
+    <form class="filters" role="search" onSubmit=${filter} key=${key}>
+        ${FILTERS.map(([name, label, hint]) => html`<label key=${name}>${label}<input name=${name} placeholder=${hint} value=${query.get(name) ?? ""} spellcheck=${false} /></label>`)}
         <label>Since<input type="datetime-local" name="since" value=${query.get("since") ?? ""} /></label>
         <button>Filter</button>${query.size > 0 && html`<button type="button" class="quiet" onClick=${() => go("#/audit")}>All</button>`}
       </form>
+  `;
+  return html`
+    <div class=${`view table audit ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : "10rem minmax(0, 10rem) minmax(0, 2fr) minmax(0, 1fr) minmax(0, 9rem) 5rem" }}>
+      <header><h1>Audit</h1><button onClick=${again}>Read again</button>${can("audit.verify") && html`<button onClick=${doing(verify)}>Verify</button>`}</header>
+      ${isNarrow ? html`<details class="narrow" open=${query.size > 0}><summary>Filter</summary>${filters}</details>` : filters}
       <div class="split">
         <section class="aside-list">
           ${!isNarrow && entries.length > 0 && html`<div class="columns" aria-hidden="true"><span>Time</span><span>Action</span><span>About</span><span>By</span><span>Outcome</span><span class="number">Took</span></div>`}

@@ -10,7 +10,11 @@ const MOST_CHOICES = 8;
 export function Chooser({ label, choose }) {
   const [wanted, want] = useState("");
   const [at, move] = useState(0);
-  const found = wanted ? matching(wanted).filter((one) => one.usageCategory === "shell").slice(0, MOST_CHOICES) : [];
+  const found = wanted
+    ? matching(wanted)
+        .filter((one) => one.usageCategory === "shell")
+        .slice(0, MOST_CHOICES)
+    : [];
   const open = (/** @type {any} */ one) => {
     want("");
     choose(one.connection);

@@ -4,11 +4,11 @@ import { ApiError } from "../core/api.js";
 import { go } from "../core/router.js";
 import { nameOf } from "../core/store.js";
 import { confirm, failed, form, text, toast } from "../core/ui.js";
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { above, join, size, toWire } from "./files-names.js";
 import { addressOf, ask } from "./files-place.js";
 import { download } from "./files-transfer.js";
 import { fetched } from "./raw.js";
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 
 const MAX_BYTES = 2 << 20;
 
@@ -22,7 +22,8 @@ class Unfit extends Error {}
 async function read(place, path) {
   const found = await ask("/fs/stat", place, { path: toWire(path) });
   if (found.type !== "file") throw new Unfit(`This is a ${found.type}, not a file.`);
-  if (found.size > MAX_BYTES) throw new Unfit(`The file has ${size(found.size)}; files of up to ${size(MAX_BYTES)} are edited here.`);
+  if (found.size > MAX_BYTES)
+    throw new Unfit(`The file has ${size(found.size)}; files of up to ${size(MAX_BYTES)} are edited here.`);
   const response = await ask("/fs/read", place, { path: toWire(path) }, fetched);
   const bytes = await response.arrayBuffer();
   let content;
@@ -37,7 +38,11 @@ async function read(place, path) {
   if (content.replaceAll("\r\n", "").includes("\r") || (pairs.length && pairs.length !== all.length)) {
     throw new Unfit("The lines of the file end in different ways, which an editor in a page cannot keep.");
   }
-  return { text: content.replaceAll("\r\n", "\n"), sha256: await digest(place, path, bytes), endings: pairs.length ? "\r\n" : "\n" };
+  return {
+    text: content.replaceAll("\r\n", "\n"),
+    sha256: await digest(place, path, bytes),
+    endings: pairs.length ? "\r\n" : "\n",
+  };
 }
 
 /** @param {Place} place @param {string} path @param {ArrayBuffer} bytes */
@@ -132,7 +137,8 @@ export function Editor({ place, path }) {
     }
   };
   const leave = async () => {
-    if (changed && !(await confirm({ title: "Leave without saving?", text: text(path), yes: "Leave", danger: true }))) return;
+    if (changed && !(await confirm({ title: "Leave without saving?", text: text(path), yes: "Leave", danger: true })))
+      return;
     go(addressOf(place, above(path)));
   };
   /** @param {KeyboardEvent} event */
@@ -162,7 +168,11 @@ export function Editor({ place, path }) {
 /** @param {{place: Place, path: string}} props */
 export function NewFile({ place, path }) {
   const make = async () => {
-    const given = await form({ title: "New file", fields: [{ name: "name", label: "Name", required: true }], yes: "Create" });
+    const given = await form({
+      title: "New file",
+      fields: [{ name: "name", label: "Name", required: true }],
+      yes: "Create",
+    });
     if (!given) return;
     try {
       await write(place, join(path, given.name), "", { create: true });

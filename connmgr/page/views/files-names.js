@@ -64,7 +64,9 @@ export function percent(text, keep = "") {
   return [...toBytes(text)]
     .map((byte) => {
       const each = String.fromCharCode(byte);
-      return /[A-Za-z0-9._~-]/.test(each) || keep.includes(each) ? each : `%${byte.toString(16).padStart(2, "0").toUpperCase()}`;
+      return /[A-Za-z0-9._~-]/.test(each) || keep.includes(each)
+        ? each
+        : `%${byte.toString(16).padStart(2, "0").toUpperCase()}`;
     })
     .join("");
 }
@@ -74,7 +76,8 @@ export function unpercent(text) {
   const bytes = [];
   const given = new TextEncoder().encode(text);
   for (let at = 0; at < given.length; at++) {
-    const code = given[at] === 0x25 ? Number.parseInt(String.fromCharCode(given[at + 1], given[at + 2]), 16) : Number.NaN;
+    const code =
+      given[at] === 0x25 ? Number.parseInt(String.fromCharCode(given[at + 1], given[at + 2]), 16) : Number.NaN;
     if (Number.isNaN(code)) bytes.push(given[at]);
     else {
       bytes.push(code);
@@ -102,7 +105,10 @@ export function above(path) {
 export function crumbs(path) {
   const parts = path.split("/").filter((part) => part);
   const absolute = path.startsWith("/");
-  const steps = parts.map((name, index) => ({ name, path: (absolute ? "/" : "") + parts.slice(0, index + 1).join("/") }));
+  const steps = parts.map((name, index) => ({
+    name,
+    path: (absolute ? "/" : "") + parts.slice(0, index + 1).join("/"),
+  }));
   return absolute ? [{ name: "/", path: "/" }, ...steps] : steps;
 }
 

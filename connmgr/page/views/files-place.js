@@ -11,7 +11,12 @@ import { percent, unpercent } from "./files-names.js";
 const started = new Set();
 
 /** Sends a request about files; starts the shell that does the work, and asks for a password that sudo wants. */
-export async function ask(/** @type {string} */ path, /** @type {Place} */ place, /** @type {any} */ fields, send = call) {
+export async function ask(
+  /** @type {string} */ path,
+  /** @type {Place} */ place,
+  /** @type {any} */ fields,
+  /** @type {(path: string, data: object) => Promise<any>} */ send = call,
+) {
   const key = `${place.connection} ${place.elevate?.user ?? ""}`;
   if (!started.has(key)) {
     // A shell that runs is left as it is.
@@ -59,7 +64,9 @@ export function addressOf(place, path, edit = false) {
 /** What an address means, as it is written: a path may have bytes that are not UTF-8. @param {string} hash */
 export function placeAt(hash) {
   const [, connection = "", rest = "", query = ""] = /^#\/files\/([^/?]*)([^?]*)\??(.*)$/s.exec(hash) ?? [];
-  const options = new Map(query.split("&").map((each) => /** @type {[string, string]} */ ([...each.split("="), ""].slice(0, 2))));
+  const options = new Map(
+    query.split("&").map((each) => /** @type {[string, string]} */ ([...each.split("="), ""].slice(0, 2))),
+  );
   const path = rest === "" ? "~" : rest.startsWith("/~") ? unpercent(rest.slice(1)) : unpercent(rest);
   return { connection, path, user: unpercent(options.get("as") ?? ""), edit: options.has("edit") };
 }

@@ -14,7 +14,11 @@ const MAX_SIZE = 8 * 1024 ** 3 - 1;
  */
 
 /** Has the browser download a file, or `members` of a directory as an archive. */
-export async function download(/** @type {Place} */ place, /** @type {any} */ path, /** @type {any[] | null} */ members) {
+export async function download(
+  /** @type {Place} */ place,
+  /** @type {any} */ path,
+  /** @type {any[] | null} */ members,
+) {
   const archive = members !== null;
   const { ticket, name } = await call("/fs/ticket", { ...place, path, archive, ...(members?.length && { members }) });
   const link = document.createElement("a");
@@ -46,7 +50,8 @@ export function send(path, query, body, progress, signal) {
         reject(error);
       }
     };
-    request.onerror = () => reject(new ApiError({ code: "unreachable", message: "The connection to the daemon broke off." }, 0));
+    request.onerror = () =>
+      reject(new ApiError({ code: "unreachable", message: "The connection to the daemon broke off." }, 0));
     request.onabort = () => reject(new ApiError({ code: "cancelled", message: "Cancelled." }, 0));
     signal.addEventListener("abort", () => request.abort());
     request.send(body);
@@ -64,10 +69,16 @@ export function queryOf(place) {
  */
 export async function dropped(transfer) {
   // Entries are valid only until this event is over, so all are taken before the first is waited for.
-  const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry());
+  const entries = [...transfer.items]
+    .filter((item) => item.kind === "file")
+    .map((item) => item.webkitGetAsEntry() ?? item.getAsFile());
   /** @type {Member[]} */
   const members = [];
-  for (const entry of entries) if (entry) await collect(entry, "", members);
+  for (const entry of entries) {
+    // A file that no directory has, such as one that another page has made, has no entry.
+    if (entry instanceof File) members.push({ path: entry.name, file: entry });
+    else if (entry) await collect(entry, "", members);
+  }
   return members;
 }
 

@@ -3,13 +3,13 @@
 import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
-import { Rows, ago, confirm, failed, form, text, toast } from "../core/ui.js";
+import { ago, confirm, failed, form, Rows, text, toast } from "../core/ui.js";
+import { html, useCallback, useEffect, useMemo, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 import { Chooser } from "./chooser.js";
 import { Editor, NewFile } from "./files-edit.js";
 import { above, crumbs, fromWire, join, modeText, percent, size, toWire } from "./files-names.js";
 import { addressOf, ask, placeAt } from "./files-place.js";
 import { archiveOf, download, dropped, queryOf, send } from "./files-transfer.js";
-import { html, useCallback, useEffect, useMemo, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 
 const SHOWN_NAMES = 8;
 const HIDDEN_KEY = "connmgr.files.hidden";
@@ -79,22 +79,35 @@ function Directory({ place, path }) {
     const target = join(path, one.name);
     let type = one.type;
     if (type === "link") {
-      type = await ask("/fs/stat", place, { path: toWire(target) }).then((found) => found.type, () => "link");
+      type = await ask("/fs/stat", place, { path: toWire(target) }).then(
+        (found) => found.type,
+        () => "link",
+      );
     }
     if (type === "directory") go(addressOf(place, target));
     else if (type === "file") go(addressOf(place, target, true));
-    else toast(`${text(one.name)} is ${one.type === "link" ? "a link that leads nowhere" : `a ${one.type}`}; it cannot be opened.`);
+    else
+      toast(
+        `${text(one.name)} is ${one.type === "link" ? "a link that leads nowhere" : `a ${one.type}`}; it cannot be opened.`,
+      );
   };
 
   /** @param {import("./files-transfer.js").Member[]} members */
   const upload = async (members) => {
     const tops = [...new Set(members.map((member) => member.path.split("/")[0]))];
     const there = tops.filter((name) => names.has(name));
-    if (there.length && !(await confirm({ title: "Replace what is there?", text: named(there), yes: "Replace", danger: true }))) return;
+    if (
+      there.length &&
+      !(await confirm({ title: "Replace what is there?", text: named(there), yes: "Replace", danger: true }))
+    )
+      return;
     const trees = members.filter((member) => !member.file || member.path.includes("/"));
     const files = members.filter((member) => member.file && !member.path.includes("/"));
     if (trees.length) {
-      const title = tops.filter((name) => trees.some((member) => member.path.split("/")[0] === name)).map((name) => `${name}/`).join(", ");
+      const title = tops
+        .filter((name) => trees.some((member) => member.path.split("/")[0] === name))
+        .map((name) => `${name}/`)
+        .join(", ");
       run(title, "/fs/extract", { ...queryOf(place), path: percent(path, "/") }, archiveOf(trees));
     }
     for (const { path: name, file } of files) {
@@ -155,9 +168,11 @@ function Directory({ place, path }) {
     if (!given || given.name === one.name) return;
     const target = given.name.includes("/") ? given.name : join(path, given.name);
     await ask("/fs/move", place, { source: toWire(join(path, one.name)), target: toWire(target) }).then(
-      () => toast(`${text(one.name)} is now ${text(given.name)}.`, {
-        undo: () => ask("/fs/move", place, { source: toWire(target), target: toWire(join(path, one.name)) }).then(load, failed),
-      }),
+      () =>
+        toast(`${text(one.name)} is now ${text(given.name)}.`, {
+          undo: () =>
+            ask("/fs/move", place, { source: toWire(target), target: toWire(join(path, one.name)) }).then(load, failed),
+        }),
       failed,
     );
     choose(new Set());
@@ -165,7 +180,11 @@ function Directory({ place, path }) {
   };
 
   const make = async () => {
-    const given = await form({ title: "New directory", fields: [{ name: "name", label: "Name", required: true }], yes: "Create" });
+    const given = await form({
+      title: "New directory",
+      fields: [{ name: "name", label: "Name", required: true }],
+      yes: "Create",
+    });
     if (!given) return;
     await ask("/fs/mkdir", place, { path: toWire(join(path, given.name)) }).catch(failed);
     load();
@@ -210,7 +229,12 @@ function Directory({ place, path }) {
         await ask("/fs/stat", place, { path: toWire(join(path, one.name)) });
         await download(place, toWire(join(path, one.name)), null);
       } else if (going.length === 1) await download(place, toWire(join(path, one.name)), []);
-      else await download(place, toWire(path), going.map((each) => toWire(each.name)));
+      else
+        await download(
+          place,
+          toWire(path),
+          going.map((each) => toWire(each.name)),
+        );
     } catch (error) {
       failed(error);
     }
@@ -223,7 +247,8 @@ function Directory({ place, path }) {
       fields: [{ name: "user", label: "User", value: place.elevate?.user ?? "root" }],
       yes: "Switch",
     });
-    if (given) go(addressOf({ connection: place.connection, ...(given.user && { elevate: { user: given.user } }) }, path));
+    if (given)
+      go(addressOf({ connection: place.connection, ...(given.user && { elevate: { user: given.user } }) }, path));
   };
 
   /** @param {KeyboardEvent} event */
@@ -256,14 +281,18 @@ function Directory({ place, path }) {
           <strong>${text(nameOf(place.connection))}</strong>
           ${!path.startsWith("/") && html`<a href=${addressOf(place, "/")}>/</a>`}
           ${path.startsWith("/") && html`<a href=${addressOf(place, "~")} title="Home">~</a>`}
-          ${crumbs(path).map((step, index, all) => html`
-            <a class=${step.path === "/" ? "" : "step"} href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`)}
+          ${crumbs(path).map(
+            (step, index, all) => html`
+            <a class=${step.path === "/" ? "" : "step"} href=${addressOf(place, step.path)} aria-current=${index === all.length - 1 ? "page" : undefined}>${text(step.name)}</a>`,
+          )}
         </nav>
         <button class=${place.elevate ? "as elevated" : "as"} onClick=${as}>as ${text(place.elevate?.user ?? "login user")}</button>
       </header>
       <div class="tools" role="toolbar" aria-label="Files">
         <button class="primary" onClick=${() => input.current?.click()}>Upload</button>
-        <input ref=${input} type="file" multiple hidden aria-label="Files to upload" onChange=${(/** @type {any} */ event) => {
+        <input ref=${input} type="file" multiple hidden aria-label="Files to upload" onChange=${(
+          /** @type {any} */ event,
+        ) => {
           upload([...event.target.files].map((file) => ({ path: file.name, file })));
           event.target.value = "";
         }} />
@@ -280,8 +309,11 @@ function Directory({ place, path }) {
         }} /> Hidden</label>
       </div>
       ${problem && html`<p class="how" role="alert">${text(problem.message)} <button onClick=${load}>Try again</button></p>`}
-      ${current && html`<${Entries} entries=${entries} all=${listed?.entries.length ?? 0} path=${path} place=${place}
-        order=${order} sort=${sort} chosen=${chosen} choose=${choose} open=${open} />`}
+      ${
+        current &&
+        html`<${Entries} entries=${entries} all=${listed?.entries.length ?? 0} path=${path} place=${place}
+        order=${order} sort=${sort} chosen=${chosen} choose=${choose} open=${open} />`
+      }
       <${Transfers} transfers=${transfers} />
     </section>
   `;
@@ -327,7 +359,9 @@ function Entries({ entries, all, path, place, order, sort, chosen, choose, open 
   const row = (one) => html`
     <span class="name">
       <input type="checkbox" tabindex="-1" aria-label=${`Select ${text(one.name)}`} checked=${chosen.has(one.name)} onChange=${() => toggle(one)} />
-      <a href=${addressOf(place, join(path, one.name), one.type !== "directory")} tabindex="-1" class=${one.type} onClick=${(/** @type {MouseEvent} */ event) => {
+      <a href=${addressOf(place, join(path, one.name), one.type !== "directory")} tabindex="-1" class=${one.type} onClick=${(
+        /** @type {MouseEvent} */ event,
+      ) => {
         if (event.ctrlKey || event.metaKey || event.button) return;
         event.preventDefault();
         open(one);
@@ -342,14 +376,20 @@ function Entries({ entries, all, path, place, order, sort, chosen, choose, open 
   const everything = entries.length > 0 && chosen.size === entries.length;
   return html`
     <div class="entries">
-      <div class="heads" role="row">
-        ${COLUMNS.map(([by, label]) => html`
-          <span class=${by} role="columnheader" aria-sort=${order.by === by ? (order.down ? "descending" : "ascending") : "none"}>
-            ${by === "name" && html`<input type="checkbox" aria-label="Select all" checked=${everything}
-              onChange=${() => choose(new Set(everything ? [] : entries.map((/** @type {Entry} */ one) => one.name)))} />`}
-            <button class="quiet" onClick=${() => sort({ by, down: order.by === by && !order.down })}>${label}${order.by === by ? (order.down ? " ↓" : " ↑") : ""}</button>
-          </span>`)}
-        <span class="mode" role="columnheader">Mode</span>
+      <div class="heads" role="group" aria-label="Order">
+        ${COLUMNS.map(
+          ([by, label]) => html`
+          <span class=${by}>
+            ${
+              by === "name" &&
+              html`<input type="checkbox" aria-label="Select all" checked=${everything}
+              onChange=${() => choose(new Set(everything ? [] : entries.map((/** @type {Entry} */ one) => one.name)))} />`
+            }
+            <button class="quiet" aria-pressed=${order.by === by} aria-label=${`By ${label.toLowerCase()}${order.by === by ? (order.down ? ", descending" : ", ascending") : ""}`}
+              onClick=${() => sort({ by, down: order.by === by && !order.down })}>${label}${order.by === by ? (order.down ? " ↓" : " ↑") : ""}</button>
+          </span>`,
+        )}
+        <span class="mode">Mode</span>
       </div>
       ${
         entries.length

@@ -4,7 +4,7 @@ import { call } from "../core/api.js";
 import { address, go } from "../core/router.js";
 import { Fields } from "../core/schema-form.js";
 import { infoOf, refresh, store } from "../core/store.js";
-import { Form, hooks, html, openDialog, text, toast } from "../core/ui.js";
+import { Form, hooks, html, Labeled, openDialog, text, toast } from "../core/ui.js";
 
 const { useState } = hooks;
 
@@ -105,27 +105,29 @@ function Draft({ draft, close }) {
       ${
         draft.isNew &&
         html`
-        <label class="field"><span>Type</span>
-          <select value=${data.type} onChange=${(/** @type {any} */ event) => setData({ type: event.target.value })}>
+        <${Labeled} label="Type">${(
+          /** @type {any} */ tied,
+        ) => html`<select ...${tied} value=${data.type} onChange=${(/** @type {any} */ event) => setData({ type: event.target.value })}>
             ${types.map((one) => html`<option key=${one.type} value=${one.type}>${text(one.type)} – ${text(one.description)}</option>`)}
-          </select></label>`
+          </select>`}<//>`
       }
-      <label class="field"><span>Name</span>
-        <input value=${name} maxlength="255" required=${!draft.isNew} placeholder=${draft.isNew ? (data.host && typeof data.host === "string" && !store.connections.has(data.host) ? data.host : "As it shall be called") : ""}
-          autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></label>
+      <${Labeled} label="Name">${(
+        /** @type {any} */ tied,
+      ) => html`<input ...${tied} value=${name} maxlength="255" required=${!draft.isNew} placeholder=${draft.isNew ? (data.host && typeof data.host === "string" && !store.connections.has(data.host) ? data.host : "As it shall be called") : ""}
+          autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setName(event.target.value)} />`}<//>
       ${
         schema
           ? html`<${Fields} key=${data.type} schema=${schema} value=${data} change=${setData} />`
           : html`<p class="fault">No installed plugin offers the type ${text(data.type)}; its data stays as it is.</p>`
       }
-      <label class="field"><span>Category</span>
-        <select value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}>
+      <${Labeled} label="Category">${(
+        /** @type {any} */ tied,
+      ) => html`<select ...${tied} value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}>
           <option value="">${draft.isNew ? "The default one, or that of the connection it is in" : "As it is"}</option>
           ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}
-        </select></label>
+        </select>`}<//>
       <details open=${labels !== ""}><summary>Labels</summary>
-        <label class="field"><span>Labels</span><textarea rows="2" class="mono" placeholder="env=prod" spellcheck=${false} onInput=${(/** @type {any} */ event) => setLabels(event.target.value)}>${labels}</textarea>
-          <small>One a line, as name=value; commands choose machines by them.</small></label></details>
+        <${Labeled} label="Labels" hint="One a line, as name=value; commands choose machines by them.">${(/** @type {any} */ tied) => html`<textarea ...${tied} rows="2" class="mono" placeholder="env=prod" spellcheck=${false} onInput=${(/** @type {any} */ event) => setLabels(event.target.value)}>${labels}</textarea>`}<//></details>
       <label class="check"><input type="checkbox" checked=${validate} onChange=${(/** @type {any} */ event) => setValidate(event.target.checked)} />
         <span>Test it first<br /><small>Connect, and ${draft.isNew ? "add" : "change"} nothing if that fails.</small></span></label>
     <//>

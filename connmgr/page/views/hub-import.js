@@ -4,7 +4,7 @@
 import { call } from "../core/api.js";
 import { fold } from "../core/names.js";
 import { refresh, store } from "../core/store.js";
-import { counted, Form, hooks, html, openDialog, text, toast } from "../core/ui.js";
+import { counted, Form, hooks, html, Labeled, openDialog, text, toast } from "../core/ui.js";
 
 const { useMemo, useState } = hooks;
 
@@ -156,14 +156,15 @@ function Import({ close }) {
   const chosen = async (event) => give(await event.target.files[0].text());
   return html`
     <${Form} yes=${fresh.length ? `Add ${counted(fresh.length, "connection")}` : "Add"} cancel=${() => close()} submit=${submit} busy="Storing them">
-      <label class="field"><span>A list of machines</span>
-        <textarea rows="7" class="mono" autofocus required spellcheck=${false} placeholder=${"deploy@web1.example.com web1\nroot@192.0.2.7:2222\n\nor the text of ~/.ssh/config"}
-          value=${given} onInput=${(/** @type {any} */ event) => give(event.target.value)}></textarea>
-        <small>Lines of <code>user@host:port name</code>, or an ssh configuration.</small></label>
-      <label class="field"><span>Or from a file</span><input type="file" onChange=${chosen} /></label>
-      <label class="field"><span>Into the category</span>
-        <select value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}><option value="">The default one</option>
-          ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}</select></label>
+      <${Labeled} label="A list of machines" hint=${html`Lines of <code>user@host:port name</code>, or an ssh configuration.`}>${(
+        /** @type {any} */ tied,
+      ) => html`<textarea ...${tied} rows="7" class="mono" autofocus required spellcheck=${false} placeholder=${"deploy@web1.example.com web1\nroot@192.0.2.7:2222\n\nor the text of ~/.ssh/config"}
+          value=${given} onInput=${(/** @type {any} */ event) => give(event.target.value)}></textarea>`}<//>
+      <${Labeled} label="Or from a file">${(/** @type {any} */ tied) => html`<input ...${tied} type="file" onChange=${chosen} />`}<//>
+      <${Labeled} label="Into the category">${(
+        /** @type {any} */ tied,
+      ) => html`<select ...${tied} value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}><option value="">The default one</option>
+          ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}</select>`}<//>
       ${problems.length > 0 && html`<ul class="fault">${problems.slice(0, 20).map((one) => html`<li>${one}</li>`)}</ul>`}
       ${
         entries.length > 0 &&

@@ -2,15 +2,28 @@
 
 import { call } from "../core/api.js";
 import { fold, search } from "../core/names.js";
-import { commandsOn, register, run } from "../core/palette.js";
+import { commandsOn, openPalette, register, run } from "../core/palette.js";
 import { address, go } from "../core/router.js";
 import { described, placeOf } from "../core/schema-form.js";
-import { byPath, can, infoOf, nameOf, qualified, refresh, stateOf, store, useStore } from "../core/store.js";
+import {
+  byPath,
+  can,
+  infoOf,
+  load,
+  nameOf,
+  qualified,
+  readShells,
+  refresh,
+  stateOf,
+  store,
+  useStore,
+} from "../core/store.js";
 import {
   ago,
   confirm,
   counted,
   Empty,
+  Fault,
   failed,
   form,
   hooks,
@@ -29,6 +42,8 @@ const { useEffect, useMemo, useRef, useState } = hooks;
 
 const CLOSED = "connmgr.hub.closed";
 const MOST_NAMED = 12;
+/** The daemon's own machine, which cannot be removed. */
+const LOCAL = "f0ec68aa-63f5-405c-b178-9a4454556d6b";
 
 /**
  * @typedef {import("../core/store.js").Connection} Connection
@@ -122,6 +137,17 @@ function Hub({ path }) {
   );
   const at = category === undefined ? -1 : items.findIndex((item) => item.key === `/${category}`);
 
+  // A connection that is renamed or moved while it is looked at stays in sight, at its new address.
+  const seen = useRef(/** @type {{at: string, id: string} | null} */ (null));
+  useEffect(() => {
+    const here = path.join("/");
+    if (one) seen.current = { at: here, id: one.connection };
+    else if (seen.current?.at === here) {
+      const moved = connections.get(seen.current.id);
+      if (moved) go(addressOf(moved), { replace: true });
+    }
+  });
+
   useEffect(() => register({ name: "Search connections", key: "/", run: () => field.current?.focus() }), []);
 
   /** @param {Item} item @param {boolean} [isOpen] */
@@ -138,7 +164,8 @@ function Hub({ path }) {
   const open = (item) => ("one" in item ? go(item.one === one ? "#/hub" : addressOf(item.one)) : toggle(item));
   /** @param {KeyboardEvent} event @param {Item} item */
   const keys = (event, item) => {
-    if (event.key === "ArrowRight") toggle(item, true);
+    if (event.key === "." && item && "one" in item) openPalette(item.one);
+    else if (event.key === "ArrowRight") toggle(item, true);
     else if (event.key === "ArrowLeft") toggle(item, false);
     else return;
     event.preventDefault();
@@ -167,14 +194,17 @@ function Hub({ path }) {
       <div class="split">
         <section class="tree" aria-label="Connections">
           ${!isNarrow && html`<div class="columns" aria-hidden="true"><span class="name">Name</span><span>State</span><span>Leads to</span><span>Type</span><span class="time">Last used</span></div>`}
+          ${store.fault && html`<${Fault} error=${store.fault} again=${load} />`}
           ${
-            !loaded
-              ? html`<${Waiting} reason="Reading the connections" />`
-              : result && !items.length
-                ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
+            store.fault && !loaded
+              ? ""
+              : !loaded
+                ? html`<${Waiting} reason="Reading the connections" />`
+                : result && !items.length
+                  ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
                   <p>A name is the end of category and path, such as <code>web/root</code>; a pattern has <code>*</code>, <code>?</code>,
                   <code>[a-c]</code> or <code>{a,b}</code>, as on the command line.</p><//>`
-                : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
+                  : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
                   active=${at >= 0 ? at : undefined} row=${(/** @type {Item} */ item) => ("one" in item ? line(item, isNarrow) : folderLine(item, toggle))}
                   levelOf=${(/** @type {Item} */ item) => item.depth + 1} isExpanded=${(/** @type {Item} */ item) => ("one" in item ? undefined : item.isOpen)}
                   classOf=${(/** @type {Item} */ item) => ("one" in item ? (item.one === one ? "chosen" : "") : "folder")} />`
@@ -212,7 +242,7 @@ function line({ one, depth, isLoose }, isNarrow) {
   const name = html`<span class="name" style=${indent(depth)}>
     ${isLoose ? html`<span class="note">${text([...one.category, ...one.name.slice(0, -1)].join("/"))}/</span>` : ""}${text(last)}</span>`;
   if (isNarrow)
-    return html`${name}<${State} ...${state} /><span class="place note">${text(placeOf(one.connection)) || text(one.type)}</span>`;
+    return html`${name}<${State} ...${state} /><span class="place note" style=${indent(depth)}>${text(placeOf(one.connection)) || text(one.type)}</span>`;
   return html`
     ${name}<span><${State} ...${state} /></span><span class="note">${text(placeOf(one.connection))}</span><span class="note">${text(one.type)}</span>
     <span class="time note">${info && (store.types.get(one.type) ? ago(info.lastUsed) : "–")}</span>
@@ -268,6 +298,10 @@ function Details({ one }) {
   const state = stateOf(one.connection);
   const shells = store.shells.get(one.connection) ?? [];
   const tunnel = store.tunnels.get(one.connection);
+  const isUntold = shells.some((shell) => shell.state === "busy" && !shell.running);
+  useEffect(() => {
+    if (isUntold && can("shell.list")) readShells(one.connection).catch(failed);
+  }, [isUntold]);
   const commands = commandsOn(one).sort((a, b) => Number(HUB.has(a)) - Number(HUB.has(b)));
   const own = commands.filter((command) => !AT_END.has(command));
   const atEnd = commands.filter((command) => AT_END.has(command));
@@ -390,7 +424,7 @@ async function forgetKey(connection) {
 
 const isShell = (/** @type {Connection} */ one) => one.usageCategory === "shell";
 const isTunnel = (/** @type {Connection} */ one) => one.usageCategory === "tunnel";
-const isUp = (/** @type {Connection} */ one) => stateOf(one.connection).kind !== "off";
+const isUp = (/** @type {Connection} */ one) => store.shells.has(one.connection);
 const isOpenTunnel = (/** @type {Connection} */ one) =>
   isTunnel(one) && (store.tunnels.get(one.connection)?.wanted ?? false);
 const isSwitched = (/** @type {Connection} */ one) => store.types.get(one.type)?.toggled ?? false;
@@ -451,7 +485,7 @@ const FIRST = [
 const LAST = [
   { name: "Edit", on, actions: ["connection.update", "connection.info"], fits: () => true, run: editConnection },
   { name: "Forget the host key", on, actions: ["hostkey.forget"], fits: (one) => one.type === "ssh", run: forgetKey },
-  { name: "Remove", on, actions: ["connection.apply"], fits: () => true, run: removeConnection },
+  { name: "Remove", on, actions: ["connection.apply"], fits: (one) => one.connection !== LOCAL, run: removeConnection },
 ];
 const AT_END = new Set(LAST);
 const HUB = new Set([...FIRST, ...LAST]);

@@ -4,10 +4,10 @@ import { call } from "../core/api.js";
 import { useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
 import { ago, failed, text } from "../core/ui.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { size } from "./files-names.js";
 import { fetched } from "./raw.js";
 import { drawFast, loadXterm, themeOf, xtermOptions } from "./terminal-session.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 
 const SPEEDS = [0.5, 1, 2, 4, 8, 16];
 const LONGEST_PAUSE = 2;
@@ -53,7 +53,7 @@ function List() {
       <table>
         <caption>Recordings</caption>
         <thead>
-          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><th></th></tr>
+          <tr><th scope="col">Connection</th><th scope="col">Ran</th><th scope="col">Began</th><th scope="col">Length</th><th scope="col">Size</th><td></td></tr>
         </thead>
         <tbody>
           ${recordings.map(
@@ -81,7 +81,8 @@ function place(one) {
 
 /** @param {{lines: any, named: Map<string, any>}} props */
 function Lines({ lines: { matches, complete }, named }) {
-  if (!matches.length) return html`<p class="empty">No line has this text${complete ? "." : ", as far as there was time to look."}</p>`;
+  if (!matches.length)
+    return html`<p class="empty">No line has this text${complete ? "." : ", as far as there was time to look."}</p>`;
   return html`
     <ul class="found" aria-label="Lines found">
       ${matches.map(
@@ -248,7 +249,11 @@ function Replay({ id, from }) {
   const onKeyDown = (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     if (!player || /^(BUTTON|SELECT|INPUT)$/.test(target.tagName)) return;
-    const done = { " ": () => player.toggle(), ArrowLeft: () => player.seek(player.now - 5), ArrowRight: () => player.seek(player.now + 5) }[event.key];
+    const done = {
+      " ": () => player.toggle(),
+      ArrowLeft: () => player.seek(player.now - 5),
+      ArrowRight: () => player.seek(player.now + 5),
+    }[event.key];
     if (!done) return;
     event.preventDefault();
     done();

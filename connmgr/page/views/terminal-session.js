@@ -52,7 +52,7 @@ function allowStyles() {
   const nonce = /** @type {HTMLScriptElement | null} */ (document.querySelector("script[nonce]"))?.nonce ?? "";
   const create = document.createElement;
   document.createElement = /** @type {typeof create} */ (
-    function (/** @type {string} */ name, /** @type {any} */ options) {
+    (/** @type {string} */ name, /** @type {any} */ options) => {
       const element = create.call(document, name, options);
       if (name === "style") element.nonce = nonce;
       return element;
@@ -100,12 +100,19 @@ export function xtermOptions() {
   };
 }
 
+/** Whether WebGL is drawn by a graphics processor; by the main one it is slower than elements. */
+function hasGraphics() {
+  const context = document.createElement("canvas").getContext("webgl2");
+  if (!context) return false;
+  const info = context.getExtension("WEBGL_debug_renderer_info");
+  const renderer = info ? String(context.getParameter(info.UNMASKED_RENDERER_WEBGL)) : "";
+  context.getExtension("WEBGL_lose_context")?.loseContext();
+  return !/swiftshader|llvmpipe|softpipe|software|basic render/i.test(renderer);
+}
+
 /** Draws by WebGL while shown: a browser has few contexts, and xterm falls back to elements without one. */
 export async function drawFast(/** @type {any} */ term) {
-  // Drawn by the processor, WebGL is slower than elements.
-  const context = document.createElement("canvas").getContext("webgl2", { failIfMajorPerformanceCaveat: true });
-  if (!context) return null;
-  context.getExtension("WEBGL_lose_context")?.loseContext();
+  if (!hasGraphics()) return null;
   try {
     const { WebglAddon } = await import("../vendor/addon-webgl.mjs");
     const addon = new WebglAddon();

@@ -52,5 +52,7 @@ export function opened(tabs, opened) {
 
 /** The tabs without a terminal. @param {Tab[]} tabs @param {string} id @returns {Tab[]} */
 export function without(tabs, id) {
-  return tabs.map((tab) => ({ ...tab, panes: tab.panes.filter((each) => each !== id) })).filter((tab) => tab.panes.length);
+  return tabs
+    .map((tab) => ({ ...tab, panes: tab.panes.filter((each) => each !== id) }))
+    .filter((tab) => tab.panes.length);
 }

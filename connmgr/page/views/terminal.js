@@ -7,10 +7,10 @@ import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
 import { nameOf, useStore } from "../core/store.js";
 import { ago, confirm, failed, lines, text, toast } from "../core/ui.js";
+import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 import { Chooser } from "./chooser.js";
 import { Session } from "./terminal-session.js";
-import { MAX_PANES, addressOf, opened, storeTabs, storedTabs, tabAt, without } from "./terminal-tabs.js";
-import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
+import { addressOf, MAX_PANES, opened, storedTabs, storeTabs, tabAt, without } from "./terminal-tabs.js";
 
 const FIRST_SIZE = { columns: 100, rows: 30 };
 
@@ -38,10 +38,11 @@ const host = {
 
 /** Renders again whatever changes here. */
 function useTerminals() {
-  const [, render] = useReducer((count) => count + 1, 0);
+  const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
   useEffect(() => {
-    watchers.add(render);
-    return () => watchers.delete(render);
+    const again = /** @type {() => void} */ (render);
+    watchers.add(again);
+    return () => watchers.delete(again);
   }, []);
 }
 
@@ -131,7 +132,9 @@ function Terminals() {
 function Tabs({ tabs, index, address }) {
   const label = (/** @type {string} */ id) => {
     const info = known.get(id);
-    return sessions.get(id)?.title || (info ? (info.command ? words(info.command) : nameOf(info.connection)) : "terminal");
+    return (
+      sessions.get(id)?.title || (info ? (info.command ? words(info.command) : nameOf(info.connection)) : "terminal")
+    );
   };
   const leave = (/** @type {import("./terminal-tabs.js").Tab} */ tab) => {
     keep(tabs.filter((each) => each !== tab));
@@ -248,7 +251,15 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
   };
   const end = async () => {
     const what = title || "the shell";
-    if (!(await confirm({ title: "End this terminal?", text: `${what} on ${nameOf(info?.connection)} gets HUP.`, yes: "End", danger: true }))) return;
+    if (
+      !(await confirm({
+        title: "End this terminal?",
+        text: `${what} on ${nameOf(info?.connection)} gets HUP.`,
+        yes: "End",
+        danger: true,
+      }))
+    )
+      return;
     await call("/terminal/close", { terminal: id }).catch(failed);
   };
   return html`
@@ -257,8 +268,11 @@ function Pane({ id, alone, searching, search, focused, chosen }) {
         <strong>${text(nameOf(info?.connection ?? ""))}</strong>
         <span class="title">${text(title)}</span>
         ${session.watch && html`<span class="note">watching</span>`}
-        ${session.foreignSize && html`
-          <button class="quiet" title="Another viewer sets the size" onClick=${() => session.lead()}>${session.foreignSize} · use mine</button>`}
+        ${
+          session.foreignSize &&
+          html`
+          <button class="quiet" title="Another viewer sets the size" onClick=${() => session.lead()}>${session.foreignSize} · use mine</button>`
+        }
         <${Tools} id=${id} session=${session} search=${search} end=${end} leave=${leave} />
       </header>
       ${searching && html`<${Search} session=${session} done=${() => search(null)} />`}
@@ -323,7 +337,12 @@ function Search({ session, done }) {
     };
   }, [session]);
   const options = {
-    decorations: { matchOverviewRuler: "#888888", activeMatchColorOverviewRuler: "#e0a030", matchBackground: "#80600060", activeMatchBackground: "#c08000" },
+    decorations: {
+      matchOverviewRuler: "#888888",
+      activeMatchColorOverviewRuler: "#e0a030",
+      matchBackground: "#80600060",
+      activeMatchBackground: "#c08000",
+    },
   };
   const find = (/** @type {boolean} */ back) => {
     const wanted = input.current?.value ?? "";
@@ -403,7 +422,7 @@ function Overview() {
             <table>
               <caption>Terminals</caption>
               <thead>
-                <tr><th scope="col">Connection</th><th scope="col">Runs</th><th scope="col">State</th><th scope="col">Viewers</th><th scope="col">Opened</th><th></th></tr>
+                <tr><th scope="col">Connection</th><th scope="col">Runs</th><th scope="col">State</th><th scope="col">Viewers</th><th scope="col">Opened</th><td></td></tr>
               </thead>
               <tbody>
                 ${listed.map(
@@ -415,8 +434,11 @@ function Overview() {
                       <td>${one.clients || "–"}</td>
                       <td>${ago(one.opened)}</td>
                       <td class="actions">
-                        ${one.state === "running" && html`<button class="quiet" onClick=${() => watch(one.terminal)}>Watch</button>
-                        <button class="quiet" onClick=${() => close(one.terminal)}>End</button>`}
+                        ${
+                          one.state === "running" &&
+                          html`<button class="quiet" onClick=${() => watch(one.terminal)}>Watch</button>
+                        <button class="quiet" onClick=${() => close(one.terminal)}>End</button>`
+                        }
                       </td>
                     </tr>
                   `,

@@ -17,6 +17,7 @@ import {
   form,
   hooks,
   html,
+  Labeled,
   openDialog,
   Rows,
   State,
@@ -257,8 +258,8 @@ function Creation({ close }) {
   };
   return html`
     <${Form} yes="Create" cancel=${() => close()} submit=${submit}>
-      <label class="field"><span>For</span><input name="name" required maxlength="200" autofocus placeholder="Whoever or whatever uses it" /></label>
-      <label class="field"><span>Valid for</span><select name="life">${LIVES.map(([said, seconds]) => html`<option value=${seconds} selected=${seconds === 86400}>${said}</option>`)}</select></label>
+      <${Labeled} label="For">${(/** @type {any} */ tied) => html`<input ...${tied} name="name" required maxlength="200" autofocus placeholder="Whoever or whatever uses it" />`}<//>
+      <${Labeled} label="Valid for">${(/** @type {any} */ tied) => html`<select ...${tied} name="life">${LIVES.map(([said, seconds]) => html`<option value=${seconds} selected=${seconds === 86400}>${said}</option>`)}</select>`}<//>
       <fieldset><legend>It may</legend>
         <p class="does">${PRESETS.map(([said, some]) => html`<button type="button" onClick=${() => setScopes(new Set(some.filter((scope) => own.includes(scope))))}>${said}</button>`)}
           <span class="note">${counted(scopes.size, "scope")} chosen</span></p>
@@ -268,13 +269,13 @@ function Creation({ close }) {
           ) => html`<label class="check" key=${scope}><input type="checkbox" checked=${scopes.has(scope)} onChange=${() => toggle(scope)} />
           <span>${SCOPES[scope] ?? ""}<br /><small class="mono">${text(scope)}</small></span></label>`,
         )}</div></fieldset>
-      <label class="field"><span>On the connections</span><input name="connections" placeholder="*" spellcheck=${false} /><small>Patterns for paths, such as <code>web*</code>; without one: all.</small></label>
+      <${Labeled} label="On the connections" hint=${html`Patterns for paths, such as <code>web*</code>; without one: all.`}>${(/** @type {any} */ tied) => html`<input ...${tied} name="connections" placeholder="*" spellcheck=${false} />`}<//>
       <details><summary>More limits</summary>
-        <label class="field"><span>In the categories</span><input name="categories" placeholder="*" spellcheck=${false} /></label>
-        <label class="field"><span>From the addresses</span><input name="from" placeholder="any" spellcheck=${false} /><small>IP addresses and networks, such as 10.0.0.0/8.</small></label>
-        <label class="field"><span>Most requests a day</span><input name="quotaPerDay" type="number" min="1" /></label>
-        <label class="field"><span>Most requests at once</span><input name="maxConcurrent" type="number" min="1" max="10000" /></label>
-        <label class="field"><span>Rules</span><textarea name="rules" rows="4" class="mono" spellcheck=${false}></textarea><small>A list in JSON: what it allows, denies or asks approval for, as in the guide on rights.</small></label>
+        <${Labeled} label="In the categories">${(/** @type {any} */ tied) => html`<input ...${tied} name="categories" placeholder="*" spellcheck=${false} />`}<//>
+        <${Labeled} label="From the addresses" hint="IP addresses and networks, such as 10.0.0.0/8.">${(/** @type {any} */ tied) => html`<input ...${tied} name="from" placeholder="any" spellcheck=${false} />`}<//>
+        <${Labeled} label="Most requests a day">${(/** @type {any} */ tied) => html`<input ...${tied} name="quotaPerDay" type="number" min="1" />`}<//>
+        <${Labeled} label="Most requests at once">${(/** @type {any} */ tied) => html`<input ...${tied} name="maxConcurrent" type="number" min="1" max="10000" />`}<//>
+        <${Labeled} label="Rules" hint="A list in JSON: what it allows, denies or asks approval for, as in the guide on rights.">${(/** @type {any} */ tied) => html`<textarea ...${tied} name="rules" rows="4" class="mono" spellcheck=${false}></textarea>`}<//>
         <label class="check"><input type="checkbox" name="lend" /><span>Lend it the use of sealed secrets<br /><small>As long as it is valid, and you stay unlocked.</small></span></label>
       </details>
     <//>

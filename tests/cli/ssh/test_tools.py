@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import socket
 import subprocess
@@ -16,51 +15,18 @@ from tests.cli.program import CommandLine
 from tests.cli.ssh.conftest import SSH, Far
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
+from tests.fs.trees import facts
+from tests.over_ssh import check_git, check_rsync, check_scp, check_sftp, plant
 from tests.plugins.machine import Machine
 from tests.plugins.places import Places, ssh_fields
 from tests.plugins.sshd import Sshd
 
 pytestmark = pytest.mark.needs("sshd", "ssh", "bash")
 
-FILES = 1000
-"""Files whose content exceeds a channel's window."""
-
-MODES = (0o644, 0o600, 0o755, 0o4711)
-LARGE = 8_000_000
-"""Several windows."""
-
-
-def _plant(tree: Path) -> Path:
-    for number in range(FILES):
-        path = tree / f"{number // 100:03}" / f"{number:05}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(os.urandom(number % 2100))
-        path.chmod(MODES[number % len(MODES)])
-        os.utime(path, (1_000_000_000 + number,) * 2)
-    (tree / "link").symlink_to("000/00000")
-    return tree
-
-
-def _seen(tree: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return mode, time and content of all files below ``tree``."""
-    files = [path for path in sorted(tree.rglob("*")) if path.is_file() and not path.is_symlink()]
-    assert len(files) == FILES
-    return {
-        str(path.relative_to(tree)): (path.stat().st_mode, int(path.stat().st_mtime), path.read_bytes())
-        for path in files
-    }
-
 
 @pytest.mark.needs("rsync")
 def test_rsync_copies_a_tree_both_ways_and_then_nothing(far: Far, tmp_path: Path) -> None:
-    tree = _plant(tmp_path / "tree")
-    rsync = ["rsync", "-e", "connmgr ssh", "-a", "--stats"]
-    far.run(*rsync, f"{tree}/", f"web:{tmp_path}/there")
-    far.run(*rsync, f"web:{tmp_path}/there/", str(tmp_path / "back"))
-    assert _seen(tmp_path / "there") == _seen(tmp_path / "back") == _seen(tree)
-    assert (tmp_path / "back" / "link").readlink() == Path("000/00000")
-    again = far.run(*rsync, f"{tree}/", f"web:{tmp_path}/there").stdout.decode()
-    assert "Number of regular files transferred: 0" in again
+    check_rsync(far, "connmgr ssh", "web", tmp_path)
 
 
 @pytest.mark.needs("rsync", "machine", "sudo")
@@ -76,69 +42,43 @@ def test_rsync_writes_as_root_over_a_sudo_that_asks_for_a_password(
     clean_connmgr(
         "add", "shellEnvironment", "root", "host=web", "elevated=yes", "--secret", "password", stdin=user.password
     )
-    tree = _plant(tmp_path / "tree")
-    os.chown(tree / "000" / "00001", user.uid, 12345)
+    tree = plant(tmp_path / "tree")
+    os.chown(tree / "000" / "file 00001", user.uid, 12345)
     far = Far(clean_connmgr, places.sshd)
     rsync = ["rsync", "-e", "connmgr ssh", "-a", "--numeric-ids"]
     far.run(*rsync, f"{tree}/", "root:/root/tree")
     written = running_machine.path("/root/tree")
-    assert _seen(written) == _seen(tree)
-    assert (written / "000" / "00001").stat()[4:6] == (user.uid, 12345)
-    assert (written / "000" / "00002").stat().st_uid == 0
+    assert facts(written) == facts(tree)
+    assert (written / "000" / "file 00001").stat()[4:6] == (user.uid, 12345)
+    assert (written / "000" / "file 00002").stat().st_uid == 0
     far.run(*rsync, "root:/root/tree/", str(tmp_path / "back"))
-    assert _seen(tmp_path / "back") == _seen(tree)
+    assert facts(tmp_path / "back") == facts(tree)
     assert running_machine.refusals == 0
 
 
 @pytest.mark.needs("git")
 def test_git_pushes_and_clones(far: Far, tmp_path: Path) -> None:
-    name = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example", "GIT_CONFIG_GLOBAL": os.devnull}
-    committer = {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example", "GIT_SSH_COMMAND": "connmgr ssh"}
-    # Compressing random bytes would only take time.
-    quick = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.compression", "GIT_CONFIG_VALUE_0": "0"}
-    environment = far.environment | name | committer | quick
-    work = tmp_path / "work"
-
-    def git(*words: str, at: Path = work) -> None:
-        far.run("git", "-C", str(at), *words, env=environment)
-
-    git("init", "-q", "--bare", "bare", at=tmp_path)
-    git("init", "-q", "-b", "main", "work", at=tmp_path)
-    (work / "large").write_bytes(os.urandom(LARGE))
-    git("add", "large")
-    git("commit", "-qm", "large")
-    git("push", "-q", f"web:{tmp_path}/bare", "main")
-    git("clone", "-q", "-b", "main", f"{far.server.user}@web:{tmp_path}/bare", "clone", at=tmp_path)
-    assert filecmp.cmp(work / "large", tmp_path / "clone" / "large", shallow=False)
-    git("fetch", "-q", "origin", at=tmp_path / "clone")
+    check_git(far, "connmgr ssh", "web", f"{far.server.user}@web:", tmp_path)
 
 
-@pytest.mark.parametrize("options", [[], ["-O"]], ids=["over SFTP", "over its own protocol"])
-def test_scp_copies_both_ways(far: Far, tmp_path: Path, options: list[str]) -> None:
-    (tmp_path / "here").write_bytes(os.urandom(5_000_000))
-    scp = ["scp", "-q", "-S", str(SSH), *options]
-    far.run(*scp, str(tmp_path / "here"), f"web:{tmp_path}/there")
-    far.run(*scp, f"{far.server.user}@web:{tmp_path}/there", str(tmp_path / "back"))
-    assert filecmp.cmp(tmp_path / "here", tmp_path / "back", shallow=False)
+def test_scp_copies_both_ways(far: Far, tmp_path: Path) -> None:
+    check_scp(far, ["-S", str(SSH)], "web", f"{far.server.user}@web", tmp_path)
 
 
 def test_sftp_is_served_without_a_subsystem_of_the_server(far: Far, tmp_path: Path) -> None:
-    (tmp_path / "here").write_bytes(os.urandom(5_000_000))
-    batch = f"put {tmp_path}/here {tmp_path}/there\nget {tmp_path}/there {tmp_path}/back\n"
-    far.run("sftp", "-q", "-b", "-", "-S", str(SSH), "web", stdin=batch.encode())
-    assert filecmp.cmp(tmp_path / "here", tmp_path / "back", shallow=False)
+    check_sftp(far, ["-S", str(SSH)], "web", tmp_path)
 
 
 @pytest.mark.needs("tar")
 def test_tar_goes_through_a_pipe(far: Far, tmp_path: Path) -> None:
-    tree = _plant(tmp_path / "tree")
+    tree = plant(tmp_path / "tree")
     (tmp_path / "there").mkdir()
     (tmp_path / "back").mkdir()
     far.run("bash", "-ec", f"set -o pipefail; tar -C {tree} -cf - . | {SSH} web tar -C {tmp_path}/there -xpf -")
     far.run(
         "bash", "-ec", f"set -o pipefail; {SSH} web tar -C {tmp_path}/there -cf - . | tar -C {tmp_path}/back -xpf -"
     )
-    assert _seen(tmp_path / "back") == _seen(tree)
+    assert facts(tmp_path / "back") == facts(tree)
 
 
 def _ssh_itself(server: Sshd, tmp_path: Path) -> list[str]:

@@ -1,0 +1,126 @@
+"""Tokens, the audit log and the vault in a browser, and what people with a screen reader or a keyboard find there."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from connmgr.contract.token import SCOPES
+from tests.api.wire import LOCAL, bearer, send
+from tests.daemon import Daemon
+from tests.page.axe import hindrances
+from tests.page.browser import PHONE
+from tests.page.conftest import Visit
+from tests.rights.wire import create
+from tests.test_layering import ROOT
+
+if TYPE_CHECKING:
+    from tests.page.browser import Visitor
+
+pytestmark = [pytest.mark.needs("chromium")]
+
+PASSPHRASE = "alice's long passphrase"
+
+
+def test_a_token_is_created_shown_once_and_revoked(own_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(own_daemon, "#/tokens")
+    page.get_by_role("button", name="Create a token").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("For", exact=True).fill("<b>ci</b>")
+    dialog.get_by_role("button", name="Run programs").click()
+    dialog.get_by_label("On the connections").fill("web*, db*")
+    dialog.get_by_role("button", name="Create").click()
+    shown = page.get_by_role("dialog", name=re.compile("The token for"))
+    secret = shown.locator("code").first.inner_text()
+    shown.get_by_role("button", name="I have it").click()
+    authorization = {"Authorization": f"Bearer {secret}"}
+    own = send(own_daemon.url, "/token/info", {}, authorization).json
+    assert (own["name"], own["connections"]) == ("<b>ci</b>", ["web*", "db*"])
+    assert set(own["scopes"]) == {"connection.read", "shell.argv", "job"}
+    details = page.get_by_role("complementary", name="<b>ci</b>")
+    details.get_by_text("valid", exact=True).wait_for()
+    assert secret not in page.content()
+    details.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    details.get_by_text("revoked", exact=True).wait_for()
+    assert send(own_daemon.url, "/token/info", {}, authorization).code == "token_revoked"
+
+
+def test_the_page_knows_every_scope() -> None:
+    source = (ROOT / "connmgr" / "page" / "views" / "tokens.js").read_text()
+    table = source[source.index("const SCOPES") : source.index("const PRESETS")]
+    assert set(re.findall(r'^  "?([a-z.]+)"?: "', table, re.M)) == set(SCOPES)
+
+
+def test_the_audit_log_is_filtered_and_verified(own_daemon: Daemon, visitor: Visitor) -> None:
+    holder = create(own_daemon, "connection.read", name="watcher")
+    assert holder.refused("/shell/exec", connection=LOCAL, command="true") == "scope_denied"
+    for _ in range(250):
+        send(own_daemon.url, "/vault/status", {}, bearer(own_daemon))
+    page = visitor.opened(own_daemon, "#/audit")
+    rows = page.get_by_role("grid", name="Entries")
+    rows.wait_for()
+    # The second page is read when the end of the first is seen.
+    rows.focus()
+    for _ in range(2):
+        page.keyboard.press("End")
+        page.wait_for_function("document.querySelector('[role=grid]').getAttribute('aria-rowcount') > 200")
+    assert rows.get_by_role("row").count() < 80
+    page.get_by_label("Refused with").fill("scope_denied")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_text("watcher", exact=True).wait_for()
+    assert rows.get_by_role("row").count() == 1
+    assert page.url.endswith("#/audit?code=scope_denied")
+    rows.get_by_role("row").click()
+    page.get_by_role("complementary").get_by_text("/shell/exec", exact=True).wait_for()
+    page.get_by_role("button", name="Verify").click()
+    page.get_by_role("dialog", name="The log is complete and unchanged").wait_for()
+
+
+def test_the_vault_is_unlocked_where_a_secret_is_needed(own_daemon: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(own_daemon, "#/vault")
+    page.get_by_role("button", name="Add a user").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("alice")
+    dialog.get_by_label("Passphrase", exact=True).fill(PASSPHRASE)
+    dialog.get_by_label("The same again").fill("something else")
+    dialog.get_by_role("button", name="Add").click()
+    dialog.get_by_text("The two passphrases differ.").wait_for()
+    dialog.get_by_label("The same again").fill(PASSPHRASE)
+    dialog.get_by_role("button", name="Add").click()
+    dialog.wait_for(state="detached")
+    page.get_by_role("button", name="Unlock").click()
+    dialog.get_by_label("User").fill("alice")
+    dialog.get_by_label("Passphrase").fill("wrong")
+    dialog.get_by_role("button", name="Unlock").click()
+    dialog.get_by_role("alert").wait_for()
+    dialog.get_by_label("Passphrase").fill(PASSPHRASE)
+    dialog.get_by_role("button", name="Unlock").click()
+    page.get_by_text("unlocked by alice").wait_for()
+    page.get_by_role("button", name="Lock", exact=True).click()
+    page.get_by_text("locked", exact=True).wait_for()
+    visitor.forgive("400")
+
+
+@pytest.mark.parametrize("look", ["desktop, light", "phone, dark"])
+def test_nothing_hinders_anybody(daemon: Daemon, visit: Visit, look: str) -> None:
+    options = {"viewport": PHONE, "color_scheme": "dark"} if "phone" in look else {}
+    page = visit(**options).opened(daemon)
+    found = {}
+    for view in ("hub", "tokens", "audit", "vault"):
+        page.evaluate("view => { location.hash = `#/${view}`; }", view)
+        page.locator("h1", has_text=view.capitalize()).wait_for(state="attached")
+        page.locator(".waiting").wait_for(state="detached")
+        found[view] = hindrances(page)
+    page.evaluate("location.hash = '#/hub/default/local%20machine'")
+    page.get_by_role("complementary", name="local machine").wait_for()
+    found["details"] = hindrances(page)
+    page.get_by_role("button", name="Edit").click()
+    found["form"] = hindrances(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").wait_for()
+    found["palette"] = hindrances(page)
+    assert {view: some for view, some in found.items() if some} == {}

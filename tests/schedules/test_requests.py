@@ -1,0 +1,231 @@
+"""Schedules at a daemon: requests about them, whose rights they have, and who is told."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connmgr.client import Client, ClientError
+from connmgr.schedules import notices
+from connmgr.schedules.notices import Notice, Notices
+from tests.api.wire import LOCAL
+from tests.cli.program import CommandLine
+from tests.conftest import StartDaemon
+from tests.daemon import Daemon
+from tests.deadlines import eventually
+from tests.plugins.strangers import install
+from tests.rights.wire import create
+
+SECRET = "a secret of the webhook"
+PLUGIN = """
+import json, os
+from connmgr.plugin import hookimpl
+
+@hookimpl
+def connmgr_run_ended(run):
+    with open(os.environ["HOME"] + "/ended", "a") as file:
+        print(json.dumps(run), file=file)
+    raise OSError("the pager is away")
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a plugin that records the ends of runs and then fails."""
+    site, home = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("kept")
+    install(site, PLUGIN, "connmgr-pager")
+    (home / "ended").touch()
+    running = Daemon(home, environment={"PYTHONPATH": str(site)})
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(kept: Daemon) -> Iterator[Client]:
+    yield kept.client
+    for one in kept.client.schedules.query():
+        kept.client.schedules.remove(one.schedule)
+
+
+class Receiver:
+    """A web server that keeps what it is told."""
+
+    def __init__(self) -> None:
+        told = self.told = list[tuple[dict[str, str], bytes]]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                told.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook?a=b"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def on_local(command: str) -> dict[str, Any]:
+    return {"connections": [LOCAL], "command": command}
+
+
+def test_a_schedule_fires_and_tells(kept: Daemon, client: Client, tmp_path: Path) -> None:
+    receiver = Receiver()
+    with closing(receiver):
+        notify = {
+            "on": ["failed"],
+            "command": ["/bin/sh", "-c", f"cat >> {tmp_path}/told; echo >> {tmp_path}/told"],
+            "webhook": {"url": receiver.url, "secret": SECRET},
+        }
+        run = on_local(f"echo >> {tmp_path}/fired; exit 3")
+        client.schedules.add("often", every=1, run=run, notify=notify)
+        eventually(lambda: receiver.told, "the webhook was not told")
+        eventually(lambda: (tmp_path / "told").exists(), "the command was not told")
+        client.schedules.pause("often", "enough")
+    headers, body = receiver.told[0]
+    told = json.loads(body)
+    assert (told["event"], told["schedule"], told["run"]["state"]) == ("failed", "often", "failed")
+    code = hmac.new(SECRET.encode(), headers["X-Connmgr-Timestamp"].encode() + b"." + body, hashlib.sha256)
+    assert headers["X-Connmgr-Signature"] == f"sha256={code.hexdigest()}"
+    assert json.loads((tmp_path / "told").read_text().splitlines()[0])["event"] == "failed"
+    [ended] = [
+        one
+        for one in map(json.loads, (kept.home / "ended").read_text().splitlines())
+        if one["run"] == told["run"]["run"]
+    ]
+    assert (ended["state"], ended["schedule"], ended["counts"]["failed"]) == ("failed", "often", 1)
+    [one] = client.schedules.query("often")
+    assert (one.paused, one.next, one.last_state) == ("enough", None, "failed")
+    assert one.notify == {**notify, "webhook": {"url": receiver.url}}
+    entries = client.post("/audit/query", limit=1000)["entries"]
+    assert any(entry.get("client") == "schedule often" for entry in entries)
+
+
+def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
+    added = client.schedules.add("rare", cron="0 0 1 1 *", run=on_local(f"echo >> {tmp_path}/fired"))
+    client.schedules.pause("rare")
+    info = client.runs.wait(client.schedules.trigger("rare"), timeout=60)
+    assert (info.state, info.name) == ("done", "rare")
+    client.schedules.resume("rare")
+    [one] = client.schedules.query("rare")
+    assert (one.next, one.last_run, one.last_state) == (added.next, info.run, "done")
+    client.schedules.update("rare", name="renamed", cron="0 0 2 1 *")
+    assert client.schedules.next("renamed", count=2)[0].day == 2
+    assert client.schedules.query("rare") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"cron": "0 0 31 2 *"}, "it never fires"),
+        ({"cron": "0 0 1 1 *", "timezone": "Mars/Base"}, "There is no time zone 'Mars/Base'"),
+        ({"cron": "0 0 1 1 *", "until": "2020-01-01T00:00:00Z"}, "until: It would not fire any more."),
+        ({"cron": "0 0 1 1 *", "every": 60}, "Give either cron or every."),
+        ({}, "Give either cron or every."),
+        ({"every": 0}, "every"),
+        ({"every": 60, "overlap": "both"}, "overlap"),
+        ({"every": 60, "run": {"connectionFilter": "nothing", "command": "true"}}, "The selection is empty"),
+        ({"every": 60, "run": {**on_local("true"), "waves": ["200%"]}}, "waves"),
+        ({"every": 60, "run": {**on_local("true"), "key": "k"}}, "run.key: Not for the runs of a schedule."),
+        ({"every": 60, "notify": {"webhook": {"url": "file:///etc/passwd", "secret": "x" * 20}}}, "http or https"),
+        ({"every": 60, "notify": {"webhook": {"url": "http://h/", "secret": "short"}}}, "secret"),
+    ],
+)
+def test_bad_input_is_told(client: Client, fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        client.schedules.add("bad", **{"run": on_local("true"), **fields})
+    assert reason in refused.value.message
+    assert client.schedules.query() == []
+
+
+def test_two_schedules_of_one_name_are_refused(client: Client) -> None:
+    client.schedules.add("one", every=3600, run=on_local("true"))
+    with pytest.raises(ClientError, match="A schedule is called 'one' already") as refused:
+        client.schedules.add("one", every=3600, run=on_local("true"))
+    assert refused.value.code == "schedule_exists"
+    with pytest.raises(ClientError, match="Unknown schedule: two"):
+        client.schedules.pause("two")
+
+
+def test_a_schedule_has_the_rights_of_its_token_and_ends_with_it(kept: Daemon, client: Client, tmp_path: Path) -> None:
+    rules = [{"effect": "allow", "argv": ["touch", f"{tmp_path}/mark"]}]
+    holder = create(kept, "shell.argv", rules=rules)
+    run = {"connections": [LOCAL], "argv": ["touch", f"{tmp_path}/mark"]}
+    assert holder.refused("/schedule/add", name="mine", every=1, run={**run, "argv": ["id"]}) == "policy_denied"
+    assert holder.refused("/schedule/add", name="mine", every=1, run=on_local("id")) == "policy_denied"
+    notify = {"command": ["id"]}
+    assert holder.refused("/schedule/add", name="mine", every=1, run=run, notify=notify) == "scope_denied"
+    client.schedules.add("the owner's", every=3600, run=on_local("true"))
+    holder.ok("/schedule/add", name="mine", every=1, run=run)
+    assert [one["name"] for one in holder.ok("/schedule/query")["schedules"]] == ["mine"]
+    assert holder.refused("/schedule/remove", schedule="the owner's") == "unknown_schedule"
+    eventually((tmp_path / "mark").exists, "the schedule did not fire")
+    kept.client.post("/token/revoke", id=holder.id)
+    [one] = eventually(
+        lambda: client.schedules.query("mine"),
+        "the schedule is not paused",
+        holds=lambda found: found[0].paused is not None,
+    )
+    assert "no rights any more" in str(one.paused)
+    client.schedules.resume("mine")
+    # It is paused again at its next time; the owner takes it over.
+    client.schedules.update("mine", every=3600)
+    assert client.runs.wait(client.schedules.trigger("mine"), timeout=60).state == "done"
+
+
+def test_a_daemon_that_starts_catches_up(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    first = start_daemon(home=tmp_path / "home")
+    first.client.schedules.add("often", every=1, run=on_local(f"echo >> {tmp_path}/fired"), catchUp="latest")
+    eventually((tmp_path / "fired").exists, "the schedule did not fire")
+    first.leave_client()
+    first.stop()
+    before = len((tmp_path / "fired").read_text())
+    second = start_daemon(home=tmp_path / "home")
+    eventually(lambda: len((tmp_path / "fired").read_text()) > before, "the schedule did not go on")
+    second.client.schedules.remove("often")
+
+
+def test_a_webhook_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "WEBHOOK_SECONDS", 0.5)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        hooked = threading.Event()
+        telling = Notices(lambda **_: hooked.set())
+        telling.tell(Notice({"event": "failed"}, url=f"http://127.0.0.1:{silent.getsockname()[1]}/", secret=SECRET))
+        telling.tell(Notice({"event": "failed"}, run={}))
+        assert hooked.wait(60)
+        telling.close(60)
+
+
+def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:
+    connmgr = CommandLine(kept)
+    connmgr("label", "local", "env=prod")
+    added = connmgr("schedule", "add", "nightly", "--where", "env=prod", "--cron", "30 2 * * *", "--", "true")
+    assert "next in " in added.output
+    [one] = client.schedules.query()
+    assert (one.run["where"], one.run["command"], one.timezone) == ("env=prod", "true", "UTC")
+    assert connmgr("schedule", "ls").output.startswith("nightly  30 2 * * * UTC  next in ")
+    assert connmgr("schedule", "next", "nightly", "--count", "1").output.endswith("T02:30:00Z\n")
+    connmgr("schedule", "pause", "nightly", "--reason", "freeze")
+    assert "paused: freeze" in connmgr("schedule", "ls").output
+    connmgr("schedule", "resume", "nightly")
+    assert len(connmgr("schedule", "trigger", "nightly").output.strip()) == 36
+    connmgr("schedule", "rm", "nightly")
+    assert connmgr("schedule", "next", "--cron", "0 0 31 2 *", code=None).code != 0

@@ -1,0 +1,229 @@
+"""Runs in the vault: several daemons, some of which vanish at any statement, begin no target twice and finish the run.
+
+Daemons are boots within this process: each step is one transaction, and one that is to vanish raises in the middle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
+from connmgr.vault import Vault
+from connmgr.vault import runs as stored_runs
+from connmgr.vault.backup import backup, restore
+from connmgr.vault.runs import BegunTarget, NewBatch, NewRun, RunStep, StoredRuns, TargetOutcome
+
+SPEC = {"waves": [4, 8], "wavePause": 0, "waveApproval": False, "keep": None, "as": "shell", "lineage": []}
+CYCLES = 30
+
+
+def new_run(vault: Vault, waves: tuple[int, ...] = (4, 8), **more: object) -> str:
+    """Submit a run with batches of two targets."""
+    numbers = itertools.count()
+    batches = [
+        NewBatch(wave, [f"c{next(numbers)}" for _ in range(2)])
+        for wave, size in enumerate(waves)
+        for _ in range(size // 2)
+    ]
+    spec = {**SPEC, "waves": list(waves), **{name: more.pop(name) for name in list(more) if name in SPEC}}
+    id = str(uuid.uuid4())
+    new = NewRun(id=id, spec=spec, batches=batches, parallel=3, **more)  # type: ignore[arg-type]
+    assert vault.runs.submit(new) == (id, True)
+    return id
+
+
+def step(vault: Vault, id: str, boot: str, outcomes: list[TargetOutcome] | None = None, room: int = 3) -> RunStep:
+    return vault.runs.step(id, boot, "here", outcomes or [], room, batch=2)
+
+
+def done(one: BegunTarget, state: str = "done") -> TargetOutcome:
+    return TargetOutcome(n=one.n, epoch=one.epoch, state=state, exit_code=0 if state == "done" else 1, seconds=0.1)
+
+
+class Vanished(Exception):
+    """The daemon is gone in the middle of a transaction."""
+
+
+@contextmanager
+def vanishing(vault: Vault, statements: int) -> Iterator[None]:
+    """Let the connection break after so many statements of the next transactions."""
+    left = itertools.count(statements, -1)
+
+    def count(*_: object) -> None:
+        if next(left) == 0:
+            raise Vanished
+
+    engine = vault.database._backend.writer
+    sa.event.listen(engine, "before_cursor_execute", count)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", count)
+
+
+def others_are_gone(vault: Vault, boot: str) -> None:
+    """Take over as on SQLite, where one process holds the vault, also on PostgreSQL."""
+    owners = vault.database.read(lambda tx: set(tx.scalars(sa.select(stored_runs.batches.c.owner).distinct())))
+    gone = sorted(owners - {boot, None})
+    vault.database.write(lambda tx: vault.runs._release(tx, gone))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_target_is_begun_twice_whoever_vanishes_at_any_statement(vault: Vault, seed: int) -> None:
+    rng = random.Random(seed)
+    for cycle in range(CYCLES // 3):
+        id = new_run(vault)
+        sent: Counter[int] = Counter()
+        boots, begun = itertools.count(), dict[int, BegunTarget]()
+        boot = f"here/{next(boots)}"
+        while vault.runs.get(id).state not in ("done", "failed"):
+            outcomes = [
+                done(one, rng.choice(["done", "done", "failed"])) for one in begun.values() if rng.random() < 0.7
+            ]
+            try:
+                with vanishing(vault, rng.randrange(40)) if rng.random() < 0.4 else vanishing(vault, 10**9):
+                    told = step(vault, id, boot, outcomes, 3 - len(begun) + len(outcomes))
+            except Vanished:
+                # Nothing of that transaction stays; what it had begun before is unknown to whoever takes over.
+                begun, boot = {}, f"here/{next(boots)}"
+                others_are_gone(vault, boot)
+                continue
+            for one in outcomes:
+                del begun[one.n]
+            begun |= {one.n: one for one in told.begun}
+            sent.update(one.n for one in told.begun)
+        assert set(sent.values()) <= {1}, (seed, cycle)
+        counts = vault.runs.counts(id)
+        assert counts["waiting"] == counts["starting"] == counts["stopped"] == 0
+        assert sum(counts.values()) == 12
+
+
+def test_what_a_fenced_daemon_stores_changes_nothing(vault: Vault) -> None:
+    id = new_run(vault)
+    first = step(vault, id, "one/1").begun
+    others_are_gone(vault, "two/1")
+    assert vault.runs.counts(id)["unknown"] == 3
+    again = step(vault, id, "two/1").begun
+    assert not {one.n for one in first} & {one.n for one in again}
+    step(vault, id, "one/1", [done(one) for one in first], 0)
+    assert vault.runs.counts(id)["done"] == 0
+    step(vault, id, "two/1", [done(one) for one in again], 0)
+    assert vault.runs.counts(id)["done"] == len(again)
+
+
+def test_an_outcome_that_is_stored_twice_is_stored_once(vault: Vault) -> None:
+    id = new_run(vault)
+    begun = step(vault, id, "one/1", room=1).begun
+    for _ in range(2):
+        step(vault, id, "one/1", [done(one) for one in begun], 0)
+    assert vault.runs.counts(id)["done"] == 1
+
+
+def test_targets_of_a_vanished_daemon_that_are_jobs_wait_for_another(vault: Vault) -> None:
+    id = new_run(vault, **{"as": "job"})
+    first = step(vault, id, "one/1").begun
+    others_are_gone(vault, "two/1")
+    again = step(vault, id, "two/1").begun
+    assert [(one.n, one.tries) for one in again] == [(one.n, 1) for one in first]
+
+
+def test_a_batch_that_is_bound_is_claimed_at_home_alone(vault: Vault) -> None:
+    id = str(uuid.uuid4())
+    spec = {**SPEC, "waves": [2]}
+    batches = [NewBatch(0, ["a"], "there", bound=True), NewBatch(0, ["b"], "there/1")]
+    vault.runs.submit(NewRun(id=id, spec=spec, batches=batches, parallel=5))
+    assert [one.n for one in step(vault, id, "here/1").begun] == [1]
+    assert [one.n for one in vault.runs.step(id, "there/2", "there", [], 5, batch=2).begun] == [0]
+
+
+def test_daemons_have_equal_shares_of_what_may_run(vault: Vault) -> None:
+    id = new_run(vault, (20,))
+    [first, second, third] = step(vault, id, "one/1").begun
+    # One process holds a vault on SQLite, and counts for itself.
+    alone = not vault.database.is_shared
+    assert len(step(vault, id, "two/1").begun) == (3 if alone else 0)
+    left = step(vault, id, "one/1", [done(first), done(second)], room=2).begun
+    assert len(left) == (2 if alone else 1)
+    assert len(step(vault, id, "two/1", room=3).begun) == (3 if alone else 1)
+    assert third.epoch == 1
+
+
+def test_a_restored_backup_goes_on_with_no_run(vault: Vault, tmp_path: Path, open_vault: Callable[..., Vault]) -> None:
+    ended, begun = new_run(vault), new_run(vault)
+    vault.runs.stop(ended, "enough")
+    step(vault, begun, "one/1")
+    backup(vault.database, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    restored = open_vault(f"sqlite:///{tmp_path}/restored/vault.db")
+    assert (restored.runs.get(ended).state, restored.runs.get(ended).reason) == ("stopped", "enough")
+    assert restored.runs.get(begun).reason == "The vault was restored from a backup."
+    counts = restored.runs.counts(begun)
+    assert (counts["unknown"], counts["stopped"]) == (3, 9)
+    assert not restored.runs.are_under_way()
+
+
+def test_a_row_that_was_changed_is_refused(vault: Vault) -> None:
+    id = new_run(vault)
+    table = stored_runs.runs
+    vault.database.write(lambda tx: tx.execute(table.update().where(table.c.id == id).values(token="another")))
+    with pytest.raises(IntegrityError, match="changed outside of connmgr"):
+        vault.runs.get(id)
+
+
+def test_the_selection_is_that_of_the_submission_whatever_the_table_says(vault: Vault) -> None:
+    id = new_run(vault)
+    table = stored_runs.targets
+    vault.database.write(lambda tx: tx.execute(table.update().values(connection="another")))
+    assert vault.runs.selection(id)[:2] == ["c0", "c1"]
+
+
+def test_only_ended_runs_are_removed_and_only_others_stopped(vault: Vault) -> None:
+    id = new_run(vault)
+    with pytest.raises(RunUnderWay):
+        vault.runs.remove(id)
+    vault.runs.stop(id, "enough")
+    assert vault.runs.get(id).state == "stopped"
+    for change in (vault.runs.pause, vault.runs.resume, lambda id: vault.runs.stop(id, "again")):
+        with pytest.raises(RunEnded):
+            change(id)
+    vault.runs.remove(id)
+    with pytest.raises(UnknownRun):
+        vault.runs.get(id)
+
+
+def test_an_expired_run_is_removed(vault: Vault) -> None:
+    kept, expired = new_run(vault), new_run(vault, keep=0)
+    for id in (kept, expired):
+        vault.runs.stop(id, "enough")
+    assert vault.runs.remove_expired() == 1
+    assert vault.runs.get(kept).state == "stopped"
+    with pytest.raises(UnknownRun):
+        vault.runs.get(expired)
+
+
+def test_there_is_a_limit_of_runs_under_way(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_runs, "MAX_RUNS", 2)
+    new_run(vault)
+    new_run(vault)
+    with pytest.raises(RunLimit):
+        new_run(vault)
+
+
+def test_equal_outputs_have_one_digest_and_are_sealed(vault: Vault) -> None:
+    runs: StoredRuns = vault.runs
+    printed = runs.sealed_output(b"out", b"err", truncated=True)
+    assert printed is not None
+    assert runs.output(printed[1]) == (b"out", b"err", True)
+    assert runs.sealed_output(b"", b"", truncated=False) is None
+    again = runs.sealed_output(b"out", b"err", truncated=True)
+    assert again is not None
+    assert (again[0] == printed[0], again[1] == printed[1]) == (True, False)
