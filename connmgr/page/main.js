@@ -27,6 +27,9 @@ const { useEffect, useState } = hooks;
 const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
+  ["run", "x"],
+  ["jobs", "j"],
+  ["tunnels", "n"],
   ["files", "f"],
   ["approvals", "p"],
   ["recordings", "r"],

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.api.wire import LOCAL
 from tests.daemon import Daemon
 from tests.deadlines import eventually
+from tests.plugins.oneself import ssh_server
+from tests.plugins.places import ssh_data
 from tests.rights.wire import create
+from tests.tunnels.services import Service, client, exactly, first_word
 
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
@@ -46,3 +52,123 @@ def test_a_denial_in_the_page_is_what_the_token_is_told(daemon: Daemon, visit: V
     page.get_by_role("button", name="Take it back").wait_for(state="detached")
     page.locator(".details").get_by_text("denied").wait_for()
     assert holder.refused("/shell/exec", connection=LOCAL, command="true", start=True) == "approval_denied"
+
+
+@pytest.fixture(scope="module")
+def machines(daemon: Daemon) -> list[str]:
+    """Five connections to this machine."""
+    shells = ("/bin/bash", "/bin/sh", "/bin/dash", "/usr/bin/sh", "/usr/bin/dash")
+    return [
+        daemon.client.post("/connection/add", name=f"node{number}", data={"type": "local", "shell": shell})[
+            "connection"
+        ]
+        for number, shell in enumerate(shells)
+    ]
+
+
+def test_a_command_on_five_machines_has_equal_results_together_and_its_failures_retried(
+    daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
+) -> None:
+    page = visit().opened(daemon, "#/run")
+    page.get_by_label("Machines", exact=True).get_by_role("searchbox").fill("node*")
+    page.get_by_role("button", name=f"Choose all {len(machines)}").click()
+    page.get_by_text("On node0, node1, node2, node3, node4").wait_for()
+    page.get_by_role("textbox", name="Command").fill(
+        f"mkdir {tmp_path}/lock 2>/dev/null || test -e {tmp_path}/free || {{ echo '<b>taken</b>'; exit 3; }}"
+    )
+    page.keyboard.press("Control+Enter")
+    page.get_by_role("button", name="Retry the 4 failures").wait_for()
+    groups = page.locator(".group")
+    assert [group.get_attribute("aria-label") for group in groups.all()] == [
+        "exit 3 on 4 machines",
+        "done on 1 machine",
+    ]
+    assert groups.first.locator("pre").inner_text() == "<b>taken</b>"
+    (tmp_path / "free").touch()
+    page.get_by_role("button", name="Retry the 4 failures").click()
+    page.get_by_text("5 machines done, 0 failed").wait_for()
+    assert groups.count() == 1
+
+
+def test_a_command_in_the_page_is_stopped(daemon: Daemon, visit: Visit, tmp_path: Path) -> None:
+    page = visit().opened(daemon, f"#/run/{LOCAL}")
+    page.get_by_role("textbox", name="Command").fill(f"touch {tmp_path}/begun; exec sleep 1000")
+    page.get_by_role("button", name="Run on 1 machine").click()
+    eventually((tmp_path / "begun").exists, "the command runs")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+    assert page.locator(".group").count() == 0
+
+
+def test_a_saved_command_is_run_by_a_form_of_its_parameters(own_daemon: Daemon, visit: Visit) -> None:
+    own_daemon.client.command.save(
+        "greet",
+        ["echo", {"parameter": "whom"}, {"parameter": "times"}],
+        parameters={"whom": {"in": ["<world>", "you"]}, "times": {"integer": {"min": 1, "max": 9}}},
+    )
+    page = visit().opened(own_daemon, f"#/run/{LOCAL}")
+    page.get_by_label("What").select_option("greet")
+    page.get_by_label("whom").select_option("<world>")
+    page.get_by_label("times").fill("5")
+    page.get_by_role("button", name="Run on 1 machine").click()
+    assert page.locator(".group pre").inner_text() == "<world> 5"
+
+
+def test_a_job_is_started_followed_given_input_and_removed(daemon: Daemon, visit: Visit) -> None:
+    page = visit().opened(daemon, "#/jobs")
+    page.get_by_role("button", name="Start a job").click()
+    page.get_by_label("On the machine").fill("local machine")
+    page.get_by_role("textbox", name="Command").fill('echo begun; read line; echo "<i>$line</i>" >&2; exit 4')
+    page.get_by_label("Send it lines of input later").check()
+    page.get_by_role("button", name="Start", exact=True).click()
+    output = page.get_by_role("region", name="Output")
+    output.get_by_text("begun").wait_for()
+    page.get_by_label("Input", exact=True).fill("hello")
+    page.get_by_role("button", name="Send").click()
+    output.get_by_text("<i>hello</i>").wait_for()
+    page.get_by_role("row").get_by_text("exit 4", exact=True).wait_for()
+    page.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_text("No jobs yet").wait_for()
+
+
+def test_a_job_in_the_page_is_killed(daemon: Daemon, visit: Visit) -> None:
+    daemon.client.post("/shell/start", connection=LOCAL)
+    job = daemon.client.post("/job/start", connection=LOCAL, command="exec sleep 1000")["job"]
+    page = visit().opened(daemon, f"#/jobs/{job}")
+    page.get_by_role("button", name="Kill it").click()
+    page.get_by_role("row").get_by_text("killed 137").wait_for()
+
+
+@pytest.mark.needs("sshd")
+def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(own_daemon: Daemon, visit: Visit, tmp_path: Path) -> None:
+    with ssh_server(tmp_path) as server, closing(Service(first_word)) as service:
+        far = own_daemon.client.post(
+            "/connection/add", name="far", data={"type": "ssh", **ssh_data(server, server.user)}
+        )["connection"]
+        data = {"type": "sshLocalTunnel", "host": far, "remoteHost": "127.0.0.1", "remotePort": service.port}
+        own_daemon.client.post("/connection/add", name="<b>database", data=data)
+        page = visit().opened(own_daemon, "#/tunnels")
+        page.get_by_role("row").get_by_text("<b>database").click()
+        page.get_by_role("button", name="Open", exact=True).click()
+        link = page.get_by_role("link", name="Open in a new tab")
+        address = urlsplit(str(link.get_attribute("href")))
+        assert (address.scheme, address.hostname, link.get_attribute("rel")) == (
+            "http",
+            "127.0.0.1",
+            "noopener noreferrer",
+        )
+        with client(int(address.port or 0)) as connected:
+            assert exactly(connected, 7) == b"welcome"
+        page.get_by_role("button", name="Close", exact=True).click()
+        page.get_by_role("row").get_by_text("stopped").wait_for()
+        assert link.count() == 0
+
+
+def test_a_token_sees_the_views_that_its_rights_reach(daemon: Daemon, visit: Visit) -> None:
+    holder = create(daemon, "connection.read", "job")
+    page = visit().opened(daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
+    page.get_by_role("link", name="Jobs").click()
+    page.get_by_text("No jobs yet").wait_for()
+    for name in ("Run", "Tunnels", "Approvals"):
+        assert page.get_by_role("link", name=name, exact=True).count() == (name == "Tunnels"), name

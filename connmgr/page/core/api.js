@@ -57,10 +57,36 @@ export function authorization() {
  * @returns {Promise<any>}
  * @throws {ApiError}
  */
-export async function call(path, data = {}, { signal, quiet = false } = {}) {
+export function call(path, data = {}, { signal, quiet = false } = {}) {
+  return remedied(path, data, quiet, () => sent(path, data, signal));
+}
+
+/**
+ * Sends a request whose answer is lines of JSON, and calls `each` with those that have come.
+ * @param {string} path @param {object} data @param {(lines: any[]) => void} each @param {AbortSignal} [signal]
+ * @returns {Promise<void>}
+ * @throws {ApiError}
+ */
+export function eachLine(path, data, each, signal) {
+  return remedied(path, data, false, async () => {
+    const response = await posted(path, data, signal);
+    if (!response.ok || !response.body) return void answerOf(response.status, await reached(response.text()));
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let begun = ""; ; ) {
+      const { done, value } = await reached(reader.read());
+      if (done) return;
+      const whole = (begun + value).split("\n");
+      begun = whole.pop() ?? "";
+      each(whole.filter(Boolean).map((line) => JSON.parse(line)));
+    }
+  });
+}
+
+/** @template T @param {string} path @param {object} data @param {boolean} quiet @param {() => Promise<T>} send @returns {Promise<T>} */
+async function remedied(path, data, quiet, send) {
   for (;;) {
     try {
-      return await sent(path, data, signal);
+      return await send();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (error.isOver) {
@@ -75,9 +101,14 @@ export async function call(path, data = {}, { signal, quiet = false } = {}) {
 
 /** @param {string} path @param {object} data @param {AbortSignal} [signal] */
 async function sent(path, data, signal) {
-  const headers = { "Content-Type": "application/json", ...(token() ? authorization() : {}) };
-  const response = await reached(fetch(path, { method: "POST", headers, body: JSON.stringify(data), signal }));
+  const response = await posted(path, data, signal);
   return answerOf(response.status, await reached(response.text()));
+}
+
+/** @param {string} path @param {object} data @param {AbortSignal} [signal] */
+function posted(path, data, signal) {
+  const headers = { "Content-Type": "application/json", ...(token() ? authorization() : {}) };
+  return reached(fetch(path, { method: "POST", headers, body: JSON.stringify(data), signal }));
 }
 
 /** @template T @param {Promise<T>} attempt @returns {Promise<T>} */

@@ -13,13 +13,13 @@ const FIRST = ["ssh", "local", "shellEnvironment", "docker", "podman"];
 
 /** @typedef {{title: string, yes: string, name: string, data: Record<string, any>, category: string, labels: Record<string, string>, isNew: boolean, submit: (values: any) => Promise<unknown>}} Draft */
 
-/** Asks for a new connection, and adds it. @param {string} [category] */
-export function addConnection(category) {
+/** Asks for a new connection, and adds it. @param {string} [category] @param {string} [type] that is offered first */
+export function addConnection(category, type = store.types.has("ssh") ? "ssh" : [...store.types.keys()][0]) {
   const draft = {
     title: "Add a connection",
     yes: "Add",
     name: "",
-    data: { type: store.types.has("ssh") ? "ssh" : ([...store.types.keys()][0] ?? "") },
+    data: { type: type ?? "" },
     category: category ?? "",
     labels: {},
     isNew: true,
