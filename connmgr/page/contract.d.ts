@@ -965,13 +965,6 @@ export interface PassphraseRequest {
   newPassphrase: string;
 }
 
-export interface PathRequest {
-  connection: string;
-  session?: string;
-  elevate?: { user?: string; password?: string; };
-  path: string | { base64: string; };
-}
-
 export interface PipeRequest {
   term?: string;
   columns?: number;
@@ -1787,7 +1780,7 @@ export interface Endpoints {
   "/fs/glob": { request: GlobRequest; answer: ListResponse };
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
   "/fs/mkdir": { request: MkdirRequest; answer: unknown };
-  "/fs/move": { request: MoveRequest; answer: PathRequest };
+  "/fs/move": { request: MoveRequest; answer: unknown };
   "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
