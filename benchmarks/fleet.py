@@ -1,8 +1,8 @@
 """Runs over many targets, beside what else runs a command on many hosts.
 
-Run it with ``python -m benchmarks.fleet [SESSIONS [TARGETS]]``. The server is a temporary sshd on loopback. A connection
-is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after the other, on links and shells that are
-open. Four daemons share a vault on PostgreSQL, and one machine.
+Run it with ``python -m benchmarks.fleet [SESSIONS [TARGETS]]``. The server is a temporary sshd on loopback. A
+connection is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after the other, on links and shells
+that are open. Four daemons share a vault on PostgreSQL, and one machine.
 """
 
 from __future__ import annotations
