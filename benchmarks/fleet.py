@@ -1,13 +1,12 @@
 """Runs over many targets, beside what else runs a command on many hosts.
 
-Run it with ``python -m benchmarks.fleet``; ``FLEET_SESSIONS`` and ``FLEET_TARGETS`` change the numbers. The server is a
-temporary sshd on loopback. A connection is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after
-the other, on links and shells that are open. Four daemons share a vault on PostgreSQL, and one machine.
+Run it with ``python -m benchmarks.fleet [SESSIONS [TARGETS]]``. The server is a temporary sshd on loopback. A
+connection is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after the other, on links and shells
+that are open. Four daemons share a vault on PostgreSQL, and one machine.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -30,8 +29,9 @@ from tests.plugins.sshd import Sshd
 from tests.vault.postgres import Postgres
 
 REPEAT = "python -m benchmarks.fleet"
-SESSIONS = int(os.environ.get("FLEET_SESSIONS", "500"))
-TARGETS = int(os.environ.get("FLEET_TARGETS", "20000"))
+# By arguments, because the tests' helpers drop variables of the caller.
+_GIVEN = [int(word) for word in sys.argv[1:3]] if __name__ == "__main__" else []
+SESSIONS, TARGETS = (*_GIVEN, *(500, 20_000)[len(_GIVEN) :])
 PARALLEL = 500
 FORKS = 100
 DAEMONS = 4
