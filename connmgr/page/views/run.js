@@ -236,7 +236,7 @@ function Group({ some }) {
       : ["up", "done"];
   return html`
     <section class="group" aria-label=${`${word} on ${counted(some.length, "machine")}`}>
-      <h3><${State} kind=${kind} word=${word} /> <span>${names.slice(0, MOST_NAMED).join(", ")}</span></h3>
+      <h2><${State} kind=${kind} word=${word} /> <span>${names.slice(0, MOST_NAMED).join(", ")}</span></h2>
       ${names.length > MOST_NAMED && html`<details><summary>and ${names.length - MOST_NAMED} more</summary>${names.slice(MOST_NAMED).join(", ")}</details>`}
       ${line.error && html`<p class="fault">${lines(line.error.message)}</p>`}
       ${(stdout || stderr) && html`<pre class="printed" tabindex="0">${stdout}${stdout && stderr && "\n"}<span class="err">${stderr}</span></pre>`}
