@@ -83,6 +83,7 @@ NEXT: Mapping[str, str] = {
     "transfer_failed": "The data did not arrive whole, and nothing was changed. Repeat the call.",
     "file_operation_failed": "Read the machine's error in the message.",
     "tar_missing": "Work on single files.",
+    "source_failed": "The file to send could not be read on the daemon's machine. Check it there.",
     "archive_refused": "Work on single files.",
     "body_too_large": "Send less at once.",
     "blob_quota_exceeded": _WAIT,

@@ -33,6 +33,11 @@ GROUPS = [
     "vault",
     "daemon",
     "event",
+    "fact",
+    "recording",
+    "run",
+    "schedule",
+    "web",
 ]
 EXAMPLES = 8
 BROKEN_EXAMPLES = 5

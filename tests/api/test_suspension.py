@@ -20,8 +20,14 @@ VIEWS_THAT_WAIT = {
     "/shell/exec",
     "/terminal/output",
     "/terminal/screen",
+    "/run/wait",
+    # Its view asks for an approval, as an owner may demand of a page.
+    "/web/confirm",
     # Their views ask rules over paths, which may ask for an approval.
     "/fs/archive",
+    "/fs/attributes",
+    "/fs/download",
+    "/fs/ticket",
     "/fs/checksum",
     "/fs/glob",
     "/fs/list",

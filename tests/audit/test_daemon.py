@@ -61,6 +61,19 @@ READING = {
     "approval.query",
     "command.query",
     "vault.status",
+    "event.stream",
+    "event.ticket",
+    "fact.query",
+    "recording.query",
+    "recording.read",
+    "recording.search",
+    "run.info",
+    "run.output",
+    "run.query",
+    "run.targets",
+    "run.wait",
+    "schedule.next",
+    "schedule.query",
 }
 """Actions that change and run nothing."""
 

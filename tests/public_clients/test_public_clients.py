@@ -133,6 +133,7 @@ def test_a_description_has_every_field_that_the_client_reads(outcome: Outcome) -
         "rawData",
         "usageCategory",
         "lastUsed",
+        "labels",
         "lastModified",
         "state",
         "cache",

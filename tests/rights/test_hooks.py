@@ -177,6 +177,8 @@ OF_OTHERS = {
     "/fs/extract": "fs.write",
     "/fs/upload": "fs.write",
     "/fs/glob": "fs.list",
+    "/fs/ticket": "fs.read",
+    "/fs/download": "fs.read",
 }
 """Endpoints whose action is named after another endpoint, because they do the same in another way."""
 

@@ -145,7 +145,7 @@ def make_older(tx: sa.Connection, key: VaultKey | None = KEY, revision: str = "0
         tx.execute(sa.text("DROP INDEX ix_connection_query"))
         tx.execute(sa.text("CREATE INDEX ix_connection_query ON connection (path, id, depth, type, category)"))
     tx.execute(sa.text("ALTER TABLE connection DROP COLUMN labels"))
-    for table in ("run_output", "run_target", "run_batch", "run", "daemon"):
+    for table in ("schedule", "run_output", "run_target", "run_batch", "run", "daemon"):
         tx.execute(sa.text(f"DROP TABLE {table}"))
     tx.execute(sa.text("DROP TABLE fact"))
     tx.execute(sa.text("DROP TABLE document"))
