@@ -142,8 +142,8 @@ class Settings:
     )
     daemon_name: str = _option(
         "",
-        "The name of this daemon among those that share a vault: a run's local connections belong to it. By default the "
-        "host name.",
+        "The name of this daemon among those that share a vault: a run's local connections belong to it. By default "
+        "the host name.",
     )
     max_body: int = _option(16 * MEBIBYTE, "Bytes that a request body may have.", at_least=1024)
     max_blob: int = _option(4096 * MEBIBYTE, "Bytes that a blob may have.", at_least=1024)
