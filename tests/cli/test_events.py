@@ -67,6 +67,11 @@ def test_an_unknown_kind_names_those_that_there_are(connmgr: CommandLine) -> Non
 
 @pytest.fixture
 def holder(connmgr: CommandLine) -> Holder:
+    return asking(connmgr)
+
+
+def asking(connmgr: CommandLine) -> Holder:
+    """Return a new token whose every command waits for an approval."""
     return create(connmgr.daemon, "shell.any", name="ni\x1bght", rules=[{"effect": "ask", "text": "."}])
 
 
@@ -85,23 +90,25 @@ def noticing(directory: Path, exits: int) -> dict[str, str]:
     return {"PATH": f"{directory}:{DIRECTORY}:/usr/bin:/bin"}
 
 
-def test_requests_are_shown_as_they_come(connmgr: CommandLine, holder: Holder, tmp_path: Path) -> None:
+def test_requests_are_shown_as_they_come(own_connmgr: CommandLine, tmp_path: Path) -> None:
+    # Whatever waits in the daemon is shown and noticed: a shared one has requests of earlier tests.
+    holder = asking(own_connmgr)
     before = asked(holder, "echo before")
     environment = noticing(tmp_path / "desktop", 0)
-    with following(connmgr, "approve", "--watch", "--notify", environment=environment) as output:
+    with following(own_connmgr, "approve", "--watch", "--notify", environment=environment) as output:
         assert line_with(output, "echo before")
         assert line_with(output, "decide: ").endswith(f"connmgr approve {before}\n")
         meanwhile = asked(holder, "echo meanwhile")
         assert line_with(output, "echo meanwhile")
-        connmgr("approve", meanwhile, "--deny")
+        own_connmgr("approve", meanwhile, "--deny")
         assert line_with(output, "denied") == f"{meanwhile}  denied\n"
         notices = tmp_path / "desktop" / "notices"
         told = eventually(notices.read_text, "a notice is missing", holds=lambda text: text.count("asks") == 2)
         # Neither the words of the request nor control characters are in the argv of a program.
         assert set(told.splitlines()) == {"--", "connmgr: ni\\x1bght asks for an approval."}
-    with following(connmgr, "approve", "--watch", "--json") as output:
+    with following(own_connmgr, "approve", "--watch", "--json") as output:
         assert json.loads(output.readline())["approval"] == before
-        connmgr("approve", before, "--deny")
+        own_connmgr("approve", before, "--deny")
         assert json.loads(output.readline()) == {"approval": before, "state": "denied"}
     assert notices.read_text() == told
 

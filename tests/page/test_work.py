@@ -26,9 +26,9 @@ pytestmark = pytest.mark.needs("chromium")
 ASKS = [{"effect": "ask", "text": "."}]
 
 
-def test_an_approval_in_the_page_lets_the_waiting_command_run(daemon: Daemon, visit: Visit) -> None:
-    holder = create(daemon, "shell.any", rules=ASKS)
-    page = visit().opened(daemon, "#/approvals")
+def test_an_approval_in_the_page_lets_the_waiting_command_run(own_daemon: Daemon, visit: Visit) -> None:
+    holder = create(own_daemon, "shell.any", rules=ASKS)
+    page = visit().opened(own_daemon, "#/approvals")
     page.get_by_text("Nothing waits for a decision").wait_for()
     with ThreadPoolExecutor() as threads:
         command = "echo '<b>approved</b>'"
@@ -114,8 +114,8 @@ def test_a_saved_command_is_run_by_a_form_of_its_parameters(own_daemon: Daemon, 
     assert page.locator(".group pre").inner_text() == "<world> 5"
 
 
-def test_a_job_is_started_followed_given_input_and_removed(daemon: Daemon, visit: Visit) -> None:
-    page = visit().opened(daemon, "#/jobs")
+def test_a_job_is_started_followed_given_input_and_removed(clean_daemon: Daemon, visit: Visit) -> None:
+    page = visit().opened(clean_daemon, "#/jobs")
     page.get_by_role("button", name="Start a job").click()
     page.get_by_label("On the machine").fill("local machine")
     page.get_by_role("textbox", name="Command").fill('echo begun; read line; echo "<i>$line</i>" >&2; exit 4')
