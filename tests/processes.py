@@ -23,7 +23,13 @@ def await_ends(*pids: int) -> None:
     """Wait until all these processes have ended; a failure names those that run on."""
 
     def running() -> list[list[str]]:
-        return [psutil.Process(pid).cmdline() for pid in pids if runs(pid)]
+        found = []
+        for pid in pids:
+            # It may end between the two looks.
+            with suppress(psutil.NoSuchProcess):
+                if runs(pid):
+                    found.append(psutil.Process(pid).cmdline())
+        return found
 
     eventually_equal(running, [], f"of the processes {pids} some run on")
 

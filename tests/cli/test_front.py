@@ -20,6 +20,7 @@ from connmgr.client import LOCAL_MACHINE
 from tests.cli.conftest import StartSshd, lose_links
 from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.deadlines import DEADLINE_SECONDS
+from tests.processes import await_ends
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -331,7 +332,7 @@ def test_ctrl_c_kills_the_command(own_connmgr: CommandLine, program: tuple[str, 
     terminal.sendintr()
     code, printed = finish(terminal)
     assert (code, printed) == (130, "^C\r\n")
-    _gone(int(mark.read_text()))
+    await_ends(int(mark.read_text()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -347,7 +348,7 @@ def test_a_signal_kills_the_command(
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(number)
         assert process.wait(DEADLINE_SECONDS) == -number
-    _gone(int(mark.read_text()))
+    await_ends(int(mark.read_text()))
 
 
 @pytest.mark.parametrize("program", [WHOLE, FRONT], ids=["whole", "front"])
@@ -364,7 +365,7 @@ def test_without_a_reader_the_command_is_killed_quietly(
     with process.stderr:
         assert process.stderr.read() == b""
     assert process.wait(DEADLINE_SECONDS) == 1
-    _gone(int(mark.read_text()))
+    await_ends(int(mark.read_text()))
 
 
 def test_streams_may_be_closed(connmgr: CommandLine) -> None:
@@ -427,11 +428,3 @@ def test_commands_of_one_terminal_share_a_shell(clean_connmgr: CommandLine) -> N
     )
     assert done.stdout == b"/etc\n"
     assert not any(one.status.session is None for one in clean_connmgr.daemon.client.shell.list(LOCAL_MACHINE))
-
-
-def _gone(pid: int) -> None:
-    """Wait until the process has ended."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:4]:
-        assert time.monotonic() < deadline, "the command runs on"
-        time.sleep(0.02)

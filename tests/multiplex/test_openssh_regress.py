@@ -21,7 +21,8 @@ from tests.multiplex.behind import Hosts
 from tests.plugins.oneself import ssh_server
 from tests.plugins.sshd import Sshd
 
-pytestmark = pytest.mark.needs("sshd", "ssh", "bash", "openssh-source")
+# OpenSSH's script has pauses of its own, and its source is fetched first.
+pytestmark = [pytest.mark.needs("sshd", "ssh", "bash", "openssh-source"), pytest.mark.timeout(300)]
 
 LEFT_OUT = {
     "forward over UNIX and check result": "Unix sockets are not forwarded",

@@ -55,8 +55,10 @@ def install(directory: Path) -> None:
         shutil.copy(ROOT / name, sources)
     (sources / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "connmgr.1", sources / "docs")
+    (sources / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "page_libraries.py", sources / "scripts")
     for name in ("connmgr", "plugins"):
-        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     shutil.copytree(EXAMPLE, directory / "example", ignore=shutil.ignore_patterns("__pycache__"))
     venv.create(directory / "environment")
     python = directory / "environment" / "bin" / "python"
