@@ -6,6 +6,7 @@ import random
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,7 @@ from connmgr.vault.names import Matcher, compile_exact_pattern
 from tests.api.wire import LOCAL, bearer, client_of, send
 from tests.daemon import Daemon
 from tests.page.conftest import Visit
-from tests.plugins.sshd import Sshd
+from tests.plugins.sshd import Sshd, privilege_separation
 from tests.rights.wire import create
 
 if TYPE_CHECKING:
@@ -42,9 +43,8 @@ def machine(name: str, *category: str, **data: object) -> dict[str, object]:
 
 @pytest.fixture
 def sshd() -> Iterator[Sshd]:
-    running = Sshd()
-    yield running
-    running.close()
+    with privilege_separation(), closing(Sshd()) as running:
+        yield running
 
 
 @pytest.mark.needs("sshd")
