@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -55,15 +56,17 @@ def test_a_denial_in_the_page_is_what_the_token_is_told(daemon: Daemon, visit: V
 
 
 @pytest.fixture(scope="module")
-def machines(daemon: Daemon) -> list[str]:
-    """Five connections to this machine."""
+def machines(daemon: Daemon) -> Iterator[list[str]]:
+    """Five connections to this machine, while the tests of the module run."""
     shells = ("/bin/bash", "/bin/sh", "/bin/dash", "/usr/bin/sh", "/usr/bin/dash")
-    return [
+    added = [
         daemon.client.post("/connection/add", name=f"node{number}", data={"type": "local", "shell": shell})[
             "connection"
         ]
         for number, shell in enumerate(shells)
     ]
+    yield added
+    daemon.client.post("/connection/remove", connections=added)
 
 
 def test_a_command_on_five_machines_has_equal_results_together_and_its_failures_retried(
@@ -137,7 +140,8 @@ def test_a_job_in_the_page_is_killed(daemon: Daemon, visit: Visit) -> None:
     job = daemon.client.post("/job/start", connection=LOCAL, command="exec sleep 1000")["job"]
     page = visit().opened(daemon, f"#/jobs/{job}")
     page.get_by_role("button", name="Kill it").click()
-    page.get_by_role("row").get_by_text("killed 137").wait_for()
+    # Not in the list, where the jobs of other tests may be.
+    page.get_by_role("complementary", name="Jobs").get_by_text("killed 137").wait_for()
 
 
 @pytest.mark.needs("sshd")
