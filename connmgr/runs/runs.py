@@ -43,7 +43,7 @@ from connmgr.settings import Settings
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Vault
-from connmgr.vault.runs import BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
+from connmgr.vault.runs import TOPIC, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.runs")
 
@@ -186,6 +186,8 @@ class Runs:
         self.ended_targets: Counter[str] = Counter()
         """How many targets have ended here, by their states."""
 
+        vault.announcements.on(TOPIC, self.poke)
+
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
         if self._vault.database.is_shared or self._vault.runs.are_under_way():
@@ -216,7 +218,7 @@ class Runs:
         return id, is_new
 
     def last_homes(self) -> Mapping[str, str]:
-        """Return which daemon had each connection in the last run, and so has its link; none on SQLite."""
+        """Return the name of the daemon that had each connection in the last run, and so its link; none on SQLite."""
         return self._vault.runs.last_owners() if self._vault.database.is_shared else {}
 
     def home_of(
@@ -235,7 +237,7 @@ class Runs:
             return self.name, True
         is_open = self._shells.surroundings(connection) is not None
         # Of another daemon it is not known whether it still has the link; nothing depends on that but speed.
-        return last.get(connection) or (self._membership.boot if is_open else ""), False
+        return last.get(connection) or (self.name if is_open else ""), False
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""

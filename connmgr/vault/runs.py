@@ -45,6 +45,9 @@ from connmgr.vault.schema import run_batch as batches
 from connmgr.vault.schema import run_output as outputs
 from connmgr.vault.schema import run_target as targets
 
+TOPIC = "runs"
+"""Announced to the daemons of a vault when there may be something to do."""
+
 HELD, CLAIMED = "held", "claimed"
 """The states of batches beside ``waiting`` and ``done``: those of later waves are held."""
 
@@ -139,7 +142,7 @@ _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
 class NewBatch:
     """Targets that are claimed together: their wave, from 0, and the daemon that has their links.
 
-    ``home`` is a boot; if the batch is ``bound`` to it, a boot or the name of a daemon, and no other may claim it.
+    ``home`` is a daemon's name, or its boot; if the batch is ``bound`` to it, no other may claim it.
     """
 
     wave: int
@@ -294,6 +297,7 @@ class StoredRuns:
                 for n, (number, id) in enumerate(every)
             ],
         )
+        self._database.announce(tx, TOPIC)
         return new.id, True
 
     def get(self, id: str) -> StoredRun:
@@ -334,12 +338,16 @@ class StoredRuns:
         return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
 
     def last_owners(self) -> dict[str, str]:
-        """Return which boot has worked on each target of the newest run that has ended, by connections."""
+        """Return the name of the daemon that worked on each target of the newest run that has ended, by connections.
+
+        Not its boot, which is another one after each rest.
+        """
         newest = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc()).limit(1)
         wanted = sa.select(targets.c.connection, targets.c.owner).where(
             targets.c.run == newest.scalar_subquery(), targets.c.owner.is_not(None)
         )
-        return {row.connection: row.owner for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+        found = self._database.read(lambda tx: tx.execute(wanted).all())
+        return {row.connection: row.owner.rpartition("/")[0] for row in found}
 
     def targets(
         self,
@@ -790,6 +798,8 @@ class StoredRuns:
             if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
                 self._stop_for_failures(tx, row, at)
             self._advance(tx, id, at)
+        if freed:
+            self._database.announce(tx, TOPIC)
         return len(freed)
 
     # The course of a run.
@@ -813,6 +823,7 @@ class StoredRuns:
 
     def _set(self, tx: sa.Connection, id: str, **values: Any) -> None:
         tx.execute(runs.update().where(runs.c.id == id).values(**values))
+        self._database.announce(tx, TOPIC)
 
     def _failures(self, tx: sa.Connection, id: str) -> int:
         counted = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state.in_(FAILURES))

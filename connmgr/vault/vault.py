@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import principal_rows, schema
+from connmgr.vault.announcements import Announcements
 from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
@@ -36,6 +37,7 @@ class Vault:
         self.database = database
         self.audit_mac = key.audit_mac
         """Returns a code in place of a text that may contain secrets; equal texts have equal codes."""
+        self.announcements = Announcements(database)
         self.connections = Connections(database, key)
         self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
