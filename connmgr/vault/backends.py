@@ -445,13 +445,10 @@ class PostgreSQL:
 
     def listen(self) -> PostgresListening:
         pooled = self.writer.raw_connection()
-        try:
-            # A link of its own, that the pool does not hand to others.
-            pooled.detach()
-            return PostgresListening(pooled.driver_connection)
-        except BaseException:
-            pooled.close()
-            raise
+        connection = pooled.driver_connection
+        # A link of its own: the pool neither hands it to others nor counts it.
+        pooled.detach()
+        return PostgresListening(connection)
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         state = getattr(error.orig, "sqlstate", None)
@@ -467,9 +464,13 @@ class PostgresListening:
 
     def __init__(self, connection: Any) -> None:
         self._connection, self._topics = connection, set[str]()
-        connection.autocommit = True
-        connection.add_notify_handler(lambda notice: self._topics.add(notice.payload))
-        connection.execute(f"LISTEN {_CHANNEL}")
+        self._connection.add_notify_handler(lambda notice: self._topics.add(notice.payload))
+        try:
+            self._connection.autocommit = True
+            self._ask(f"LISTEN {_CHANNEL}")
+        except BaseException:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         return int(self._connection.fileno())
@@ -487,15 +488,18 @@ class PostgresListening:
         return topics
 
     def check(self) -> None:
-        import psycopg
-
-        try:
-            self._connection.execute("SELECT 1")
-        except psycopg.Error as error:
-            raise _LOST from error
+        self._ask("SELECT 1")
 
     def close(self) -> None:
         self._connection.close()
+
+    def _ask(self, statement: str) -> None:
+        import psycopg
+
+        try:
+            self._connection.execute(statement)
+        except psycopg.Error as error:
+            raise _LOST from error
 
 
 def _set_up(connection: Any, _: object) -> None:
