@@ -576,21 +576,26 @@ class StoredRuns:
 
         self._database.write(work)
 
-    def runs_to_do(self, boot: str, name: str) -> list[str]:
-        """Return the runs of which this daemon has batches, or could claim some, oldest first."""
+    def runs_to_do(self, boot: str, name: str) -> list[tuple[str, bool]]:
+        """Return the runs of which this daemon has batches, or could claim some, oldest first.
+
+        With each goes whether some are its own or at home here; the others have their home at another daemon.
+        """
         claimable = sa.and_(
             batches.c.state == WAITING, sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((boot, name)))
         )
+        at_home = sa.and_(batches.c.state == WAITING, batches.c.home.in_((boot, name, "")))
         own = sa.and_(batches.c.state == CLAIMED, batches.c.owner == boot)
+        near = sa.exists().where(batches.c.run == runs.c.id, sa.or_(at_home, own))
         wanted = (
-            sa.select(runs.c.id)
+            sa.select(runs.c.id, near)
             .where(
                 runs.c.state.in_((PENDING, RUNNING, STOPPING)),
                 sa.exists().where(batches.c.run == runs.c.id, sa.or_(claimable, own)),
             )
             .order_by(runs.c.submitted, runs.c.id)
         )
-        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(wanted)])
 
     def tend(self) -> dict[str, tuple[str, bool]]:
         """Resume the runs whose pause is over, and stop those whose time is over.
@@ -623,10 +628,18 @@ class StoredRuns:
             return
 
     def step(
-        self, id: str, boot: str, name: str, outcomes: Sequence[TargetOutcome], room: int, *, batch: int
+        self,
+        id: str,
+        boot: str,
+        name: str,
+        outcomes: Sequence[TargetOutcome],
+        room: int,
+        *,
+        batch: int,
+        helps: bool = True,
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction."""
-        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch))
+        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
+        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps))
 
     def _step(
         self,
@@ -637,6 +650,7 @@ class StoredRuns:
         outcomes: Sequence[TargetOutcome],
         room: int,
         batch: int,
+        helps: bool,
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
@@ -659,7 +673,7 @@ class StoredRuns:
         row = tx.execute(_ROW, {"run_id": id}).mappings().one()
         begun: list[BegunTarget] = []
         if row["state"] == RUNNING and room > 0:
-            begun = self._begin(tx, row, boot, name, mine, room, at, batch)
+            begun = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
         if mine and not begun:
             again = sa.select(sa.func.min(targets.c.again)).where(
@@ -718,17 +732,20 @@ class StoredRuns:
         room: int,
         at: datetime,
         batch: int,
+        helps: bool,
     ) -> list[BegunTarget]:
         id = row["id"]
         if self._database.is_shared:
             if not mine:
                 # Even where there is no room now: the others then leave some.
-                mine |= self._claim(tx, id, boot, name, 1)
+                mine |= self._claim(tx, id, boot, name, 1, helps)
             room = min(room, self._room(tx, id, boot, row["parallel"]))
             if room <= 0:
                 return []
         ready = self._ready(tx, id, mine, room, at)
-        while len(ready) < room and (claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1)):
+        while len(ready) < room and (
+            claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1, helps and not ready)
+        ):
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
         if ready:
@@ -753,11 +770,11 @@ class StoredRuns:
             return []
         return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
 
-    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int) -> dict[int, Any]:
+    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool) -> dict[int, Any]:
         found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
         at_home = [one.batch for one in found if one.home in (boot, name, "")]
-        # Batches whose links another daemon has are taken one at a time: it may be about to claim them itself.
-        taken = at_home or [one.batch for one in found[:1]]
+        # Batches whose links another daemon has are taken one at a time: opening links costs more than waiting for it.
+        taken = at_home or ([one.batch for one in found[:1]] if helps else [])
         if not taken:
             return {}
         tx.execute(
