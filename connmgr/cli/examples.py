@@ -40,6 +40,7 @@ EXAMPLES = {
     ],
     "schedule pause": ["connmgr schedule pause nightly --reason 'freeze before the release'"],
     "schedule resume": ["connmgr schedule resume nightly"],
+    "schedule show": ["connmgr schedule show nightly"],
     "schedule rm": ["connmgr schedule rm nightly"],
     "schedule trigger": ["connmgr schedule trigger nightly"],
     "label": [
