@@ -28,6 +28,7 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["run", "x"],
+  ["runs", "u"],
   ["jobs", "j"],
   ["tunnels", "n"],
   ["files", "f"],
