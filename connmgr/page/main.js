@@ -29,6 +29,7 @@ const VIEWS = [
   ["terminal", "e"],
   ["run", "x"],
   ["runs", "u"],
+  ["schedules", "s"],
   ["jobs", "j"],
   ["tunnels", "n"],
   ["files", "f"],

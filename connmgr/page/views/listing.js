@@ -48,6 +48,9 @@ export function took(from, to) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
+/** As the API wants it: `3`, or `"5%"`. @param {string} given */
+export const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
+
 const COLOURS = /\x1b\[[\d;:]*m/g;
 
 /** What a program printed, without its colours. @param {string} printed */

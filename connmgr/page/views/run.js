@@ -6,7 +6,7 @@ import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
 import { can, nameOf, store, useStore } from "../core/store.js";
 import { counted, doing, Empty, Fault, failed, hooks, html, Rows, text, toast, useAnswer } from "../core/ui.js";
-import { Group, MOST_NAMED } from "./listing.js";
+import { Group, MOST_NAMED, numberOrShare } from "./listing.js";
 
 const { useEffect, useMemo, useRef, useState } = hooks;
 
@@ -238,9 +238,6 @@ const Parameter = ({ name, one }) => html`
         : html`<input name=${`p ${name}`} required type=${one.integer ? "number" : one.secret ? "password" : "text"} autocomplete="off" spellcheck=${false} />`
     }${one.description && html`<small>${text(one.description)}</small>`}</label>
 `;
-
-/** As the API wants it: `3`, or `"5%"`. @param {string} given */
-const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
 
 /** What tells one outcome from another. @param {Line} line */
 const outcomeOf = ({ exitCode, stdout, stderr, error }) =>

@@ -37,8 +37,8 @@ const MOST_PRINTED = 4000;
 
 const isUnderWay = (/** @type {Info} */ run) => UNDER_WAY.includes(run.state);
 const stateOf = (/** @type {Info} */ run) => ({ kind: KINDS[run.state] ?? "busy", word: run.state });
-/** What a run or a schedule runs, in one line. @param {any} command @returns {string} */
-export const gistOf = (command) => (Array.isArray(command) ? command.join(" ") : (command ?? "(not to be seen)"));
+const gistOf = (/** @type {any} */ command) =>
+  Array.isArray(command) ? command.join(" ") : (command ?? "(not to be seen)");
 
 /** How many targets are in each state, without those in which none is. @param {Info} run */
 const said = ({ counts }) =>
