@@ -30,6 +30,7 @@ const VIEWS = [
   ["run", "x"],
   ["runs", "u"],
   ["schedules", "s"],
+  ["facts", "m"],
   ["jobs", "j"],
   ["tunnels", "n"],
   ["files", "f"],

@@ -51,6 +51,12 @@ export function took(from, to) {
 /** As the API wants it: `3`, or `"5%"`. @param {string} given */
 export const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
 
+/** A number of bytes, in the units of conditions: `1.5 GiB`. @param {number} count */
+export function bytes(count) {
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(count, 1)) / 10));
+  return `${(count / 1024 ** power).toLocaleString("en", { maximumFractionDigits: 1 })} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
 const COLOURS = /\x1b\[[\d;:]*m/g;
 
 /** What a program printed, without its colours. @param {string} printed */
