@@ -1091,15 +1091,23 @@ export interface RunInfo {
   rate: number | null;
   left: number | null;
   daemons: string[];
+  cells?: string;
+}
+
+export interface RunInfoRequest {
+  run: string;
+  cells?: boolean;
 }
 
 export interface RunOutputRequest {
   run: string;
   connection?: string;
+  limit?: number;
 }
 
 export interface RunOutputResponse {
   groups: RunGroup[];
+  total: number;
 }
 
 export interface RunQueryRequest {
@@ -1812,7 +1820,7 @@ export interface Endpoints {
   "/recording/query": { request: RecordingQueryRequest; answer: RecordingQueryResponse };
   "/recording/read": { request: RecordingRequest; answer: unknown };
   "/recording/search": { request: RecordingSearchRequest; answer: RecordingSearchResponse };
-  "/run/info": { request: RunRequest; answer: RunInfo };
+  "/run/info": { request: RunInfoRequest; answer: RunInfo };
   "/run/output": { request: RunOutputRequest; answer: RunOutputResponse };
   "/run/pause": { request: RunRequest; answer: unknown };
   "/run/query": { request: RunQueryRequest; answer: RunQueryResponse };

@@ -382,6 +382,11 @@ class StoredRuns:
 
         return self._database.read(work)
 
+    def states(self, id: str) -> list[str]:
+        """Return the states of all targets of a run, in its order."""
+        wanted = sa.select(targets.c.state).where(targets.c.run == id).order_by(targets.c.n)
+        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+
     def sealed_output(self, stdout: bytes, stderr: bytes, *, truncated: bool) -> tuple[bytes, bytes] | None:
         """Return the digest of an output, and the output sealed; None for no output."""
         if not (stdout or stderr or truncated):
