@@ -36,6 +36,7 @@ ORDER = [
     "vault",
     "audit",
     "rights",
+    "signers",
     "engine",
     "links",
     "shell",

@@ -155,6 +155,73 @@ export interface BroadcastRequest {
   start?: boolean;
 }
 
+export interface CaInfo {
+  name: string;
+  type: string;
+  authorities: string[];
+  rotating: boolean;
+  limits: CaLimit[];
+  revoked: number;
+}
+
+export interface CaInitRequest {
+  name: string;
+  data?: Record<string, unknown>;
+  authority?: string;
+  principals?: string[];
+  seconds?: number;
+}
+
+export interface CaInitResponse {
+  name: string;
+  authorities: string[];
+}
+
+export interface CaLimit {
+  category: string | null;
+  principals: string[] | null;
+  seconds: number | null;
+}
+
+export interface CaLimitRequest {
+  name: string;
+  category?: string;
+  principals?: string[];
+  seconds?: number;
+  remove?: boolean;
+}
+
+export interface CaNameRequest {
+  name: string;
+}
+
+export interface CaQueryRequest {
+  name?: string;
+}
+
+export interface CaQueryResponse {
+  signers: CaInfo[];
+}
+
+export interface CaRevokeRequest {
+  name: string;
+  certificates: string[];
+}
+
+export interface CaRevokeResponse {
+  revoked: string;
+}
+
+export interface CaRotateRequest {
+  name: string;
+  finish?: boolean;
+}
+
+export interface CaTrustResponse {
+  lines: string[];
+  revoked: string;
+}
+
 export interface Capacity {
   inUse: number;
   count: number;
@@ -1751,6 +1818,13 @@ export interface Endpoints {
   "/audit/forget": { request: AuditForgetRequest; answer: unknown };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
+  "/ca/init": { request: CaInitRequest; answer: CaInitResponse };
+  "/ca/limit": { request: CaLimitRequest; answer: CaInfo };
+  "/ca/query": { request: CaQueryRequest; answer: CaQueryResponse };
+  "/ca/remove": { request: CaNameRequest; answer: unknown };
+  "/ca/revoke": { request: CaRevokeRequest; answer: CaRevokeResponse };
+  "/ca/rotate": { request: CaRotateRequest; answer: CaTrustResponse };
+  "/ca/trust": { request: CaNameRequest; answer: CaTrustResponse };
   "/category/add": { request: CategoryAddRequest; answer: CategoryAddResponse };
   "/category/info": { request: CategoryInfoRequest; answer: CategoryInfoResponse };
   "/category/query": { request: CategoryQueryRequest; answer: CategoryQueryResponse };

@@ -16,7 +16,7 @@ from connmgr.vault.documents import Documents
 from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
-from connmgr.vault.principals import Principals
+from connmgr.vault.principals import SIGNER, Principals
 from connmgr.vault.runs import StoredRuns
 from connmgr.vault.schedules import StoredSchedules
 from connmgr.vault.schema import meta
@@ -46,6 +46,7 @@ class Vault:
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
         self.commands = Documents(database, key, "command")
+        self.signers = Documents(database, key, SIGNER)
         self.categories = Categories(database, key, self.connections)
         self.batches = Batches(database, key, self.categories, self.connections)
         try:
