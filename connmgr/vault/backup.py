@@ -48,6 +48,7 @@ _COUNTED = {
     "tokens": "document WHERE kind = 'token'",
     "saved commands": "document WHERE kind = 'command'",
     "approvals": "document WHERE kind = 'approval'",
+    "recovery keys": "document WHERE kind = 'recovery'",
     "jobs": "job",
 }
 """The rows of the vault that a user knows, by the user's word for them."""
