@@ -1103,6 +1103,52 @@ export interface RecordingSearchResponse {
   complete: boolean;
 }
 
+export interface RecoveryCreateRequest {
+  user: string;
+  passphrase: string;
+  shares?: number;
+  threshold?: number;
+}
+
+export interface RecoveryKey {
+  recovery: string;
+  user: string;
+  shares: number;
+  threshold: number;
+  created: string;
+  used: string | null;
+}
+
+export interface RecoveryQueryResponse {
+  recoveries: RecoveryKey[];
+}
+
+export interface RecoveryRevokeRequest {
+  recovery: string;
+}
+
+export interface RecoveryRotateRequest {
+  recovery: string;
+  passphrase: string;
+}
+
+export interface RecoveryUseRequest {
+  shares: string[];
+  newPassphrase?: string;
+}
+
+export interface RecoveryUseResponse {
+  recovery: string;
+  user: string;
+}
+
+export interface RecoveryWordsResponse {
+  recovery: string;
+  user: string;
+  threshold: number;
+  shares: string[];
+}
+
 export interface RemovePathRequest {
   wait?: number;
   connection: string;
@@ -1745,9 +1791,18 @@ export interface UnlockRequest {
   passphrase: string;
 }
 
+export interface UnlockResponse {
+  recoveries: UsedRecovery[];
+}
+
 export interface UploadResponse {
   bytes: number;
   sha256: string;
+}
+
+export interface UsedRecovery {
+  recovery: string;
+  used: string;
 }
 
 export interface VersionResponse {
@@ -1938,8 +1993,13 @@ export interface Endpoints {
   "/token/revoke": { request: TokenRequest; answer: unknown };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
   "/vault/lock": { request: Nothing; answer: unknown };
+  "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };
+  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: unknown };
+  "/vault/recovery/rotate": { request: RecoveryRotateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/use": { request: RecoveryUseRequest; answer: RecoveryUseResponse };
   "/vault/status": { request: Nothing; answer: StatusResponse };
-  "/vault/unlock": { request: UnlockRequest; answer: unknown };
+  "/vault/unlock": { request: UnlockRequest; answer: UnlockResponse };
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };

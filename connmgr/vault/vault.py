@@ -17,6 +17,7 @@ from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import SIGNER, Principals
+from connmgr.vault.recoveries import Recoveries
 from connmgr.vault.runs import StoredRuns
 from connmgr.vault.schedules import StoredSchedules
 from connmgr.vault.schema import meta
@@ -52,6 +53,7 @@ class Vault:
         try:
             self._open(key)
             self.principals = Principals(database, key)
+            self.recoveries = Recoveries(database, key, self.principals)
         except BaseException:
             database.close()
             raise
