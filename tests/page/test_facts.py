@@ -14,7 +14,7 @@ from tests.page.axe import hindrances
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 
 def test_machines_are_asked_and_chosen_by_what_they_have_in_common(clean_daemon: Daemon, visit: Visit) -> None:

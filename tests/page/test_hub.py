@@ -23,7 +23,7 @@ from tests.rights.wire import create
 if TYPE_CHECKING:
     from tests.page.browser import Visitor
 
-pytestmark = [pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.needs("chromium", "libatomic")]
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "\x1b[31mred\x07\n", "\u202eevil", "a" * 250)
 

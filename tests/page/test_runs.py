@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.page.conftest import Visit
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 SHELLS = ("/bin/bash", "/bin/sh", "/bin/dash", "/usr/bin/sh")
 

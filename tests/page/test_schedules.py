@@ -13,7 +13,7 @@ from tests.page.browser import PHONE
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 
 def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(

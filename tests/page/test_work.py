@@ -21,7 +21,7 @@ from tests.tunnels.services import Service, client, exactly, first_word
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 ASKS = [{"effect": "ask", "text": "."}]
 
