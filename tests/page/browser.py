@@ -21,7 +21,9 @@ PHONE = {"width": 390, "height": 844}
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Run Chromium without a window."""
-    options = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    # Graphics would be drawn by the main processor, which takes longer and shows the same.
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
+    options = ["--disable-dev-shm-usage", "--disable-gpu", *root]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program("chromium"), args=options)
         try:
