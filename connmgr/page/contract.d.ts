@@ -155,6 +155,73 @@ export interface BroadcastRequest {
   start?: boolean;
 }
 
+export interface CaInfo {
+  name: string;
+  type: string;
+  authorities: string[];
+  rotating: boolean;
+  limits: CaLimit[];
+  revoked: number;
+}
+
+export interface CaInitRequest {
+  name: string;
+  data?: Record<string, unknown>;
+  authority?: string;
+  principals?: string[];
+  seconds?: number;
+}
+
+export interface CaInitResponse {
+  name: string;
+  authorities: string[];
+}
+
+export interface CaLimit {
+  category: string | null;
+  principals: string[] | null;
+  seconds: number | null;
+}
+
+export interface CaLimitRequest {
+  name: string;
+  category?: string;
+  principals?: string[];
+  seconds?: number;
+  remove?: boolean;
+}
+
+export interface CaNameRequest {
+  name: string;
+}
+
+export interface CaQueryRequest {
+  name?: string;
+}
+
+export interface CaQueryResponse {
+  signers: CaInfo[];
+}
+
+export interface CaRevokeRequest {
+  name: string;
+  certificates: string[];
+}
+
+export interface CaRevokeResponse {
+  revoked: string;
+}
+
+export interface CaRotateRequest {
+  name: string;
+  finish?: boolean;
+}
+
+export interface CaTrustResponse {
+  lines: string[];
+  revoked: string;
+}
+
 export interface Capacity {
   inUse: number;
   count: number;
@@ -1036,6 +1103,52 @@ export interface RecordingSearchResponse {
   complete: boolean;
 }
 
+export interface RecoveryCreateRequest {
+  user: string;
+  passphrase: string;
+  shares?: number;
+  threshold?: number;
+}
+
+export interface RecoveryKey {
+  recovery: string;
+  user: string;
+  shares: number;
+  threshold: number;
+  created: string;
+  used: string | null;
+}
+
+export interface RecoveryQueryResponse {
+  recoveries: RecoveryKey[];
+}
+
+export interface RecoveryRevokeRequest {
+  recovery: string;
+}
+
+export interface RecoveryRotateRequest {
+  recovery: string;
+  passphrase: string;
+}
+
+export interface RecoveryUseRequest {
+  shares: string[];
+  newPassphrase?: string;
+}
+
+export interface RecoveryUseResponse {
+  recovery: string;
+  user: string;
+}
+
+export interface RecoveryWordsResponse {
+  recovery: string;
+  user: string;
+  threshold: number;
+  shares: string[];
+}
+
 export interface RemovePathRequest {
   wait?: number;
   connection: string;
@@ -1678,9 +1791,18 @@ export interface UnlockRequest {
   passphrase: string;
 }
 
+export interface UnlockResponse {
+  recoveries: UsedRecovery[];
+}
+
 export interface UploadResponse {
   bytes: number;
   sha256: string;
+}
+
+export interface UsedRecovery {
+  recovery: string;
+  used: string;
 }
 
 export interface VersionResponse {
@@ -1751,6 +1873,13 @@ export interface Endpoints {
   "/audit/forget": { request: AuditForgetRequest; answer: unknown };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
+  "/ca/init": { request: CaInitRequest; answer: CaInitResponse };
+  "/ca/limit": { request: CaLimitRequest; answer: CaInfo };
+  "/ca/query": { request: CaQueryRequest; answer: CaQueryResponse };
+  "/ca/remove": { request: CaNameRequest; answer: unknown };
+  "/ca/revoke": { request: CaRevokeRequest; answer: CaRevokeResponse };
+  "/ca/rotate": { request: CaRotateRequest; answer: CaTrustResponse };
+  "/ca/trust": { request: CaNameRequest; answer: CaTrustResponse };
   "/category/add": { request: CategoryAddRequest; answer: CategoryAddResponse };
   "/category/info": { request: CategoryInfoRequest; answer: CategoryInfoResponse };
   "/category/query": { request: CategoryQueryRequest; answer: CategoryQueryResponse };
@@ -1864,8 +1993,13 @@ export interface Endpoints {
   "/token/revoke": { request: TokenRequest; answer: unknown };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
   "/vault/lock": { request: Nothing; answer: unknown };
+  "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };
+  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: unknown };
+  "/vault/recovery/rotate": { request: RecoveryRotateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/use": { request: RecoveryUseRequest; answer: RecoveryUseResponse };
   "/vault/status": { request: Nothing; answer: StatusResponse };
-  "/vault/unlock": { request: UnlockRequest; answer: unknown };
+  "/vault/unlock": { request: UnlockRequest; answer: UnlockResponse };
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };
