@@ -164,12 +164,11 @@ class Turns:
         self._failed: tuple[float, ConnmgrError] | None = None
 
     @contextmanager
-    def taken(self, name: str, deadline: Deadline) -> Iterator[None]:
-        """Hold a turn.
+    def taken(self, name: str, began: float, deadline: Deadline) -> Iterator[None]:
+        """Hold a turn for a login that ``began`` to want a certificate at a ``time.monotonic()``.
 
         :raises SignerUnavailable | SignerTimeout: no turn came in time, or the signer failed for others meanwhile.
         """
-        began = time.monotonic()
         if not self._free.acquire(timeout=deadline.left()):
             raise SignerTimeout(f"The signer {name} has not answered other logins in time, so this one was not tried.")
         try:
@@ -304,13 +303,13 @@ class Signers:
         :raises connmgr.errors.SecretLocked: ``by`` may not open the signer's secrets.
         :raises AuditUnavailable: a required audit log cannot be written.
         """
+        began, deadline = time.monotonic(), Deadline(min(timeout, SIGN_SECONDS))
         signer = self.get(wish.signer)
         principals, seconds = self._limit_for(signer, connection).of(wish, signer.name)
-        deadline = Deadline(min(timeout, SIGN_SECONDS))
         kind = self._registry.signer(signer.type)
         with self._lock:
             turns = self._turns.setdefault(signer.name, Turns())
-        with turns.taken(signer.name, deadline):
+        with turns.taken(signer.name, began, deadline):
             serial = secrets.randbits(63)
             number = self._noted(asking, connection, signer.name, principals, seconds, serial)
             # The time begins now, after the wait for a turn.
