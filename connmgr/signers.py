@@ -44,7 +44,7 @@ BACKDATED_SECONDS = 300
 """A certificate is valid from so long ago, for hosts whose clocks are slow."""
 
 SIGN_SECONDS = 10.0
-"""Longest wait for a signer, whatever the login's own time is."""
+"""Longest time that a signer gets for one certificate, whatever the login's own time is."""
 
 AT_ONCE = 8
 """Certificates that one signer is asked for at the same time; other logins wait."""
@@ -303,7 +303,7 @@ class Signers:
         :raises connmgr.errors.SecretLocked: ``by`` may not open the signer's secrets.
         :raises AuditUnavailable: a required audit log cannot be written.
         """
-        began, deadline = time.monotonic(), Deadline(min(timeout, SIGN_SECONDS))
+        began, deadline = time.monotonic(), Deadline(timeout)
         signer = self.get(wish.signer)
         principals, seconds = self._limit_for(signer, connection).of(wish, signer.name)
         kind = self._registry.signer(signer.type)
@@ -326,7 +326,7 @@ class Signers:
             )
             plain = map_secrets(kind.schema(), signer.data, lambda secret: self._vault.principals.unseal(secret, by))
             try:
-                text = kind.sign(plain, order, timeout=deadline.left())
+                text = kind.sign(plain, order, timeout=deadline.within(SIGN_SECONDS).left())
             except (SignerRefused, SignerTimeout, SignerUnavailable) as error:
                 # It may name hosts and files that are the owner's business.
                 error.for_tokens = (
