@@ -230,6 +230,14 @@ class UnlockFailed(RequestError):
     """Unknown vault user or wrong passphrase; clients cannot tell which."""
 
 
+class WrongShares(RequestError):
+    """Shares of a recovery key were mistyped, do not belong together, are too few, or of another vault."""
+
+
+class UnknownRecovery(_Unknown, what="recovery key"):
+    """The vault has no recovery key with this id."""
+
+
 class CategoryExists(RequestError):
     """A category would move beside another one of the same name."""
 
@@ -263,7 +271,8 @@ class VaultLocked(RequestError):
 
 
 class LastPrincipal(RequestError):
-    """Removing the user would make stored secrets unreadable for everyone; ``force`` removes it."""
+    """Removing the user would make stored secrets unreadable for everyone; ``force`` removes a user without a
+    recovery key."""
 
 
 class NotAuthenticated(RequestError, status=401):

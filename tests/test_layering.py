@@ -86,6 +86,7 @@ HOMES = {
     "alembic": "connmgr.vault",
     "psycopg": "connmgr.vault",
     "nacl": "connmgr.secrets",
+    "shamir_mnemonic": "connmgr.secrets.recovery",
     "keyring": "connmgr.secrets",
     "pexpect": "connmgr.links.login",
     "psutil": "connmgr.shell",

@@ -1103,6 +1103,52 @@ export interface RecordingSearchResponse {
   complete: boolean;
 }
 
+export interface RecoveryCreateRequest {
+  user: string;
+  passphrase: string;
+  shares?: number;
+  threshold?: number;
+}
+
+export interface RecoveryKey {
+  recovery: string;
+  user: string;
+  shares: number;
+  threshold: number;
+  created: string;
+  used: string | null;
+}
+
+export interface RecoveryQueryResponse {
+  recoveries: RecoveryKey[];
+}
+
+export interface RecoveryRevokeRequest {
+  recovery: string;
+}
+
+export interface RecoveryRotateRequest {
+  recovery: string;
+  passphrase: string;
+}
+
+export interface RecoveryUseRequest {
+  shares: string[];
+  newPassphrase?: string;
+}
+
+export interface RecoveryUseResponse {
+  recovery: string;
+  user: string;
+}
+
+export interface RecoveryWordsResponse {
+  recovery: string;
+  user: string;
+  threshold: number;
+  shares: string[];
+}
+
 export interface RemovePathRequest {
   wait?: number;
   connection: string;
@@ -1158,15 +1204,23 @@ export interface RunInfo {
   rate: number | null;
   left: number | null;
   daemons: string[];
+  cells?: string;
+}
+
+export interface RunInfoRequest {
+  run: string;
+  cells?: boolean;
 }
 
 export interface RunOutputRequest {
   run: string;
   connection?: string;
+  limit?: number;
 }
 
 export interface RunOutputResponse {
   groups: RunGroup[];
+  total: number;
 }
 
 export interface RunQueryRequest {
@@ -1737,9 +1791,18 @@ export interface UnlockRequest {
   passphrase: string;
 }
 
+export interface UnlockResponse {
+  recoveries: UsedRecovery[];
+}
+
 export interface UploadResponse {
   bytes: number;
   sha256: string;
+}
+
+export interface UsedRecovery {
+  recovery: string;
+  used: string;
 }
 
 export interface VersionResponse {
@@ -1886,7 +1949,7 @@ export interface Endpoints {
   "/recording/query": { request: RecordingQueryRequest; answer: RecordingQueryResponse };
   "/recording/read": { request: RecordingRequest; answer: unknown };
   "/recording/search": { request: RecordingSearchRequest; answer: RecordingSearchResponse };
-  "/run/info": { request: RunRequest; answer: RunInfo };
+  "/run/info": { request: RunInfoRequest; answer: RunInfo };
   "/run/output": { request: RunOutputRequest; answer: RunOutputResponse };
   "/run/pause": { request: RunRequest; answer: unknown };
   "/run/query": { request: RunQueryRequest; answer: RunQueryResponse };
@@ -1930,8 +1993,13 @@ export interface Endpoints {
   "/token/revoke": { request: TokenRequest; answer: unknown };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
   "/vault/lock": { request: Nothing; answer: unknown };
+  "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };
+  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: unknown };
+  "/vault/recovery/rotate": { request: RecoveryRotateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/use": { request: RecoveryUseRequest; answer: RecoveryUseResponse };
   "/vault/status": { request: Nothing; answer: StatusResponse };
-  "/vault/unlock": { request: UnlockRequest; answer: unknown };
+  "/vault/unlock": { request: UnlockRequest; answer: UnlockResponse };
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };

@@ -158,6 +158,12 @@ _NEEDED: Mapping[str, _Needed] = {
     "token.revoke": _one("token.create"),
     "tunnel.query": (frozenset({"connection.read", "tunnel"}),),
     "vault.lock": (),
+    # They open a user's secrets, or take a way back from one.
+    "vault.recovery.create": _OWNER_ALONE,
+    "vault.recovery.query": _OWNER_ALONE,
+    "vault.recovery.revoke": _OWNER_ALONE,
+    "vault.recovery.rotate": _OWNER_ALONE,
+    "vault.recovery.use": _OWNER_ALONE,
     "vault.status": (),
     "vault.unlock": (),
     "vault.user.add": _one("vault.admin"),

@@ -49,6 +49,7 @@ _COUNTED = {
     "saved commands": "document WHERE kind = 'command'",
     "signers": "document WHERE kind = 'signer'",
     "approvals": "document WHERE kind = 'approval'",
+    "recovery keys": "document WHERE kind = 'recovery'",
     "jobs": "job",
 }
 """The rows of the vault that a user knows, by the user's word for them."""

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import principal_rows, schema
+from connmgr.vault.announcements import Announcements
 from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
@@ -16,6 +17,7 @@ from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
 from connmgr.vault.principals import SIGNER, Principals
+from connmgr.vault.recoveries import Recoveries
 from connmgr.vault.runs import StoredRuns
 from connmgr.vault.schedules import StoredSchedules
 from connmgr.vault.schema import meta
@@ -36,6 +38,7 @@ class Vault:
         self.database = database
         self.audit_mac = key.audit_mac
         """Returns a code in place of a text that may contain secrets; equal texts have equal codes."""
+        self.announcements = Announcements(database)
         self.connections = Connections(database, key)
         self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
@@ -50,6 +53,7 @@ class Vault:
         try:
             self._open(key)
             self.principals = Principals(database, key)
+            self.recoveries = Recoveries(database, key, self.principals)
         except BaseException:
             database.close()
             raise

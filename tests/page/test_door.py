@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.wire import bearer, client_of, send
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.page.conftest import Visit
 from tests.page.wire import ticket_of
 from tests.rights.wire import create
@@ -127,7 +128,10 @@ def test_the_policy_stops_scripts_and_styles_that_are_not_the_pages_own(daemon: 
     # An inline script and a style are taken into the tree, and do nothing there.
     assert {name for name, what in outcome.items() if what == "allowed"} <= {"inline", "style"}, outcome
     assert (broken, outline) in ((None, "none"), (0, "none"))
-    assert any("Content Security Policy" in fault for fault in visitor.faults)
+    eventually(
+        lambda: page.evaluate("1") and any("Content Security Policy" in fault for fault in visitor.faults),
+        "Chromium reports the violations",
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import { can, store } from "../core/store.js";
 import { ago, doing, Empty, exact, hooks, html, lines, State, text, toast, useAnswer } from "../core/ui.js";
 import { Facts, Listing, useTick } from "./listing.js";
 
-const { useEffect, useState } = hooks;
+const { useEffect, useLayoutEffect, useState } = hooks;
 
 /** @typedef {Omit<import("../contract.d.ts").ApprovalInfo, "asked"> & {asked: any}} Approval */
 
@@ -26,7 +26,7 @@ const EXPIRY_SECONDS = 15;
 /** The approvals in these states, kept current. @param {string[]} states */
 function useApprovals(states) {
   const found = useAnswer(() => call("/approval/query", { states }, { quiet: true }), []);
-  useEffect(() => on("approval", found.again), []);
+  useLayoutEffect(() => on("approval", found.again), []);
   // No event tells of an expiry.
   const all = /** @type {Approval[] | undefined} */ (found.answer?.approvals);
   useTick(EXPIRY_SECONDS, Boolean(all?.length));
@@ -39,7 +39,7 @@ function useWaiting() {
   useEffect(() => {
     document.title = document.title.replace(/^(\(\d+\) )?/, count ? `(${count}) ` : "");
   });
-  useEffect(
+  useLayoutEffect(
     () =>
       on("approval", (event) => {
         if (event.change !== "requested" || !canNotify()) return;

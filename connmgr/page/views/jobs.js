@@ -25,7 +25,7 @@ import {
 } from "../core/ui.js";
 import { Facts, Listing, Printed, plain, took, useTick } from "./listing.js";
 
-const { useEffect, useState } = hooks;
+const { useEffect, useLayoutEffect, useState } = hooks;
 
 const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
@@ -47,10 +47,11 @@ function Jobs({ path }) {
   const { answer, error, again } = useAnswer(() => call("/job/query", {}).then((found) => found.jobs), []);
   const [wanted, want] = useState("");
   const [changes, setChanges] = useState(/** @type {Record<string, any>} */ ({}));
-  useEffect(
+  useLayoutEffect(
     () =>
-      on("job", ({ id = "", change, state, exitCode, time }) => {
-        if (change === "started") return again();
+      on("job", ({ kind, id = "", change, state, exitCode, time }) => {
+        if (kind === "stream") setChanges({});
+        if (kind === "stream" || change === "started") return again();
         setChanges((before) => ({
           ...before,
           [id]: change === "removed" ? null : { state, exitCode, ended: state === "running" ? null : time },

@@ -6,15 +6,9 @@ import { described } from "../core/schema-form.js";
 import { can, infoOf, nameOf, refresh, store, useStore } from "../core/store.js";
 import { ago, doing, Empty, html, State, text, useAnswer } from "../core/ui.js";
 import { addConnection } from "./hub-edit.js";
-import { Facts, Listing } from "./listing.js";
+import { bytes, Facts, Listing } from "./listing.js";
 
 const KINDS = /** @type {Record<string, string>} */ ({ stopped: "off", open: "up", failed: "lost" });
-const FIGURES = new Intl.NumberFormat("en", {
-  style: "unit",
-  unit: "byte",
-  notation: "compact",
-  unitDisplay: "narrow",
-});
 
 const isWanted = (/** @type {any} */ one) => one.state !== "stopped";
 /** The port of a tunnel on this machine, or an empty text. @param {any} one */
@@ -75,8 +69,8 @@ function Details({ one, acts }) {
       ["Next attempt", one.nextRetry && html`${ago(one.nextRetry)}, after ${one.retries}`],
       ["Dialled by", one.relay && text(one.relay)],
       ["Streams", `${one.streams}${one.waiting ? `, ${one.waiting} wait` : ""}`],
-      ["Received", FIGURES.format(one.bytesIn)],
-      ["Sent", FIGURES.format(one.bytesOut)],
+      ["Received", bytes(one.bytesIn)],
+      ["Sent", bytes(one.bytesOut)],
     ]} />
     <p class="note"><a href=${`#/hub/${one.connection}`}>In the hub</a></p>
   `;
