@@ -44,7 +44,7 @@ BACKDATED_SECONDS = 300
 """A certificate is valid from so long ago, for hosts whose clocks are slow."""
 
 SIGN_SECONDS = 10.0
-"""Longest wait for a signer, whatever the login's own time is."""
+"""Longest time that a signer gets for one certificate, whatever the login's own time is."""
 
 AT_ONCE = 8
 """Certificates that one signer is asked for at the same time; other logins wait."""
@@ -164,12 +164,11 @@ class Turns:
         self._failed: tuple[float, ConnmgrError] | None = None
 
     @contextmanager
-    def taken(self, name: str, deadline: Deadline) -> Iterator[None]:
-        """Hold a turn.
+    def taken(self, name: str, began: float, deadline: Deadline) -> Iterator[None]:
+        """Hold a turn for a login that ``began`` to want a certificate at a ``time.monotonic()``.
 
         :raises SignerUnavailable | SignerTimeout: no turn came in time, or the signer failed for others meanwhile.
         """
-        began = time.monotonic()
         if not self._free.acquire(timeout=deadline.left()):
             raise SignerTimeout(f"The signer {name} has not answered other logins in time, so this one was not tried.")
         try:
@@ -304,13 +303,13 @@ class Signers:
         :raises connmgr.errors.SecretLocked: ``by`` may not open the signer's secrets.
         :raises AuditUnavailable: a required audit log cannot be written.
         """
+        began, deadline = time.monotonic(), Deadline(timeout)
         signer = self.get(wish.signer)
         principals, seconds = self._limit_for(signer, connection).of(wish, signer.name)
-        deadline = Deadline(min(timeout, SIGN_SECONDS))
         kind = self._registry.signer(signer.type)
         with self._lock:
             turns = self._turns.setdefault(signer.name, Turns())
-        with turns.taken(signer.name, deadline):
+        with turns.taken(signer.name, began, deadline):
             serial = secrets.randbits(63)
             number = self._noted(asking, connection, signer.name, principals, seconds, serial)
             # The time begins now, after the wait for a turn.
@@ -327,7 +326,7 @@ class Signers:
             )
             plain = map_secrets(kind.schema(), signer.data, lambda secret: self._vault.principals.unseal(secret, by))
             try:
-                text = kind.sign(plain, order, timeout=deadline.left())
+                text = kind.sign(plain, order, timeout=deadline.within(SIGN_SECONDS).left())
             except (SignerRefused, SignerTimeout, SignerUnavailable) as error:
                 # It may name hosts and files that are the owner's business.
                 error.for_tokens = (
