@@ -540,6 +540,7 @@ export interface ExecResponse {
   job?: string;
   stdout: string;
   stderr: string;
+  waiting?: WaitingForInput;
   truncated?: boolean;
   restarted?: boolean;
 }
@@ -677,6 +678,7 @@ export interface JobInfo {
   ended: string | null;
   keep: number;
   stale: boolean;
+  waiting?: WaitingForInput;
 }
 
 export interface JobInputRequest {
@@ -714,7 +716,7 @@ export interface JobOutputRequest {
   stdout?: number;
   stderr?: number;
   wait?: number;
-  until?: "output" | "exit";
+  until?: "output" | "exit" | "input";
   maxBytes?: number;
   encoding?: "utf-8" | "base64";
 }
@@ -726,6 +728,7 @@ export interface JobOutputResponse {
   stderr: StreamResponse;
   truncated: boolean;
   stale: boolean;
+  waiting?: WaitingForInput;
   directory?: string;
 }
 
@@ -1435,6 +1438,7 @@ export interface TerminalInfo {
   opened: string;
   ended: string | null;
   recording: "active" | "complete" | "cut" | "failed" | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalInputRequest {
@@ -1512,6 +1516,7 @@ export interface TerminalScreenResponse {
   offset: number;
   state: "running" | "exited" | "lost" | "closed";
   exitCode: number | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalTicketResponse {
@@ -1681,6 +1686,13 @@ export interface VersionResponse {
   buildVersion: string;
   jvmVersion: string;
   pro: boolean;
+}
+
+export interface WaitingForInput {
+  since: string;
+  lines: string[];
+  secret: boolean;
+  certain: boolean;
 }
 
 export interface WebConfirmRequest {
