@@ -112,7 +112,7 @@ def open_services(
     cleanup.callback(schedules.close, CLOSE_SECONDS)
     runs.changed = schedules.poke
     anonymous = Caller("anonymous", Access(), time.monotonic())
-    lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
+    lookout = Lookout(links, shells, jobs, vault.jobs, terminals, authorisation, events.publish)
     return Services(
         settings=settings,
         vault=vault,

@@ -607,6 +607,7 @@ export interface ExecResponse {
   job?: string;
   stdout: string;
   stderr: string;
+  waiting?: WaitingForInput;
   truncated?: boolean;
   restarted?: boolean;
 }
@@ -744,6 +745,7 @@ export interface JobInfo {
   ended: string | null;
   keep: number;
   stale: boolean;
+  waiting?: WaitingForInput;
 }
 
 export interface JobInputRequest {
@@ -781,7 +783,7 @@ export interface JobOutputRequest {
   stdout?: number;
   stderr?: number;
   wait?: number;
-  until?: "output" | "exit";
+  until?: "output" | "exit" | "input";
   maxBytes?: number;
   encoding?: "utf-8" | "base64";
 }
@@ -793,6 +795,7 @@ export interface JobOutputResponse {
   stderr: StreamResponse;
   truncated: boolean;
   stale: boolean;
+  waiting?: WaitingForInput;
   directory?: string;
 }
 
@@ -1556,6 +1559,7 @@ export interface TerminalInfo {
   opened: string;
   ended: string | null;
   recording: "active" | "complete" | "cut" | "failed" | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalInputRequest {
@@ -1633,6 +1637,7 @@ export interface TerminalScreenResponse {
   offset: number;
   state: "running" | "exited" | "lost" | "closed";
   exitCode: number | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalTicketResponse {
@@ -1811,6 +1816,13 @@ export interface VersionResponse {
   buildVersion: string;
   jvmVersion: string;
   pro: boolean;
+}
+
+export interface WaitingForInput {
+  since: string;
+  lines: string[];
+  secret: boolean;
+  certain: boolean;
 }
 
 export interface WebConfirmRequest {
