@@ -19,7 +19,7 @@ from typing import Any
 import pluggy
 
 from connmgr import hookspecs
-from connmgr.errors import UnknownType
+from connmgr.errors import InvalidRequest, UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
 from connmgr.plugin import (
@@ -28,6 +28,7 @@ from connmgr.plugin import (
     Reference,
     Schema,
     Secret,
+    SshSigner,
     Tunnel,
     ValidationError,
     Wrapper,
@@ -53,6 +54,14 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class OfferedSigner:
+    """A kind of signers of SSH certificates, and its distribution."""
+
+    kind: SshSigner
+    distribution: str
+
+
+@dataclass(frozen=True)
 class Problem:
     """A plugin that cannot be used, and why."""
 
@@ -69,6 +78,7 @@ class Registry:
         registered: Iterable[Registered],
         problems: Iterable[Problem] = (),
         plugins: pluggy.PluginManager | None = None,
+        signers: Iterable[OfferedSigner] = (),
     ) -> None:
         self.plugins = plugins or _manager()
         """Calls the hooks of all usable plugins."""
@@ -78,11 +88,18 @@ class Registry:
             # In lower case, because people type names and filters ignore case.
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
+        self._signers: dict[str, OfferedSigner] = {}
+        for offered in signers:
+            first = self._signers.setdefault(offered.kind.name.lower(), offered)
+            if first is not offered:
+                reason = f"refused: {first.distribution} offers a signer of this name already"
+                self.problems.append(Problem(offered.kind.name, offered.distribution, reason))
 
     @classmethod
     def load(cls) -> Registry:
         """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
+        signers: list[OfferedSigner] = []
         problems: list[Problem] = []
         plugins = _manager()
         for entry_point in metadata.entry_points(group=GROUP):
@@ -90,7 +107,10 @@ class Registry:
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
                     registered += [Registered(kind, owner, version) for kind in _types_of(plugins, plugin)]
-        return cls(registered, problems, plugins)
+                    signers += [OfferedSigner(kind, owner) for kind in _signers_of(plugins, plugin)]
+        # A bundled one keeps its name whatever is installed beside it.
+        signers.sort(key=lambda one: one.distribution != BUNDLED)
+        return cls(registered, problems, plugins, signers)
 
     def prepare(self, directory: Path) -> None:
         """Tell every type the daemon's data ``directory``; one that fails stays in use, and ``problems`` lists it."""
@@ -119,6 +139,17 @@ class Registry:
         except KeyError:
             installed = ", ".join(self._types) or "none"
             raise UnknownType(f"Unknown connection type: {name} (installed: {installed})") from None
+
+    def signer(self, name: str) -> SshSigner:
+        """Return the kind of signers called ``name``.
+
+        :raises InvalidRequest: no usable plugin offers it.
+        """
+        found = self._signers.get(name.lower())
+        if found is None:
+            installed = ", ".join(sorted(self._signers)) or "none"
+            raise InvalidRequest(f"Unknown type of signers: {name} (installed: {installed})")
+        return found.kind
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -179,36 +210,57 @@ def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConn
     """Return the types that ``plugin`` offers; none if it implements only other hooks."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
-    others = [other for other in plugins.get_plugins() if other is not plugin]
-    hook = plugins.subset_hook_caller("connmgr_connection_types", others)
-    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
-        return []
-    types = [kind for found in hook() for kind in found]
-    for kind in types:
+    types: list[AnyConnectionType] | None = _offered(plugins, plugin, "connmgr_connection_types")
+    for kind in types or ():
         _check(kind)
-    if not types:
+    if types == []:
         raise LookupError("it offers no types")
-    return types
+    return types or []
+
+
+def _signers_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SshSigner]:
+    """Return the kinds of signers that ``plugin`` offers."""
+    signers: list[SshSigner] = _offered(plugins, plugin, "connmgr_ssh_signers") or []
+    for kind in signers:
+        if not isinstance(kind, SshSigner):
+            raise TypeError(f"not an instance of SshSigner: {kind!r}")
+        _check_words(kind, ("name", "description"))
+        _check_fields(kind)
+    return signers
+
+
+def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
+    """Return what ``plugin`` offers by the hook ``name``; None if it does not implement that."""
+    others = [other for other in plugins.get_plugins() if other is not plugin]
+    hook = plugins.subset_hook_caller(name, others)
+    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+        return None
+    return [one for found in hook() for one in found]
 
 
 def _check(kind: object) -> None:
     if not isinstance(kind, ConnectionType | Wrapper | Tunnel):
         raise TypeError(f"not an instance of ConnectionType, Wrapper or Tunnel: {kind!r}")
     owner = type(kind).__name__
-    for attribute in ("name", "description", "usage_category"):
-        value = getattr(kind, attribute, None)
-        if not isinstance(value, str) or not value:
-            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
-    if not _NAME.fullmatch(kind.name):
-        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+    _check_words(kind, ("name", "description", "usage_category"))
     if kind.usage_category not in USAGE_CATEGORIES:
         raise ValueError(f"{owner}.usage_category is {kind.usage_category!r}, not one of {', '.join(USAGE_CATEGORIES)}")
     _check_schema(owner, kind)
     _check_description(owner, kind)
 
 
-def _check_schema(owner: str, kind: AnyConnectionType) -> None:
-    schema = getattr(kind, "schema", None)
+def _check_words(kind: AnyConnectionType | SshSigner, attributes: Iterable[str]) -> None:
+    owner = type(kind).__name__
+    for attribute in attributes:
+        value = getattr(kind, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    if not _NAME.fullmatch(kind.name):
+        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+
+
+def _check_fields(kind: AnyConnectionType | SshSigner) -> Schema:
+    owner, schema = type(kind).__name__, getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
     made = schema()
@@ -216,6 +268,11 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
         raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
     for path, field in every_field(made):
         _check_place(f"{owner}.schema: {path}", field)
+    return made
+
+
+def _check_schema(owner: str, kind: AnyConnectionType) -> None:
+    made = _check_fields(kind)
     via = made.fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")

@@ -29,6 +29,7 @@ from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.actions import (
     Action,
     changes_what_others_need,
+    chooses_certificates,
     chooses_data,
     draws_secrets,
     escapes_rules,
@@ -43,11 +44,19 @@ from connmgr.vault.names import base_of, elevation_of
 from connmgr.vault.search import Listed
 
 ADD: Action[ConnectionAddRequest] = Action(
-    "connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets]
+    "connection.add",
+    limits=[escapes_rules, chooses_data, chooses_certificates, puts_out_of_sight, draws_secrets],
 )
 UPDATE: Action[ConnectionUpdateRequest] = Action(
     "connection.update",
-    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
+    limits=[
+        escapes_rules,
+        chooses_data,
+        chooses_certificates,
+        changes_what_others_need,
+        moves_out_of_sight,
+        draws_secrets,
+    ],
 )
 
 Placed = TypeVar("Placed", Connection, Listed)

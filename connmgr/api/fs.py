@@ -79,6 +79,12 @@ REACHING = (
     errors.ChannelRefused,
     errors.ElevationFailed,
     errors.AuthFailed,
+    errors.UnknownSigner,
+    errors.SignerUnavailable,
+    errors.SignerTimeout,
+    errors.SignerRefused,
+    errors.CertificateInvalid,
+    errors.CertificateExpired,
     errors.ConnectTimeout,
     errors.FileOperationFailed,
 )

@@ -45,6 +45,7 @@ from connmgr.plugin import (
 )
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.signers import Signers
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import SET_BY_TOKEN
 from connmgr.vault.dependencies import complete_digest
@@ -99,7 +100,14 @@ class Chain:
 
 
 def open_chain(
-    vault: Vault, registry: Registry, target: Target, access: Access, timeout: float, *, forwards: bool = True
+    vault: Vault,
+    registry: Registry,
+    signers: Signers | None,
+    target: Target,
+    access: Access,
+    timeout: float,
+    *,
+    forwards: bool = True,
 ) -> Chain:
     """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
@@ -112,6 +120,9 @@ def open_chain(
     deadline = Deadline(timeout)
     hops = list(hops_to(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
+    if signers is not None:
+        # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
+        sealed += [secret for hop in hops for secret in _signing_secrets(registry, signers, hop)]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
@@ -122,6 +133,8 @@ def open_chain(
             # fails, the secrets of those behind it were never in memory in plain text.
             plain = opened_data(vault, registry, hop.type, hop.data, by)
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
+            if signers is not None:
+                asker = replace(asker, certify=partial(signers.certify, connection=hop.id, asking=access, by=by))
             with _hop_in_errors(target, hop):
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
@@ -256,6 +269,12 @@ def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     secrets: list[Any] = []
     map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
     return [secret for secret in secrets if not isinstance(secret, str)]
+
+
+def _signing_secrets(registry: Registry, signers: Signers, hop: Hop) -> list[Mapping[str, Any]]:
+    kind = registry.get(hop.type)
+    name = kind.signer(hop.data) if isinstance(kind, ConnectionType) else None
+    return [] if name is None else signers.sealed_secrets(name)
 
 
 def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:

@@ -28,6 +28,9 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["run", "x"],
+  ["runs", "u"],
+  ["schedules", "s"],
+  ["facts", "m"],
   ["jobs", "j"],
   ["tunnels", "n"],
   ["files", "f"],
@@ -143,6 +146,7 @@ function Self() {
       <p>
         <button class="quiet" onClick=${turn} aria-label=${`Colours: ${theme}`}>${theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}</button>
         <button class="quiet" onClick=${doing(logout)}>Log out</button>
+        <a href="/docs">API</a>
       </p>
     </div>
   `;

@@ -29,6 +29,7 @@ from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
+from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     DEFAULT_SEND_ENV,
@@ -57,6 +58,8 @@ __all__ = [
     "Boolean",
     "ByteStream",
     "Caller",
+    "CertificateOrder",
+    "CertificateWish",
     "Channel",
     "Child",
     "ClientEnvironment",
@@ -81,6 +84,8 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "SignedCertificate",
+    "SshSigner",
     "Subjects",
     "TerminalRequired",
     "Text",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.page.browser import Visitor
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 ASK = """path => fetch(path, {method: "POST", body: "{}", headers: {"Content-Type": "application/json",
     "Authorization": "Bearer " + Object.values(sessionStorage).find(value => value.length === 43)}}

@@ -14,7 +14,7 @@ from tests.page.axe import hindrances
 from tests.page.conftest import Visit
 from tests.rights.wire import create
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 VIEWS = re.findall(r'^  \["(\w+)", "\w"\],$', (PAGE / "main.js").read_text(), re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>\u202e&amp;"

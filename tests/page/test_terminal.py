@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.page.browser import Visitor
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 LONG_LINE = 100_000_000
 

@@ -17,7 +17,7 @@ from tests.test_layering import ROOT
 if TYPE_CHECKING:
     from tests.page.browser import Visitor
 
-pytestmark = [pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.needs("chromium", "libatomic")]
 
 PASSPHRASE = "alice's long passphrase"
 

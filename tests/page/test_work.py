@@ -22,7 +22,7 @@ from tests.tunnels.services import Service, client, exactly, first_word
 if TYPE_CHECKING:
     from tests.page.conftest import Visit
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 ASKS = [{"effect": "ask", "text": "."}]
 
@@ -151,11 +151,14 @@ def test_a_tunnel_is_opened_leads_to_a_page_and_is_closed(own_daemon: Daemon, vi
             "/connection/add", name="far", data={"type": "ssh", **ssh_data(server, server.user)}
         )["connection"]
         data = {"type": "sshLocalTunnel", "host": far, "remoteHost": "127.0.0.1", "remotePort": service.port}
-        own_daemon.client.post("/connection/add", name="<b>database", data=data)
+        tunnel = own_daemon.client.post("/connection/add", name="<b>database", data=data)["connection"]
         page = visit().opened(own_daemon, "#/tunnels")
         page.get_by_role("row").get_by_text("<b>database").click()
         page.get_by_role("button", name="Open", exact=True).click()
         link = page.get_by_role("link", name="Open in a new tab")
+        page.get_by_text("Not known as a web server").wait_for()
+        assert link.count() == 0
+        own_daemon.client.post("/connection/label", connections=[tunnel], labels={"web": "http"})
         address = urlsplit(str(link.get_attribute("href")))
         assert (address.scheme, address.hostname, link.get_attribute("rel")) == (
             "http",

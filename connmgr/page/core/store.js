@@ -272,6 +272,9 @@ export function infoOf(id) {
   return found;
 }
 
+/** Reads again what is stored of a connection, which this page has changed. @param {string} id */
+export const reread = (id) => readSome([id]);
+
 async function readInfos() {
   while (wanted.size) {
     const some = [...wanted].slice(-SEEN);

@@ -38,6 +38,7 @@ import {
 } from "../core/ui.js";
 import { addConnection, editConnection } from "./hub-edit.js";
 import { openImport } from "./hub-import.js";
+import { Labels } from "./labels.js";
 
 const { useEffect, useLayoutEffect, useMemo, useRef, useState } = hooks;
 
@@ -330,7 +331,7 @@ function Details({ one }) {
           <dd class=${fact.isSecret ? "note" : "mono"}>${fact.connection && store.connections.has(fact.connection) ? html`<a href=${address("hub", fact.connection)}>${text(fact.said)}</a>` : text(fact.said)}</dd></div>`,
           )
         }
-        ${info && Object.entries(info.labels ?? {}).map(([name, value]) => html`<div key=${`label ${name}`}><dt>${text(name)}</dt><dd>${text(value)}</dd></div>`)}
+        ${info && html`<div><dt>Labels</dt><dd><${Labels} connection=${one.connection} /></dd></div>`}
         ${info && html`<div><dt>Last used</dt><dd>${ago(info.lastUsed)}</dd></div><div><dt>Changed</dt><dd>${ago(info.lastModified)}</dd></div>`}
         <div><dt>Id</dt><dd class="mono id">${one.connection}</dd></div>
       </dl>

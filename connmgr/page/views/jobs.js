@@ -37,7 +37,9 @@ const commandOf = (/** @type {any} */ job) =>
   job.locked ? "(locked)" : Array.isArray(job.command) ? job.command.join(" ") : (job.command ?? "");
 /** @param {any} job */
 const stateOf = (job) =>
-  job.exitCode
+  job.waiting
+    ? { kind: "wait", word: "waits for input" }
+    : job.exitCode
     ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
     : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
 
@@ -51,10 +53,15 @@ function Jobs({ path }) {
     () =>
       on("job", ({ kind, id = "", change, state, exitCode, time }) => {
         if (kind === "stream") setChanges({});
-        if (kind === "stream" || change === "started") return again();
+        // What it waits for is in the answer alone.
+        if (change === "waiting") setChanges(({ [id]: _, ...others }) => others);
+        if (kind === "stream" || change === "started" || change === "waiting") return again();
         setChanges((before) => ({
           ...before,
-          [id]: change === "removed" ? null : { state, exitCode, ended: state === "running" ? null : time },
+          [id]:
+            change === "removed"
+              ? null
+              : { state, exitCode, ended: state === "running" ? null : time, waiting: undefined },
         }));
       }),
     [],
@@ -172,12 +179,13 @@ function Details({ job }) {
     ${error && html`<${Fault} error=${error} again=${again} />`}
     ${cut && html`<p class="note">Only the end of the output is shown.</p>`}
     <${Printed} label="Output">${parts.map(([name, part]) => (name === "stderr" ? html`<span class="err">${part}</span>` : part))}${!parts.length && html`<span class="note">${isOn ? "Nothing printed yet" : "It printed nothing"}</span>`}<//>
+    ${job.waiting && html`<p role="status">It waits for input${job.waiting.lines.length > 0 && html`: <span class="mono">${text(job.waiting.lines.at(-1))}</span>`}</p>`}
     ${dropped && html`<p class="note">The rest was dropped by the daemon's limit.</p>`}
     ${
       isOn &&
       job.stdinOpen &&
       can("job.input") &&
-      html`<form class="does" onSubmit=${send}><input name="line" class="mono find" aria-label="Input" placeholder="A line of input" autocomplete="off" /><button>Send</button>
+      html`<form class="does" onSubmit=${send}><input name="line" type=${job.waiting?.secret ? "password" : "text"} class="mono find" aria-label="Input" placeholder="A line of input" autocomplete="off" /><button>Send</button>
       <button type="button" class="quiet" onClick=${doing(() => call("/job/input", { job: job.job, eof: true }))}>End the input</button></form>`
     }
     <${Facts} facts=${[["Ended", job.ended && exact(job.ended)], ["Kept for", `${Math.round(job.keep / 3600)} hours after its end`], ["Id", html`<code>${job.job}</code>`]]} />

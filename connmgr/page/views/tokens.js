@@ -44,6 +44,7 @@ export const SCOPES = /** @type {Record<string, string>} */ ({
   "fs.write": "Write, move and remove files",
   tunnel: "Open tunnels and TCP streams",
   "ssh.agent": "Use forwarded ssh-agents",
+  "ssh.certificate": "Set up logins by certificate",
   "secret.decrypt": "Open sealed secrets",
   "approval.decide": "Decide approvals",
   "vault.admin": "Administer users, saved commands, the daemon",
