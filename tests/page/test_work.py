@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -55,24 +54,22 @@ def test_a_denial_in_the_page_is_what_the_token_is_told(daemon: Daemon, visit: V
     assert holder.refused("/shell/exec", connection=LOCAL, command="true", start=True) == "approval_denied"
 
 
-@pytest.fixture(scope="module")
-def machines(daemon: Daemon) -> Iterator[list[str]]:
-    """Five connections to this machine, while the tests of the module run."""
+@pytest.fixture
+def machines(clean_daemon: Daemon) -> list[str]:
+    """Five connections to this machine; on a shared daemon they could be those of another test, by its names."""
     shells = ("/bin/bash", "/bin/sh", "/bin/dash", "/usr/bin/sh", "/usr/bin/dash")
-    added = [
-        daemon.client.post("/connection/add", name=f"node{number}", data={"type": "local", "shell": shell})[
+    return [
+        clean_daemon.client.post("/connection/add", name=f"node{number}", data={"type": "local", "shell": shell})[
             "connection"
         ]
         for number, shell in enumerate(shells)
     ]
-    yield added
-    daemon.client.post("/connection/remove", connections=added)
 
 
 def test_a_command_on_five_machines_has_equal_results_together_and_its_failures_retried(
-    daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
+    clean_daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
 ) -> None:
-    page = visit().opened(daemon, "#/run")
+    page = visit().opened(clean_daemon, "#/run")
     page.get_by_label("Machines", exact=True).get_by_role("searchbox").fill("node*")
     page.get_by_role("button", name=f"Choose all {len(machines)}").click()
     page.get_by_text("On node0, node1, node2, node3, node4").wait_for()
