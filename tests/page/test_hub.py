@@ -301,7 +301,7 @@ def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visito
 
 def test_a_token_with_fewer_rights_sees_less_and_no_errors(own_daemon: Daemon, visit: Visit) -> None:
     apply(own_daemon, machine("web1", "prod"), machine("db1", "prod"))
-    for scopes, views in ((["connection.read"], {"Facts", "Hub", "Tunnels", "Vault"}), ([], {"Vault"})):
+    for scopes, views in ((["connection.read"], {"API", "Facts", "Hub", "Tunnels", "Vault"}), ([], {"API", "Vault"})):
         holder = create(own_daemon, *scopes, connections=["web*"])
         page = visit().opened(own_daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
         page.get_by_role("navigation").get_by_role("link", name="Vault").wait_for()

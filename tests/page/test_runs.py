@@ -20,10 +20,10 @@ pytestmark = pytest.mark.needs("chromium", "libatomic")
 SHELLS = ("/bin/bash", "/bin/sh", "/bin/dash", "/usr/bin/sh")
 
 
-@pytest.fixture(scope="module")
-def machines(daemon: Daemon) -> list[str]:
-    """Four connections to this machine."""
-    add = daemon.client.connection.add
+@pytest.fixture
+def machines(clean_daemon: Daemon) -> list[str]:
+    """Four connections to this machine; on a shared daemon they could be those of another test, by its names."""
+    add = clean_daemon.client.connection.add
     return [add(f"cell{number}", {"type": "local", "shell": shell}) for number, shell in enumerate(SHELLS)]
 
 
@@ -32,9 +32,9 @@ def legend(page: Page) -> list[str]:
 
 
 def test_a_run_is_begun_in_the_page_and_its_next_wave_by_hand(
-    daemon: Daemon, machines: list[str], visit: Visit
+    clean_daemon: Daemon, machines: list[str], visit: Visit
 ) -> None:
-    page = visit().opened(daemon, f"#/run/{'/'.join(machines)}")
+    page = visit().opened(clean_daemon, f"#/run/{'/'.join(machines)}")
     page.get_by_role("textbox", name="Command").fill("echo '<b>same</b>'")
     page.get_by_label("Keep it as a run").check()
     page.get_by_label("Name").fill("<i>canary</i>")
@@ -57,13 +57,13 @@ def test_a_run_is_begun_in_the_page_and_its_next_wave_by_hand(
 
 
 def test_a_cell_tells_of_its_target_and_what_failed_is_run_again(
-    daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
+    clean_daemon: Daemon, machines: list[str], visit: Visit, tmp_path: Path
 ) -> None:
     command = f"mkdir {tmp_path}/lock 2>/dev/null || test -e {tmp_path}/free || {{ echo taken; exit 3; }}"
-    run = daemon.client.runs.start(connections=machines, command=command, parallel=1).run
+    run = clean_daemon.client.runs.start(connections=machines, command=command, parallel=1).run
     assert run is not None
-    daemon.client.runs.wait(run)
-    page = visit().opened(daemon, f"#/runs/{run}")
+    clean_daemon.client.runs.wait(run)
+    page = visit().opened(clean_daemon, f"#/runs/{run}")
     page.get_by_role("region", name="exit 3 on 3 machines").wait_for()
     page.get_by_text("3 of 4 targets failed.").wait_for()
     cells = page.get_by_role("slider", name="Target")
@@ -84,12 +84,12 @@ def test_a_cell_tells_of_its_target_and_what_failed_is_run_again(
     page.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     page.get_by_role("complementary").wait_for(state="detached")
-    assert [one.retry_of for one in daemon.client.runs.query() if run in (one.run, one.retry_of)] == [run]
+    assert [one.retry_of for one in clean_daemon.client.runs.query() if run in (one.run, one.retry_of)] == [run]
 
 
-def test_a_run_is_paused_goes_on_and_is_stopped(daemon: Daemon, machines: list[str], visit: Visit) -> None:
-    run = daemon.client.runs.start(connections=machines[:2], command="exec sleep 1000", parallel=1).run
-    page = visit().opened(daemon, f"#/runs/{run}")
+def test_a_run_is_paused_goes_on_and_is_stopped(clean_daemon: Daemon, machines: list[str], visit: Visit) -> None:
+    run = clean_daemon.client.runs.start(connections=machines[:2], command="exec sleep 1000", parallel=1).run
+    page = visit().opened(clean_daemon, f"#/runs/{run}")
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Pause").wait_for()

@@ -46,7 +46,7 @@ def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
     page.get_by_role("button", name="Undo").click()
     details.get_by_role("button", name="Run it now").click()
     page.get_by_role("complementary", name="Runs").get_by_text("<i>backup</i>", exact=True).last.wait_for()
-    page.evaluate("location.hash = '#/schedules'")
+    visitor.settle(page, "#/schedules")
     page.get_by_role("row").click()
     details.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()

@@ -162,7 +162,13 @@ function Details({ job }) {
     const field = /** @type {HTMLInputElement} */ (
       /** @type {HTMLFormElement} */ (event.currentTarget).elements.namedItem("line")
     );
-    call("/job/input", { job: job.job, data: `${field.value}\n` }).then(() => (field.value = ""), failed);
+    const data = field.value;
+    // At once: what is typed until the answer comes is the next line.
+    field.value = "";
+    call("/job/input", { job: job.job, data: `${data}\n` }).catch((error) => {
+      field.value ||= data;
+      failed(error);
+    });
   };
   return html`
     <header><div><h2>${text(job.name ?? "Job")}</h2><p class="note">on ${text(nameOf(job.connection))}, ${exact(job.created)}</p></div></header>

@@ -21,7 +21,7 @@ import {
 } from "../core/ui.js";
 import { Facts, Group, Listing, took, useEvery } from "./listing.js";
 
-const { useEffect, useState } = hooks;
+const { useLayoutEffect, useState } = hooks;
 
 /** @typedef {import("../contract.d.ts").RunInfo} Info */
 /** @typedef {import("../contract.d.ts").RunGroup} Outcome */
@@ -54,7 +54,7 @@ function Runs({ path }) {
     error,
     again,
   } = useAnswer(async () => /** @type {Info[]} */ ((await call("/run/query")).runs), []);
-  useEffect(() => on("run", again), []);
+  useLayoutEffect(() => on("run", again), []);
   useEvery(again, LIST_SECONDS, runs, Boolean(runs?.some(isUnderWay)));
   const begin = html`<a class="button" href="#/run">Run a command</a>`;
   return html`<${Listing} view="runs" title="Runs" items=${runs} error=${error} again=${again} reading="Reading the runs" keyOf=${(/** @type {Info} */ run) => run.run}
@@ -77,7 +77,7 @@ function Details({ id }) {
   const { answer, error, again } = useAnswer(() => call("/run/info", { run: id, cells: true }, { quiet: true }), [id]);
   const run = /** @type {Info | undefined} */ (answer);
   const isOn = !run || isUnderWay(run);
-  useEffect(() => on("run", (event) => event.id === id && again()), [id]);
+  useLayoutEffect(() => on("run", (event) => (event.kind === "stream" || event.id === id) && again()), [id]);
   useEvery(again, RUN_SECONDS, answer, isOn);
   const [at, choose] = useState(-1);
   const [turn, show] = useState(0);

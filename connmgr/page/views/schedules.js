@@ -24,7 +24,7 @@ import {
 } from "../core/ui.js";
 import { Facts, Listing, numberOrShare } from "./listing.js";
 
-const { useEffect } = hooks;
+const { useLayoutEffect } = hooks;
 
 /** @typedef {import("../contract.d.ts").ScheduleInfo} Info */
 
@@ -80,7 +80,7 @@ function Schedules({ path }) {
     );
     return { schedules, firings };
   }, []);
-  useEffect(() => on("schedule", again), []);
+  useLayoutEffect(() => on("schedule", again), []);
   const items = answer?.schedules;
   const add_ =
     can("schedule.add") && html`<button class="primary" onClick=${doing(() => add())}>Add a schedule</button>`;
