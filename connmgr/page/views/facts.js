@@ -17,7 +17,7 @@ const ALONE = ["uptime", "host.name", "disk.free"];
 const PAGE = 2000;
 const MOST = 20_000;
 const MOST_GROUPS = 40;
-const DAY = 86_400;
+const [DAY, HOUR] = [86_400, 3600];
 
 /** A value in a condition, in quotes where it needs them. @param {string} value */
 const quoted = (value) => (/^[^\s()'"=<>!~][^\s()'"]*$/.test(value) ? value : `'${value.replace(/['\\]/g, "\\$&")}'`);
@@ -26,7 +26,9 @@ const shown = (name, value) =>
   typeof value !== "number"
     ? lines(value)
     : name === "uptime"
-      ? `${Math.floor(value / DAY)} days`
+      ? value < DAY
+        ? counted(Math.floor(value / HOUR), "hour")
+        : counted(Math.floor(value / DAY), "day")
       : /^(memory|swap|disk)\b/.test(name)
         ? bytes(value)
         : value.toLocaleString("en");
@@ -78,7 +80,7 @@ function FactsView({ path, query }) {
         .map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select></label></div>
       ${machines && machines.length > 0 && html`<${Groups} machines=${machines} by=${by} choose=${(/** @type {string} */ said) => require(where ? `(${where}) and ${said}` : said)} />`}
       ${answer && answer.total > MOST && html`<p class="note">Only the first ${MOST.toLocaleString("en")} of ${answer.total.toLocaleString("en")} are shown.</p>`}`}
-    columns=${[["Name", "minmax(0, 1.3fr)"], ["System", "minmax(0, 1.3fr)"], ["Kernel", "minmax(0, 1fr)"], ["CPUs", "3.5rem"], ["Memory", "5.5rem"], ["Disk used", "6rem"], ["Up for", "5.5rem"], ["Labels", "minmax(0, 1.2fr)"]]}
+    columns=${[["Name", "minmax(0, 1fr)"], ["System", "minmax(0, 1.7fr)"], ["Kernel", "minmax(0, 1fr)"], ["CPUs", "3.5rem"], ["Memory", "5.5rem"], ["Disk used", "6rem"], ["Up for", "5.5rem"], ["Labels", "minmax(0, 1.2fr)"]]}
     row=${(/** @type {Machine} */ { name, facts, labels }, /** @type {boolean} */ isNarrow) => {
       const system = html`<span class=${facts["os.name"] ? "" : "note"}>${text(facts["os.name"] ?? facts["os.type"] ?? "not asked yet")}</span>`;
       const called = html`<span>${text(name.join("/"))}</span>`;

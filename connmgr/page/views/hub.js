@@ -309,7 +309,7 @@ function Details({ one }) {
   useEffect(() => {
     if (isUntold && can("shell.list")) readShells(one.connection).catch(failed);
   }, [isUntold]);
-  const commands = commandsOn(one).sort((a, b) => Number(HUB.has(a)) - Number(HUB.has(b)));
+  const commands = commandsOn(one).sort((a, b) => rankOf(a) - rankOf(b));
   const own = commands.filter((command) => !AT_END.has(command));
   const atEnd = commands.filter((command) => AT_END.has(command));
   const button = (/** @type {import("../core/palette.js").Command} */ command, /** @type {string} */ look) =>
@@ -494,6 +494,11 @@ const LAST = [
   { name: "Forget the host key", on, actions: ["hostkey.forget"], fits: (one) => one.type === "ssh", run: forgetKey },
   { name: "Remove", on, actions: ["connection.apply"], fits: (one) => one.connection !== LOCAL, run: removeConnection },
 ];
+/** What is offered first, in whatever order the views were loaded. */
+const OFFERED = ["Open a terminal", "Open files", "Run a command", "Start a job"];
+/** @param {import("../core/palette.js").Command} command */
+const rankOf = (command) =>
+  HUB.has(command) ? OFFERED.length + 1 : (OFFERED.indexOf(command.name) + OFFERED.length + 1) % (OFFERED.length + 1);
 const AT_END = new Set(LAST);
 const HUB = new Set([...FIRST, ...LAST]);
 for (const command of HUB) register(command);

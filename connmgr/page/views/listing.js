@@ -77,6 +77,9 @@ export function Printed({ label, children }) {
   }}>${children}</pre>`;
 }
 
+/** Columns that have room beside a thing's details. */
+const MOST_BESIDE = 3;
+
 /**
  * A list, and beside it the thing that the address names. `columns` are pairs of a head and a width; on a phone the
  * row has a name and a state.
@@ -99,8 +102,9 @@ export function Listing({
   reading,
 }) {
   const isNarrow = useNarrow();
+  const heads = one ? columns.slice(0, MOST_BESIDE) : columns;
   return html`
-    <div class=${`view table work ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : columns.map(([, width]) => width).join(" ") }}>
+    <div class=${`view table work ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : heads.map(([, width]) => width).join(" ") }}>
       <header><h1>${title}</h1>${tools}</header>
       ${filters}
       <div class="split">
@@ -111,7 +115,7 @@ export function Listing({
           ${
             items &&
             items.length > 0 &&
-            html`${!isNarrow && html`<div class="columns" aria-hidden="true">${columns.map(([head]) => html`<span>${head}</span>`)}</div>`}
+            html`${!isNarrow && html`<div class="columns" aria-hidden="true">${heads.map(([head]) => html`<span>${head}</span>`)}</div>`}
             <${Rows} items=${items} label=${title} keyOf=${keyOf} row=${(/** @type {any} */ item) => row(item, isNarrow)}
               classOf=${(/** @type {any} */ item) => (item === one ? "chosen" : "")}
               open=${(/** @type {any} */ item) => go(item === one ? `#/${view}` : address(view, keyOf(item)))} />`

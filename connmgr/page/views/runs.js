@@ -114,7 +114,7 @@ function Details({ id }) {
   return html`
     <header><div><h2>${text(run.name ?? "Run")}</h2><p class="note">on ${counted(run.targets, "machine")}, ${exact(run.submitted)}</p></div></header>
     <pre class="printed">${lines(gistOf(run.command))}</pre>
-    <p class="does"><${State} ...${stateOf(run)} /> <span class="note">${run.began && took(run.began, run.ended)}${run.left ? `, ${Math.ceil(run.left)} s left at this rate` : ""}</span>
+    <p class="does"><${State} ...${stateOf(run)} /> <span class="note">${run.began && took(run.began, run.ended)}${run.state === "running" && run.left ? `, ${Math.ceil(run.left)} s left at this rate` : ""}</span>
       ${run.state === "running" && can("run.pause") && html`<button onClick=${does("pause")}>Pause</button>`}
       ${["paused", "waiting"].includes(run.state) && can("run.resume") && html`<button class="primary" onClick=${does("resume")}>${run.state === "waiting" ? "Begin the next wave" : "Resume"}</button>`}
       ${
@@ -208,10 +208,10 @@ function Field({ run, at, choose }) {
     <svg class="field-of-cells" viewBox=${`0 0 ${columns} ${height}`} style=${{ maxWidth: `${columns}rem` }} role="slider" tabindex="0"
       aria-label="Target" aria-valuemin="1" aria-valuemax=${run.targets} aria-valuenow=${at + 1 || 1} aria-valuetext=${at < 0 ? `None chosen; ${said(run)}` : `${at + 1} of ${run.targets}: ${states[Number(run.cells?.[at])]}`}
       onClick=${pointed} onKeyDown=${moved}>
-      ${states.map((state, index) => paths[index] && html`<path key=${state} class=${`cell ${state}`} d=${paths[index]} />`)}
+      ${states.map((state, index) => paths[index] && html`<path key=${state} class=${`cell is-${state}`} d=${paths[index]} />`)}
       ${chosen && html`<rect class="chosen" x=${((at - chosen.first) % columns) - 0.1} y=${chosen.top + Math.floor((at - chosen.first) / columns)} width="1" height="1" />`}
     </svg>
-    <ul class="legend">${states.filter((state) => run.counts[state]).map((state) => html`<li key=${state}><i class=${`cell ${state}`} aria-hidden="true"></i>${run.counts[state].toLocaleString("en")} ${state}</li>`)}</ul>
+    <ul class="legend">${states.filter((state) => run.counts[state]).map((state) => html`<li key=${state}><i class=${`cell is-${state}`} aria-hidden="true"></i>${run.counts[state].toLocaleString("en")} ${state}</li>`)}</ul>
     ${at < 0 && html`<p class="note">Each cell is a machine: choose one to see its output.</p>`}
   `;
 }

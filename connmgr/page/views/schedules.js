@@ -117,8 +117,8 @@ function Week({ schedules, firings }) {
       const here = times.filter((time) => time < end && dayOf(time) === number);
       const isWhole = number < dayOf(known) || known === end;
       const put = (/** @type {number} */ at, /** @type {string} */ said) => entries[number].push({ at, said, one });
-      if (!isWhole && known < (days[number + 1]?.getTime() ?? end)) put(here[0] ?? day.getTime(), "again and again");
-      else if (here.length > MOST_A_DAY) put(here[0], `${CLOCK.format(here[0])}, ${here.length} times`);
+      if (!isWhole && known < (days[number + 1]?.getTime() ?? end)) put(here[0] ?? day.getTime(), "often");
+      else if (here.length > MOST_A_DAY) put(here[0], `${here.length} ×`);
       else for (const time of here) put(time, CLOCK.format(time));
     }
   });
@@ -128,7 +128,7 @@ function Week({ schedules, firings }) {
         .sort((first, second) => first.at - second.at)
         .map(
           ({ said, one }) =>
-            html`<li><a href=${address("schedules", one.schedule)}>${text(one.name)}</a> <span class="note">${said}</span></li>`,
+            html`<li><span class="note">${said}</span> <a href=${address("schedules", one.schedule)}>${text(one.name)}</a></li>`,
         )}</ul></li>`,
   )}</ol>`;
 }

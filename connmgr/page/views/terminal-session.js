@@ -94,6 +94,8 @@ export function xtermOptions() {
     cursorBlink: false,
     fontFamily: 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace',
     fontSize: Number(localStorage.getItem("connmgr.terminal.font")) || 14,
+    // At 1 the row below covers the underscores of some fonts, such as DejaVu's.
+    lineHeight: 1.1,
     minimumContrastRatio: MIN_CONTRAST,
     screenReaderMode: localStorage.getItem("connmgr.terminal.reader") === "on",
     scrollback: SCROLLBACK_LINES,
