@@ -29,7 +29,7 @@ export interface ApplyResponse {
 
 export interface ApprovalDecideRequest {
   approval: string;
-  decision: "once" | "grant" | "deny";
+  decision: "once" | "grant" | "pattern" | "deny";
   seconds?: number;
 }
 
@@ -43,6 +43,7 @@ export interface ApprovalInfo {
   created: string;
   expires: string;
   decidedBy: string | null;
+  pattern?: ProposedPattern;
 }
 
 export interface ApprovalQueryRequest {
@@ -1055,6 +1056,12 @@ export interface ProblemInfo {
   plugin: string;
   distribution: string;
   reason: string;
+}
+
+export interface ProposedPattern {
+  words: string[];
+  names: string[];
+  seconds: number;
 }
 
 export interface ReadRequest {

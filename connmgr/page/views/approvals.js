@@ -118,6 +118,7 @@ function Details({ one, again }) {
             ${ground && html`<${Facts} facts=${factsOf(ground)} />`}</section>`;
           })
     }
+    ${one.pattern && html`<section><h3>Or as a rule</h3><pre class="printed">${lines(one.pattern.words.join(" "))}</pre><p class="note">on ${text(one.pattern.names.join(", "))}, for ${one.pattern.seconds / 60} minutes; NAME is any service</p></section>`}
     ${terminal !== undefined && html`<p>It ${terminal ? "gets a" : "gets no"} terminal.</p>`}
     ${
       beyond.length > 0 &&
@@ -139,6 +140,7 @@ function Details({ one, again }) {
         html`<span class="joined"><button onClick=${decide("grant")}>Approve repeatedly for</button>
       <select aria-label="How long" onChange=${(/** @type {any} */ event) => last(Number(event.target.value))}>${LASTING.map(([said, value]) => html`<option value=${value} selected=${value === seconds}>${said}</option>`)}</select></span>`
       }
+      ${one.pattern && one.state !== "granted" && html`<button onClick=${decide("pattern")}>Approve the pattern for ${one.pattern.seconds / 60} minutes</button>`}
       ${one.state !== "denied" && html`<button onClick=${decide("deny")}>${isPending ? "Deny" : "Take it back"}</button>`}
     </div>`
     }
