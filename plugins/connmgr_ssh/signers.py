@@ -39,6 +39,9 @@ from connmgr.plugin import (
 )
 
 MAX_ANSWER_BYTES = 256 << 10
+SECONDS_WITHOUT_LEASE = 3600.0
+"""After this time a token that never ends, or cannot be renewed, is tried again."""
+
 QUOTED_CHARACTERS = 200
 """Longest quotation of a signer's words in an error."""
 
@@ -246,7 +249,10 @@ class VaultSchema(Schema):
 
 
 class VaultSecretsEngine(SshSigner):
-    """``ssh/sign/ROLE`` of HashiCorp's Vault or OpenBao. Tokens of AppRoles are kept in memory while they are valid."""
+    """``ssh/sign/ROLE`` of HashiCorp's Vault or OpenBao.
+
+    Tokens of AppRoles are kept in memory for half of their lease; a token of one's own is renewed as often.
+    """
 
     name = "vault"
     description = "A role of the ssh secrets engine of HashiCorp Vault or OpenBao."
@@ -255,6 +261,7 @@ class VaultSecretsEngine(SshSigner):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tokens: dict[bytes, tuple[float, str]] = {}
+        self._renewals: dict[bytes, float] = {}
 
     def sign(self, data: Mapping[str, Any], order: CertificateOrder, *, timeout: float) -> str:
         deadline = Deadline(timeout)
@@ -267,6 +274,8 @@ class VaultSecretsEngine(SshSigner):
             "ttl": f"{order.seconds}s",
             "extensions": dict.fromkeys(order.extensions, ""),
         }
+        if "token" in data:
+            self._renew(data, deadline)
         for last in (False, True):
             token = data.get("token") or self._logged_in(data, deadline)
             status, answer = _asked(data, path, body, token, deadline)
@@ -295,17 +304,32 @@ class VaultSecretsEngine(SshSigner):
             new = auth.get("client_token") if isinstance(auth, dict) else None
             if not isinstance(auth, dict) or not isinstance(new, str):
                 raise SignerUnavailable(f"{data['address']} did not answer as Vault does: there is no client_token.")
-            lease = auth.get("lease_duration")
-            # A lease of 0 never ends. Half of it is left for requests under way and for clocks.
-            seconds = lease / 2 if isinstance(lease, int) and lease > 0 else 3600.0
-            self._tokens[_account(data)] = (time.monotonic() + seconds, new)
+            self._tokens[_account(data)] = (time.monotonic() + _half_of(auth.get("lease_duration")), new)
             return new
         finally:
             self._lock.release()
 
+    def _renew(self, data: Mapping[str, Any], deadline: Deadline) -> None:
+        """Renew the token if half of its lease is over, or that is unknown; one that cannot be is used as it is."""
+        name = hashlib.sha256(json.dumps([data["address"], data["token"]]).encode()).digest()
+        with self._lock:
+            if time.monotonic() < self._renewals.get(name, 0.0):
+                return
+            # Other logins do not wait for the answer.
+            self._renewals[name] = time.monotonic() + SECONDS_WITHOUT_LEASE
+        status, content = _asked(data, "/v1/auth/token/renew-self", {}, data["token"], deadline)
+        if status == http.client.OK and isinstance(auth := _result(data, status, content).get("auth"), dict):
+            with self._lock:
+                self._renewals[name] = time.monotonic() + _half_of(auth.get("lease_duration"))
+
     def _forget(self, data: Mapping[str, Any]) -> None:
         with self._lock:
             self._tokens.pop(_account(data), None)
+
+
+def _half_of(lease: object) -> float:
+    """Return after how many seconds a token is renewed: its other half is for requests under way, and for clocks."""
+    return lease / 2 if isinstance(lease, int) and lease > 0 else SECONDS_WITHOUT_LEASE
 
 
 def _account(data: Mapping[str, Any]) -> bytes:

@@ -74,19 +74,23 @@ def test_a_machine_is_added_by_its_form_and_its_key_accepted(own_daemon: Daemon,
 
 
 def test_a_change_is_stored_and_undone(own_daemon: Daemon, visitor: Visitor) -> None:
-    [id] = apply(own_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret"))
+    identity = {"file": "/keys/web1", "certificate": "/keys/web1-cert.pub"}
+    [id] = apply(own_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret", identity=identity))
     before = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
     page = visitor.opened(own_daemon, "#/hub/prod/web1")
     page.get_by_role("button", name="Edit").click()
     dialog = page.get_by_role("dialog")
     assert dialog.get_by_label("Password", exact=True).input_value() == ""
     dialog.get_by_label("Host", exact=True).fill("192.0.2.99")
+    # A field that may be a text or an object.
+    dialog.get_by_label("Certificate", exact=True).fill("/keys/another")
     dialog.get_by_label("Name", exact=True).fill("web2")
     dialog.get_by_role("button", name="Save").click()
     details = page.get_by_role("complementary", name="web2")
     details.get_by_text("192.0.2.99").wait_for()
     stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
-    assert stored["rawData"] == {**before["rawData"], "host": "192.0.2.99"}
+    identity["certificate"] = "/keys/another"
+    assert stored["rawData"] == {**before["rawData"], "host": "192.0.2.99", "identity": identity}
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("complementary", name="web1").get_by_text("192.0.2.1", exact=True).wait_for()
     stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]

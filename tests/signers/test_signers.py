@@ -33,7 +33,7 @@ from connmgr.registry import OfferedSigner, Registry
 from connmgr.secrets.principals import Access
 from connmgr.signers import AT_ONCE, BACKDATED_SECONDS, Limit, Signer, Signers, revocation_list
 from connmgr.vault import Vault
-from connmgr_ssh import certificates
+from connmgr_ssh import certificates, signers
 from connmgr_ssh.certificates import check, log_in_certified
 from connmgr_ssh.keys import Identity, fresh
 from connmgr_ssh.signers import OwnAuthority, SigningCommand, VaultSecretsEngine
@@ -264,7 +264,8 @@ class Replay(ThreadingHTTPServer):
     def __init__(self, authority: Path) -> None:
         super().__init__(("127.0.0.1", 0), Replaying)
         self.authority = authority
-        self.logins = 0
+        self.logins = self.renewals = 0
+        self.lease = 1200
         self.tokens = {"hvs.static"}
         self.asked: list[dict[str, Any]] = []
         self.answer: tuple[int, bytes] | None = None
@@ -313,6 +314,14 @@ class Replaying(BaseHTTPRequestHandler):
             return 200, json.dumps({"request_id": "1", "auth": auth, "data": None}).encode()
         if self.headers["X-Vault-Token"] not in self.server.tokens:
             return 403, json.dumps({"errors": ["permission denied"]}).encode()
+        if self.path == "/v1/auth/token/renew-self":
+            self.server.renewals += 1
+            auth = {
+                "client_token": self.headers["X-Vault-Token"],
+                "lease_duration": self.server.lease,
+                "renewable": True,
+            }
+            return 200, json.dumps({"request_id": "3", "auth": auth, "data": None}).encode()
         if self.path != "/v1/ssh/sign/connmgr":
             return 400, json.dumps({"errors": ['unknown role "other"']}).encode()
         self.server.asked.append(body)
@@ -347,7 +356,7 @@ def test_vault_signs_for_a_token_and_for_an_approle(replay: Replay, key: tuple[I
     for data in (vault_data(replay, token="hvs.static"), vault_data(replay), vault_data(replay)):
         text = engine.sign(data, order, timeout=60)
         check(SignedCertificate(text, order, "corp", [public_of(authority)]), key[0])
-    assert replay.logins == 1
+    assert (replay.logins, replay.renewals) == (1, 1)
     assert replay.asked[0] == {
         "public_key": key[1],
         "cert_type": "user",
@@ -356,6 +365,17 @@ def test_vault_signs_for_a_token_and_for_an_approle(replay: Replay, key: tuple[I
         "ttl": "300s",
         "extensions": {"permit-port-forwarding": "", "permit-pty": ""},
     }
+
+
+def test_a_token_is_renewed_when_half_of_its_lease_is_over(
+    replay: Replay, key: tuple[Identity, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, order, data = VaultSecretsEngine(), ordered(key[1]), vault_data(replay, token="hvs.static")
+    for passed, renewals in ((0, 1), (599, 1), (601, 2)):
+        now = time.monotonic() + passed
+        monkeypatch.setattr(signers, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        engine.sign(data, order, timeout=60)
+        assert replay.renewals == renewals
 
 
 def test_an_approle_logs_in_again_when_its_token_was_revoked(replay: Replay, key: tuple[Identity, str]) -> None:
@@ -428,21 +448,21 @@ def test_500_logins_do_not_storm_a_signer_that_is_down(
         raise SignerUnavailable("It is down.")
 
     kind = Scripted(fail)
-    signers = Signers(vault, Registry([], signers=[OfferedSigner(kind, "tests")]), lambda _facts, _details: 1)
-    stored = signers.add("slow", {"type": "scripted"}, None, Limit(), Access())
+    desk = Signers(vault, Registry([], signers=[OfferedSigner(kind, "tests")]), lambda _facts, _details: 1)
+    stored = desk.add("slow", {"type": "scripted"}, None, Limit(), Access())
 
     def get(_name: str) -> Signer:
         wanting.release()
         return stored
 
     # The first thing that a login asks, once it has begun.
-    monkeypatch.setattr(signers, "get", get)
+    monkeypatch.setattr(desk, "get", get)
     errors: list[ConnmgrError] = []
 
     def log_in() -> None:
         wish = CertificateWish("slow", key[1], "deploy")
         try:
-            signers.certify(wish, 60, connection=None, asking=Access(), by=Access())
+            desk.certify(wish, 60, connection=None, asking=Access(), by=Access())
         except ConnmgrError as error:
             errors.append(error)
 

@@ -20,6 +20,7 @@ function kindOf(name, schema) {
   if (types.includes("boolean")) return schema.default === undefined ? "maybe" : "check";
   if (types.includes("integer") || types.includes("number")) return "number";
   if (types.includes("array")) return "lines";
+  if (types.includes("object") && types.includes("string")) return "textOrGroup";
   if (types.includes("object")) return schema.properties ? "group" : "pairs";
   return schema.maxLength > 4096 ? "long" : "text";
 }
@@ -64,6 +65,15 @@ function Field({ name, schema, value, required, set }) {
   const kind = kindOf(name, schema);
   const label = labelOf(name);
   const typed = (/** @type {any} */ event) => set(event.target.value === "" ? undefined : event.target.value);
+  if (kind === "textOrGroup") {
+    if (typeof value === "object")
+      return html`<${Field} ...${{ name, value, required, set }} schema=${{ ...schema, type: "object" }} />`;
+    const asText = { type: "string", description: schema.description, maxLength: 65536 };
+    return html`
+      <${Field} ...${{ name, value, required, set }} schema=${asText} />
+      <button type="button" class="link" onClick=${() => set({})}>Fill in the parts of an object instead</button>
+    `;
+  }
   if (kind === "group") {
     return html`
       <details open=${value !== undefined}>
