@@ -380,6 +380,10 @@ class AuthFailed(OperationError):
     """The remote host refused every credential offered."""
 
 
+class SecretUnavailable(OperationError):
+    """A secret source did not return the secret that a connection takes from there."""
+
+
 class ElevationFailed(OperationError):
     """The program for elevation (sudo, su, doas) refused for another reason than the password."""
 

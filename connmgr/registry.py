@@ -28,10 +28,12 @@ from connmgr.plugin import (
     Reference,
     Schema,
     Secret,
+    SecretSource,
     Tunnel,
     ValidationError,
     Wrapper,
 )
+from connmgr.secret_sources import SecretSources
 
 logger = logging.getLogger("connmgr.registry")
 
@@ -53,6 +55,14 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class OfferedSource:
+    """A secret source and its distribution."""
+
+    source: SecretSource
+    distribution: str
+
+
+@dataclass(frozen=True)
 class Problem:
     """A plugin that cannot be used, and why."""
 
@@ -62,13 +72,14 @@ class Problem:
 
 
 class Registry:
-    """The connection types of this installation, by name."""
+    """The connection types of this installation, by name, and its secret sources."""
 
     def __init__(
         self,
         registered: Iterable[Registered],
         problems: Iterable[Problem] = (),
         plugins: pluggy.PluginManager | None = None,
+        sources: Iterable[OfferedSource] = (),
     ) -> None:
         self.plugins = plugins or _manager()
         """Calls the hooks of all usable plugins."""
@@ -78,19 +89,23 @@ class Registry:
             # In lower case, because people type names and filters ignore case.
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
+        self.sources = SecretSources(self._usable(sources))
 
     @classmethod
     def load(cls) -> Registry:
         """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
         problems: list[Problem] = []
+        sources: list[OfferedSource] = []
         plugins = _manager()
         for entry_point in metadata.entry_points(group=GROUP):
             with _contained(problems, entry_point.name, _owner(entry_point.dist)):
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
-                    registered += [Registered(kind, owner, version) for kind in _types_of(plugins, plugin)]
-        return cls(registered, problems, plugins)
+                    kinds = _types_of(plugins, plugin)
+                    sources += [OfferedSource(source, owner) for source in _sources_of(plugins, plugin)]
+                    registered += [Registered(kind, owner, version) for kind in kinds]
+        return cls(registered, problems, plugins, sources)
 
     def prepare(self, directory: Path) -> None:
         """Tell every type the daemon's data ``directory``; one that fails stays in use, and ``problems`` lists it."""
@@ -108,6 +123,21 @@ class Registry:
                 if rival is not winner:
                     reason = _refusal(rival, [entry for entry in entries if entry is not rival])
                     self.problems.append(Problem(rival.type.name, rival.distribution, reason))
+
+    def _usable(self, offered: Iterable[OfferedSource]) -> Iterator[SecretSource]:
+        """Yield one source of each name: of rivals the bundled one, or none, as it is with types."""
+        by_name: dict[str, list[OfferedSource]] = {}
+        for one in offered:
+            by_name.setdefault(one.source.name.lower(), []).append(one)
+        for rivals in by_name.values():
+            bundled = [one for one in rivals if one.distribution == BUNDLED]
+            winner = [*bundled, *rivals][0] if len(rivals) == 1 or bundled else None
+            if winner is not None:
+                yield winner.source
+            for one in rivals:
+                if one is not winner:
+                    reason = f"refused: the secret source {one.source.name!r} is offered more than once"
+                    self.problems.append(Problem(one.source.name, one.distribution, reason))
 
     def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
@@ -175,15 +205,52 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
         raise
 
 
+def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
+    """Return what ``plugin`` alone returns for the hook ``name``; None if it does not implement it."""
+    others = [other for other in plugins.get_plugins() if other is not plugin]
+    hook = plugins.subset_hook_caller(name, others)
+    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+        return None
+    return [one for found in hook() for one in found]
+
+
+def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
+    """Return the secret sources that ``plugin`` offers."""
+    sources = _offered(plugins, plugin, "connmgr_secret_sources") or []
+    for source in sources:
+        _check_source(source)
+    return sources
+
+
+def _check_source(source: object) -> None:
+    if not isinstance(source, SecretSource):
+        raise TypeError(f"not an instance of SecretSource: {source!r}")
+    owner = type(source).__name__
+    for attribute in ("name", "description"):
+        value = getattr(source, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    if not _NAME.fullmatch(source.name):
+        raise ValueError(f"{owner}.name is {source.name!r}, not made of letters, digits, hyphens, dots and underscores")
+    schema = getattr(source, "schema", None)
+    if not isinstance(schema, type) or not issubclass(schema, Schema):
+        raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
+    made = schema()
+    if "source" in made.fields:
+        raise TypeError(f"{owner}.schema has a field `source`, which is connmgr's")
+    for path, field in every_field(made):
+        _check_place(f"{owner}.schema: {path}", field)
+        if isinstance(field, Reference):
+            raise TypeError(f"{owner}.schema: {path} is a reference to a connection, which only types have")
+
+
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
     """Return the types that ``plugin`` offers; none if it implements only other hooks."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
-    others = [other for other in plugins.get_plugins() if other is not plugin]
-    hook = plugins.subset_hook_caller("connmgr_connection_types", others)
-    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+    types = _offered(plugins, plugin, "connmgr_connection_types")
+    if types is None:
         return []
-    types = [kind for found in hook() for kind in found]
     for kind in types:
         _check(kind)
     if not types:

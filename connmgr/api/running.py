@@ -52,6 +52,7 @@ OPENING = (
     errors.HostKeyUnknown,
     errors.HostKeyChanged,
     errors.AuthFailed,
+    errors.SecretUnavailable,
     errors.ElevationFailed,
     errors.TransportUnsupported,
     errors.ChannelRefused,

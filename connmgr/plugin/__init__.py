@@ -29,6 +29,7 @@ from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
+from connmgr.plugin.sources import SecretSource
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     DEFAULT_SEND_ENV,
@@ -81,6 +82,7 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "SecretSource",
     "Subjects",
     "TerminalRequired",
     "Text",
