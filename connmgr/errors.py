@@ -408,6 +408,10 @@ class CertificateExpired(OperationError):
     """A login's certificate is not valid at this time: it expired during the login, or clocks are apart."""
 
 
+class SecretUnavailable(OperationError):
+    """A secret source did not return the secret that a connection takes from there."""
+
+
 class ElevationFailed(OperationError):
     """The program for elevation (sudo, su, doas) refused for another reason than the password."""
 

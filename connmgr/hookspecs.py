@@ -7,7 +7,7 @@ from typing import Any
 
 import pluggy
 
-from connmgr.plugin import AnyConnectionType, Caller, FactProgram, SshSigner, Subjects
+from connmgr.plugin import AnyConnectionType, Caller, FactProgram, SecretSource, SshSigner, Subjects
 
 hookspec = pluggy.HookspecMarker("connmgr")
 
@@ -27,6 +27,12 @@ def connmgr_ssh_signers() -> Sequence[SshSigner]:
 @hookspec
 def connmgr_fact_programs() -> Sequence[FactProgram]:
     """Return the programs by which this plugin gathers further facts about machines."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_secret_sources() -> Sequence[SecretSource]:
+    """Return the sources from which this plugin fetches secrets that the vault does not keep."""
     raise NotImplementedError
 
 

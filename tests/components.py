@@ -173,6 +173,8 @@ COMPONENTS = {
     "top": Component.of_program("top", "procps"),
     "curl": Component.of_program("curl", "curl"),
     "jq": Component.of_program("jq", "jq"),
+    "pass": Component.of_program("pass", "pass"),
+    "gpg": Component.of_program("gpg", "gnupg"),
     "tmux": Component.of_program("tmux", "tmux"),
     "vim": Component.of_program("vim", "vim"),
     "less": Component.of_program("less", "less"),

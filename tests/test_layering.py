@@ -31,6 +31,7 @@ ORDER = [
     "plugin",
     "hookspecs",
     "json_schema",
+    "secret_sources",
     "registry",
     "secrets",
     "vault",

@@ -23,7 +23,7 @@ from connmgr.contract.connection import (
     LogCommand,
 )
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
-from connmgr.fields import Schema, map_references, map_secrets, references
+from connmgr.fields import Schema, is_reference, map_references, map_secrets, references
 from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.actions import (
@@ -31,6 +31,7 @@ from connmgr.rights.actions import (
     changes_what_others_need,
     chooses_certificates,
     chooses_data,
+    draws_fetched_secrets,
     draws_secrets,
     escapes_rules,
     moves_out_of_sight,
@@ -55,6 +56,7 @@ UPDATE: Action[ConnectionUpdateRequest] = Action(
         chooses_certificates,
         changes_what_others_need,
         moves_out_of_sight,
+        draws_fetched_secrets,
         draws_secrets,
     ],
 )
@@ -107,6 +109,7 @@ class ConnectionData:
             given = map_references(schema, given, lambda value: _labelled(value, labels, at))
         try:
             loaded: dict[str, Any] = schema.load(given)
+            loaded = map_secrets(schema, loaded, _with_checked_reference)
         except ValidationError as error:
             messages: Any = error.messages
             raise InvalidRequest(describe(messages, at)) from None
@@ -114,8 +117,12 @@ class ConnectionData:
         return cls(
             kind=type,
             **_derived(type, schema, loaded),
-            _plain=map_secrets(schema, loaded, lambda s: s if isinstance(s, str) else principals.unseal(s, access)),
-            sealed=map_secrets(schema, loaded, lambda s: principals.seal(s, access) if isinstance(s, str) else s),
+            _plain=map_secrets(
+                schema, loaded, in_references(lambda s: s if isinstance(s, str) else principals.unseal(s, access))
+            ),
+            sealed=map_secrets(
+                schema, loaded, in_references(lambda s: principals.seal(s, access) if isinstance(s, str) else s)
+            ),
             _access=access,
         )
 
@@ -136,7 +143,9 @@ class ConnectionData:
         if grant is not None and "secret.decrypt" not in grant.scopes and next(sealed_secrets(stored), None):
             return False
         try:
-            plain = map_secrets(self.kind.schema(), stored, lambda secret: principals.unseal(secret, self._access))
+            plain = map_secrets(
+                self.kind.schema(), stored, in_references(lambda secret: principals.unseal(secret, self._access))
+            )
         except (SecretLocked, IntegrityError):
             return False
         return bool(connection_rows.without_nulls(plain) == connection_rows.without_nulls(self._plain))
@@ -157,6 +166,22 @@ def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
     data = changes.get("data", stored.data)
     fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
     return [*own, *(f"data.{name}" for name in fields)]
+
+
+def in_references(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that applies ``change`` to a secret, or to the secrets within a reference to one elsewhere."""
+
+    def changed(secret: Any) -> Any:
+        if is_reference(secret):
+            # As deep as references are within each other, such as a token that comes from elsewhere itself.
+            return services().registry.sources.mapped(secret, changed)
+        return change(secret)
+
+    return changed
+
+
+def _with_checked_reference(secret: Any) -> Any:
+    return services().registry.sources.checked(secret) if is_reference(secret) else secret
 
 
 def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any]) -> dict[str, Any]:

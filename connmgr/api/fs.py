@@ -77,6 +77,7 @@ REACHING = (
     errors.PermissionDenied,
     errors.TransferFailed,
     errors.ChannelRefused,
+    errors.SecretUnavailable,
     errors.ElevationFailed,
     errors.AuthFailed,
     errors.UnknownSigner,

@@ -59,6 +59,7 @@ OPENING = (
     errors.SignerRefused,
     errors.CertificateInvalid,
     errors.CertificateExpired,
+    errors.SecretUnavailable,
     errors.ElevationFailed,
     errors.TransportUnsupported,
     errors.ChannelRefused,

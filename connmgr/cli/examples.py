@@ -16,6 +16,7 @@ EXAMPLES = {
     "add": [
         "connmgr add ssh web1 host=web1.example user=deploy --category fleet",
         "connmgr add ssh db host=db.example gateway=web1 --secret password",
+        """connmgr add ssh db host=db --from password '{"source":"bw","item":"db"}'""",
         "connmgr add shellEnvironment root host=web1 elevated=yes",
     ],
     "edit": [

@@ -29,7 +29,7 @@ from connmgr.errors import (
     SecretLocked,
     TransportUnsupported,
 )
-from connmgr.fields import map_secrets, references
+from connmgr.fields import is_reference, map_secrets, references
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
     LEAST_SECONDS,
@@ -47,7 +47,7 @@ from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
 from connmgr.signers import Signers
 from connmgr.vault import Connection, Vault
-from connmgr.vault.connection_rows import SET_BY_TOKEN
+from connmgr.vault.connection_rows import SET_BY_TOKEN, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
 from connmgr.vault.names import base_of, elevation_of
 
@@ -131,11 +131,11 @@ def open_chain(
         for hop in reversed(hops):
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
-            plain = opened_data(vault, registry, hop.type, hop.data, by)
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
             if signers is not None:
                 asker = replace(asker, certify=partial(signers.certify, connection=hop.id, asking=access, by=by))
             with _hop_in_errors(target, hop):
+                plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
@@ -163,16 +163,24 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
     return None
 
 
-def opened_data(vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def opened_data(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access, deadline: Deadline
+) -> dict[str, Any]:
     """Return the ``data`` of a connection of the type ``kind`` with its secrets in plain text.
 
+    Those that are elsewhere are fetched now, before ``deadline``.
     :raises connmgr.errors.SecretLocked: ``access`` may not open one of them.
+    :raises connmgr.errors.SecretUnavailable: a source does not return one.
     """
 
-    def unseal(secret: Any) -> str:
-        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
+    def plain(secret: Any) -> str:
+        if isinstance(secret, str):
+            return secret
+        if is_reference(secret):
+            return registry.sources.fetch(secret, deadline, plain)
+        return vault.principals.unseal(secret, access)
 
-    return map_secrets(registry.get(kind).schema(), data, unseal)
+    return map_secrets(registry.get(kind).schema(), data, plain)
 
 
 def _open_link(
@@ -268,7 +276,8 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
 def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     secrets: list[Any] = []
     map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
-    return [secret for secret in secrets if not isinstance(secret, str)]
+    # A reference may have sealed secrets of its own, such as a token for a server.
+    return [sealed for secret in secrets for sealed in sealed_secrets(secret)]
 
 
 def _signing_secrets(registry: Registry, signers: Signers, hop: Hop) -> list[Mapping[str, Any]]:

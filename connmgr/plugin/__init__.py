@@ -30,6 +30,7 @@ from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
 from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
+from connmgr.plugin.sources import SecretSource
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     DEFAULT_SEND_ENV,
@@ -84,6 +85,7 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "SecretSource",
     "SignedCertificate",
     "SshSigner",
     "Subjects",

@@ -262,6 +262,17 @@ def draws_secrets(visibility: Visibility, grant: Grant, request: AddOrUpdate) ->
         raise _draws(f"a secret of {path} goes over this connection")
 
 
+def draws_fetched_secrets(visibility: Visibility, _grant: Grant, request: ConnectionUpdateRequest) -> None:
+    """Refuse to lead a secret from elsewhere to a host that the token has chosen, whatever its scopes.
+
+    With ``secret.decrypt`` it could read what the vault keeps, but nothing of what others keep.
+    """
+    if request.data is not None and (path := visibility.with_source_over(request.connection)) is not None:
+        raise ScopeDenied(
+            f"Only the owner changes this connection: {path} has a secret from elsewhere, which goes over it."
+        )
+
+
 def draws_default_sudo_password(visibility: Visibility, grant: Grant, request: CategoryRemoveRequest) -> None:
     """Refuse to move the content of removed categories to the default one, if sudo has a password there.
 

@@ -31,7 +31,7 @@ from connmgr.contract.message import (
 from connmgr.contract.shell import ExecRequest, OwnShell, PipeRequest
 from connmgr.contract.terminal import TerminalRequest
 from connmgr.errors import ApprovalRequired, ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
-from connmgr.fields import references
+from connmgr.fields import references, secret_references
 from connmgr.plugin import Caller as PluginCaller
 from connmgr.plugin import Subjects
 from connmgr.registry import Registry
@@ -212,6 +212,11 @@ class Authorisation:
         if about.data and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about.data), None):
             # Otherwise the caller could have a sealed secret sent to a machine of its own.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
+        if about.data and next(secret_references(about.data), None):
+            # It could run commands on the daemon's machine, or have what its user may read sent to a host of its own.
+            raise ScopeDenied(
+                "Only the owner gives a connection a secret from elsewhere: no token's data may have one."
+            )
         facts = visibility.require(grant, self._connections(about, visibility))
         visibility.require_categories(grant, about.categories)
         facts += self._facts_of_work(grant, request)

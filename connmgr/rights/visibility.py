@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
-from connmgr.fields import Reference
+from connmgr.fields import Reference, secret_references
 from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant, joined
@@ -145,6 +145,14 @@ class Visibility:
     def has_sudo_password(self, connection: str | None, category: str) -> bool:
         """Whether a password for sudo is stored for a connection, or for its category or one above that."""
         return self._vault.connections.sudo_passwords.stored(connection, category) is not None
+
+    def with_source_over(self, id: str) -> str | None:
+        """Return the path of a connection whose secret from elsewhere goes over the connection ``id``, or None."""
+        connections = self._vault.connections
+        for one in connections.each(connections.with_dependents([id])).values():
+            if isinstance(one, Connection) and one.id != id and next(secret_references(one.data), None) is not None:
+                return joined(one.path)
+        return None
 
     def with_secret_over(self, id: str) -> str | None:
         """Return the path of a connection whose secret or password for sudo goes over the connection ``id``, or None.
