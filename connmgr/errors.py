@@ -139,6 +139,14 @@ class ScheduleExists(RequestError):
     """Another schedule has this name."""
 
 
+class UnknownSigner(_Unknown, what="signer"):
+    """No signer of SSH certificates has this name."""
+
+
+class SignerExists(RequestError):
+    """Another signer has this name."""
+
+
 class ScheduleEnded(RequestError):
     """The schedule fires no more."""
 
@@ -382,6 +390,26 @@ class AuthFailed(OperationError):
 
 class SecretUnavailable(OperationError):
     """A secret source did not return the secret that a connection takes from there."""
+
+
+class SignerUnavailable(OperationError):
+    """A signer of SSH certificates cannot be reached, or fails."""
+
+
+class SignerTimeout(OperationError):
+    """A signer of SSH certificates did not answer in time."""
+
+
+class SignerRefused(OperationError):
+    """A signer of SSH certificates does not sign what a login needs, or its limits forbid it."""
+
+
+class CertificateInvalid(OperationError):
+    """A signer's answer is not the certificate that was ordered: nothing was sent to the host."""
+
+
+class CertificateExpired(OperationError):
+    """A login's certificate is not valid at this time: it expired during the login, or clocks are apart."""
 
 
 class ElevationFailed(OperationError):

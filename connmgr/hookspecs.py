@@ -7,7 +7,7 @@ from typing import Any
 
 import pluggy
 
-from connmgr.plugin import AnyConnectionType, Caller, FactProgram, SecretSource, Subjects
+from connmgr.plugin import AnyConnectionType, Caller, FactProgram, SecretSource, SshSigner, Subjects
 
 hookspec = pluggy.HookspecMarker("connmgr")
 
@@ -15,6 +15,12 @@ hookspec = pluggy.HookspecMarker("connmgr")
 @hookspec
 def connmgr_connection_types() -> Sequence[AnyConnectionType]:
     """Return the connection types that this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_ssh_signers() -> Sequence[SshSigner]:
+    """Return the kinds of signers of SSH certificates that this plugin offers."""
     raise NotImplementedError
 
 

@@ -57,7 +57,8 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
             "additionalProperties": False,
         }
         return {"type": ["string", "object"], "oneOf": [bare, named, *null], "x-connmgr-reference": True}
-    return {}
+    # A nested object in whose place a field takes something else, too.
+    return {"type": field.metadata["type"]} if "type" in field.metadata else {}
 
 
 def _inline(schema: marshmallow.Schema) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import pluggy
 
 from connmgr import hookspecs
-from connmgr.errors import UnknownType
+from connmgr.errors import InvalidRequest, UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
 from connmgr.plugin import (
@@ -29,6 +29,7 @@ from connmgr.plugin import (
     Schema,
     Secret,
     SecretSource,
+    SshSigner,
     Tunnel,
     ValidationError,
     Wrapper,
@@ -63,6 +64,14 @@ class OfferedSource:
 
 
 @dataclass(frozen=True)
+class OfferedSigner:
+    """A kind of signers of SSH certificates, and its distribution."""
+
+    kind: SshSigner
+    distribution: str
+
+
+@dataclass(frozen=True)
 class Problem:
     """A plugin that cannot be used, and why."""
 
@@ -79,6 +88,7 @@ class Registry:
         registered: Iterable[Registered],
         problems: Iterable[Problem] = (),
         plugins: pluggy.PluginManager | None = None,
+        signers: Iterable[OfferedSigner] = (),
         sources: Iterable[OfferedSource] = (),
     ) -> None:
         self.plugins = plugins or _manager()
@@ -90,11 +100,18 @@ class Registry:
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
         self.sources = SecretSources(self._usable(sources))
+        self._signers: dict[str, OfferedSigner] = {}
+        for offered in signers:
+            first = self._signers.setdefault(offered.kind.name.lower(), offered)
+            if first is not offered:
+                reason = f"refused: {first.distribution} offers a signer of this name already"
+                self.problems.append(Problem(offered.kind.name, offered.distribution, reason))
 
     @classmethod
     def load(cls) -> Registry:
         """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
+        signers: list[OfferedSigner] = []
         problems: list[Problem] = []
         sources: list[OfferedSource] = []
         plugins = _manager()
@@ -103,9 +120,13 @@ class Registry:
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
                     kinds = _types_of(plugins, plugin)
-                    sources += [OfferedSource(source, owner) for source in _sources_of(plugins, plugin)]
+                    made, found = _signers_of(plugins, plugin), _sources_of(plugins, plugin)
                     registered += [Registered(kind, owner, version) for kind in kinds]
-        return cls(registered, problems, plugins, sources)
+                    signers += [OfferedSigner(kind, owner) for kind in made]
+                    sources += [OfferedSource(source, owner) for source in found]
+        # A bundled one keeps its name whatever is installed beside it.
+        signers.sort(key=lambda one: one.distribution != BUNDLED)
+        return cls(registered, problems, plugins, signers, sources)
 
     def prepare(self, directory: Path) -> None:
         """Tell every type the daemon's data ``directory``; one that fails stays in use, and ``problems`` lists it."""
@@ -149,6 +170,17 @@ class Registry:
         except KeyError:
             installed = ", ".join(self._types) or "none"
             raise UnknownType(f"Unknown connection type: {name} (installed: {installed})") from None
+
+    def signer(self, name: str) -> SshSigner:
+        """Return the kind of signers called ``name``.
+
+        :raises InvalidRequest: no usable plugin offers it.
+        """
+        found = self._signers.get(name.lower())
+        if found is None:
+            installed = ", ".join(sorted(self._signers)) or "none"
+            raise InvalidRequest(f"Unknown type of signers: {name} (installed: {installed})")
+        return found.kind
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -205,8 +237,44 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
         raise
 
 
+def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
+    """Return the secret sources that ``plugin`` offers."""
+    sources: list[SecretSource] = _offered(plugins, plugin, "connmgr_secret_sources") or []
+    for source in sources:
+        if not isinstance(source, SecretSource):
+            raise TypeError(f"not an instance of SecretSource: {source!r}")
+        _check_words(source, ("name", "description"))
+        for name, field in every_field(_check_fields(source)):
+            if name == "source" or isinstance(field, Reference):
+                raise TypeError(f"{type(source).__name__}.schema: {name} is a field that only connection types have")
+    return sources
+
+
+def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
+    """Return the types that ``plugin`` offers; none if it implements only other hooks."""
+    if not plugins.get_hookcallers(plugin):
+        raise LookupError("it implements no hook of connmgr")
+    types: list[AnyConnectionType] | None = _offered(plugins, plugin, "connmgr_connection_types")
+    for kind in types or ():
+        _check(kind)
+    if types == []:
+        raise LookupError("it offers no types")
+    return types or []
+
+
+def _signers_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SshSigner]:
+    """Return the kinds of signers that ``plugin`` offers."""
+    signers: list[SshSigner] = _offered(plugins, plugin, "connmgr_ssh_signers") or []
+    for kind in signers:
+        if not isinstance(kind, SshSigner):
+            raise TypeError(f"not an instance of SshSigner: {kind!r}")
+        _check_words(kind, ("name", "description"))
+        _check_fields(kind)
+    return signers
+
+
 def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
-    """Return what ``plugin`` alone returns for the hook ``name``; None if it does not implement it."""
+    """Return what ``plugin`` offers by the hook ``name``; None if it does not implement that."""
     others = [other for other in plugins.get_plugins() if other is not plugin]
     hook = plugins.subset_hook_caller(name, others)
     if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
@@ -214,68 +282,29 @@ def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[A
     return [one for found in hook() for one in found]
 
 
-def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
-    """Return the secret sources that ``plugin`` offers."""
-    sources = _offered(plugins, plugin, "connmgr_secret_sources") or []
-    for source in sources:
-        _check_source(source)
-    return sources
-
-
-def _check_source(source: object) -> None:
-    if not isinstance(source, SecretSource):
-        raise TypeError(f"not an instance of SecretSource: {source!r}")
-    owner = type(source).__name__
-    for attribute in ("name", "description"):
-        value = getattr(source, attribute, None)
-        if not isinstance(value, str) or not value:
-            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
-    if not _NAME.fullmatch(source.name):
-        raise ValueError(f"{owner}.name is {source.name!r}, not made of letters, digits, hyphens, dots and underscores")
-    schema = getattr(source, "schema", None)
-    if not isinstance(schema, type) or not issubclass(schema, Schema):
-        raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
-    made = schema()
-    if "source" in made.fields:
-        raise TypeError(f"{owner}.schema has a field `source`, which is connmgr's")
-    for path, field in every_field(made):
-        _check_place(f"{owner}.schema: {path}", field)
-        if isinstance(field, Reference):
-            raise TypeError(f"{owner}.schema: {path} is a reference to a connection, which only types have")
-
-
-def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
-    """Return the types that ``plugin`` offers; none if it implements only other hooks."""
-    if not plugins.get_hookcallers(plugin):
-        raise LookupError("it implements no hook of connmgr")
-    types = _offered(plugins, plugin, "connmgr_connection_types")
-    if types is None:
-        return []
-    for kind in types:
-        _check(kind)
-    if not types:
-        raise LookupError("it offers no types")
-    return types
-
-
 def _check(kind: object) -> None:
     if not isinstance(kind, ConnectionType | Wrapper | Tunnel):
         raise TypeError(f"not an instance of ConnectionType, Wrapper or Tunnel: {kind!r}")
     owner = type(kind).__name__
-    for attribute in ("name", "description", "usage_category"):
-        value = getattr(kind, attribute, None)
-        if not isinstance(value, str) or not value:
-            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
-    if not _NAME.fullmatch(kind.name):
-        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+    _check_words(kind, ("name", "description", "usage_category"))
     if kind.usage_category not in USAGE_CATEGORIES:
         raise ValueError(f"{owner}.usage_category is {kind.usage_category!r}, not one of {', '.join(USAGE_CATEGORIES)}")
     _check_schema(owner, kind)
     _check_description(owner, kind)
 
 
-def _check_schema(owner: str, kind: AnyConnectionType) -> None:
-    schema = getattr(kind, "schema", None)
+def _check_words(kind: AnyConnectionType | SshSigner | SecretSource, attributes: Iterable[str]) -> None:
+    owner = type(kind).__name__
+    for attribute in attributes:
+        value = getattr(kind, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    if not _NAME.fullmatch(kind.name):
+        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+
+
+def _check_fields(kind: AnyConnectionType | SshSigner | SecretSource) -> Schema:
+    owner, schema = type(kind).__name__, getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
     made = schema()
@@ -283,6 +312,11 @@ def _check_schema(owner: str, kind: AnyConnectionType) -> None:
         raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
     for path, field in every_field(made):
         _check_place(f"{owner}.schema: {path}", field)
+    return made
+
+
+def _check_schema(owner: str, kind: AnyConnectionType) -> None:
+    made = _check_fields(kind)
     via = made.fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")

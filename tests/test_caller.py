@@ -80,7 +80,8 @@ INTERPRETER = {
 SENSITIVE = (
     "tests/test_caller.py::test_nothing_of_the_caller_s_is_left",
     "tests/process/test_daemon_file.py",
-    "tests/client/test_client.py",
+    "tests/client/test_client.py::TestSessions",
+    "tests/client/test_client.py::test_the_default_places_equal_those_of_platformdirs",
     "tests/test_install.py",
     "tests/test_readme.py",
 )
@@ -96,7 +97,7 @@ def outcome(argv: list[str], environment: dict[str, str]) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
         umask=0o077,
     )
@@ -107,6 +108,7 @@ def outcome(argv: list[str], environment: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.needs("linux", "bash", "sshd")
 def test_make_test_in_a_hostile_environment(tmp_path: Path) -> None:
     shadow = tmp_path / "json.py"
@@ -122,6 +124,7 @@ def test_make_test_in_a_hostile_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.needs("linux", "bash", "sshd")
 def test_pytest_alone_in_a_hostile_environment() -> None:
     words = ["-q", "-p", "no:cacheprovider", "-n", "0", *SENSITIVE]

@@ -1,15 +1,16 @@
-"""docs/IDENTITY.md, verbatim, against a real daemon."""
+"""docs/IDENTITY.md, verbatim, against a real daemon and a real sshd."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartDaemon
+from tests.plugins import users
+from tests.plugins.sshd import Sshd, privilege_separation
 from tests.sources.stores import pass_store
 from tests.transcripts import sit_down, transcripts, typed
 
@@ -19,6 +20,7 @@ VARIABLE = {
     r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b": "UUID",
     r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}": "TIME",
     r"\d+(\.\d+)? (s|min|ms) ago": "AGO",
+    r"AAAA[A-Za-z0-9+/]+=*": "KEY",
     r" +": " ",
 }
 """What differs from run to run."""
@@ -38,9 +40,23 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
         yield environment
 
 
-@pytest.mark.needs("bash", "jq", "linux", "sshd", "pass", "gpg")
+@pytest.fixture
+def web1(tmp_path: Path) -> Iterator[Sshd]:
+    """A host that reads authorized_keys of its users, too, as any sshd does."""
+    user = users.create()
+    with privilege_separation():
+        server = Sshd(user=user.name)
+        server.stop()
+        server.options["AuthorizedKeysFile"] = f"{server.authorized_keys} .ssh/authorized_keys"
+        server.start()
+        yield server
+        server.close()
+    users.remove(user)
+
+
+@pytest.mark.needs("bash", "jq", "linux", "sshd", "root", "pass", "gpg")
 def test_the_page_is_what_a_terminal_shows(
-    ssh_home: Path,
+    web1: Sshd,
     store: dict[str, str],
     start_daemon: StartDaemon,
     tmp_path: Path,
@@ -48,12 +64,19 @@ def test_the_page_is_what_a_terminal_shows(
 ) -> None:
     desk = tmp_path / "desk"
     desk.mkdir()
-    # The key is in pass, and nowhere else.
-    [key] = re.findall(r"IdentityFile (\S+)", (ssh_home / ".ssh" / "config").read_text())
-    shutil.move(key, desk / "key")
-    daemon = start_daemon(home=ssh_home, environment={"SHELL": "/bin/bash", **store})
+    # web2 is the same sshd, by a name that only the configuration of the daemon's user has.
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    (ssh / "known_hosts").write_text(web1.known_hosts())
+    config = ssh / "config"
+    config.write_text(f"Host web2\n  HostName 127.0.0.1\n  Port {web1.port}\n  User {web1.user}\n")
+    config.chmod(0o600)
+    daemon = start_daemon(home=tmp_path / "home", environment={"SHELL": "/bin/bash", **store})
+    (desk / "key").write_text(web1.client_key.read_text())
     (desk / "passphrase").write_text("four words or more\n")
     (desk / "new-passphrase").write_text("four other words or more\n")
+    data = {"type": "ssh", "host": "127.0.0.1", "port": web1.port, "user": web1.user, "hostKeyChecking": "acceptNew"}
+    daemon.client.connection.add("web1", {**data, "identity": {"file": str(web1.client_key)}})
     sit_down(daemon, monkeypatch)
     for text in transcripts("IDENTITY.md"):
         assert _comparable(typed(text, desk)) == _comparable(text)

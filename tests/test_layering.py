@@ -37,6 +37,7 @@ ORDER = [
     "vault",
     "audit",
     "rights",
+    "signers",
     "engine",
     "links",
     "shell",

@@ -80,6 +80,12 @@ REACHING = (
     errors.SecretUnavailable,
     errors.ElevationFailed,
     errors.AuthFailed,
+    errors.UnknownSigner,
+    errors.SignerUnavailable,
+    errors.SignerTimeout,
+    errors.SignerRefused,
+    errors.CertificateInvalid,
+    errors.CertificateExpired,
     errors.ConnectTimeout,
     errors.FileOperationFailed,
 )

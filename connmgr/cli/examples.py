@@ -24,6 +24,16 @@ EXAMPLES = {
         "connmgr edit db --secret password --validate",
         "connmgr edit --all 'fleet/eu/*' port=2222 --dry-run",
     ],
+    "ca init": ["connmgr ca init team --valid 5m", "connmgr ca init corp --from vault.json --authority corp.pub"],
+    "ca ls": ["connmgr ca ls", "connmgr ca ls --json"],
+    "ca trust": ["connmgr ca trust team >connmgr_ca.pub", "connmgr ca trust team --revoked >connmgr_revoked"],
+    "ca limit": [
+        "connmgr ca limit team --category prod --principals deploy --valid 1m",
+        "connmgr ca limit team --category prod --remove",
+    ],
+    "ca rotate": ["connmgr ca rotate team", "connmgr ca rotate team --finish"],
+    "ca revoke": ["connmgr ca revoke team 3734607408475250141"],
+    "ca rm": ["connmgr ca rm team"],
     "rm": ["connmgr rm web1", "connmgr rm web1 web2 --yes", "connmgr rm 'old/**' --dry-run"],
     "mv": [
         "connmgr mv web1 www1",
@@ -41,6 +51,7 @@ EXAMPLES = {
     ],
     "schedule pause": ["connmgr schedule pause nightly --reason 'freeze before the release'"],
     "schedule resume": ["connmgr schedule resume nightly"],
+    "schedule show": ["connmgr schedule show nightly"],
     "schedule rm": ["connmgr schedule rm nightly"],
     "schedule trigger": ["connmgr schedule trigger nightly"],
     "label": [

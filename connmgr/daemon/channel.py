@@ -193,7 +193,10 @@ class ClientChannel(HTTPChannel):
     @property
     def is_alone(self) -> bool:
         """Whether no data has come after the request that is being answered."""
-        return len(self.requests) == 1 and self.request is None
+        # waitress queues the channel, whose thread may ask this at once, before it forgets the request that it has read
+        # whole; it does both under this lock. Without it the request itself would pass for data behind it.
+        with self.requests_lock:  # type: ignore[attr-defined]
+            return len(self.requests) == 1 and self.request is None
 
     def overdue(self, now: float) -> bool:
         """Whether the client exceeded a time limit at ``now``, in seconds since 1970."""

@@ -29,7 +29,7 @@ from connmgr.errors import (
     SecretLocked,
     TransportUnsupported,
 )
-from connmgr.fields import is_reference, map_secrets, references
+from connmgr.fields import map_secrets, references
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
     LEAST_SECONDS,
@@ -45,6 +45,7 @@ from connmgr.plugin import (
 )
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.signers import Signers
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import SET_BY_TOKEN, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
@@ -99,7 +100,14 @@ class Chain:
 
 
 def open_chain(
-    vault: Vault, registry: Registry, target: Target, access: Access, timeout: float, *, forwards: bool = True
+    vault: Vault,
+    registry: Registry,
+    signers: Signers | None,
+    target: Target,
+    access: Access,
+    timeout: float,
+    *,
+    forwards: bool = True,
 ) -> Chain:
     """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
@@ -112,6 +120,9 @@ def open_chain(
     deadline = Deadline(timeout)
     hops = list(hops_to(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
+    if signers is not None:
+        # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
+        sealed += [secret for hop in hops for secret in _signing_secrets(registry, signers, hop)]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
@@ -121,6 +132,8 @@ def open_chain(
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
+            if signers is not None:
+                asker = replace(asker, certify=partial(signers.certify, connection=hop.id, asking=access, by=by))
             with _hop_in_errors(target, hop):
                 plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
@@ -161,11 +174,7 @@ def opened_data(
     """
 
     def plain(secret: Any) -> str:
-        if isinstance(secret, str):
-            return secret
-        if is_reference(secret):
-            return registry.sources.fetch(secret, deadline, plain)
-        return vault.principals.unseal(secret, access)
+        return registry.sources.plain(secret, deadline, lambda sealed: vault.principals.unseal(sealed, access))
 
     return map_secrets(registry.get(kind).schema(), data, plain)
 
@@ -265,6 +274,12 @@ def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
     # A reference may have sealed secrets of its own, such as a token for a server.
     return [sealed for secret in secrets for sealed in sealed_secrets(secret)]
+
+
+def _signing_secrets(registry: Registry, signers: Signers, hop: Hop) -> list[Mapping[str, Any]]:
+    kind = registry.get(hop.type)
+    name = kind.signer(hop.data) if isinstance(kind, ConnectionType) else None
+    return [] if name is None else signers.sealed_secrets(name)
 
 
 def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:

@@ -29,6 +29,7 @@ from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
+from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
 from connmgr.plugin.sources import SecretSource
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
@@ -58,6 +59,8 @@ __all__ = [
     "Boolean",
     "ByteStream",
     "Caller",
+    "CertificateOrder",
+    "CertificateWish",
     "Channel",
     "Child",
     "ClientEnvironment",
@@ -83,6 +86,8 @@ __all__ = [
     "Schema",
     "Secret",
     "SecretSource",
+    "SignedCertificate",
+    "SshSigner",
     "Subjects",
     "TerminalRequired",
     "Text",

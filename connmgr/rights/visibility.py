@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
 from connmgr.fields import Reference, secret_references
-from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, Wrapper
+from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant, joined
 from connmgr.vault import Connection, Vault
@@ -218,6 +218,11 @@ class Visibility:
             # A tunnel that listens on the remote host leads from there to this machine.
             return not kind.listens_far
         return kind is not None and "host" in kind.schema().fields
+
+    def signer_of(self, data: Mapping[str, Any]) -> str | None:
+        """Return the signer whose certificates ``data`` log in by, if any."""
+        kind = self._kind(data)
+        return kind.signer(data) if isinstance(kind, ConnectionType) else None
 
     def is_tunnel(self, data: Mapping[str, Any]) -> bool:
         """Return whether ``data`` belong to a tunnel."""

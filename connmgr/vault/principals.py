@@ -56,6 +56,9 @@ from connmgr.vault.unstored import SUDO_PASSWORD
 
 Outcome = TypeVar("Outcome")
 
+SIGNER = "signer"
+"""The kind of the documents with signers of SSH certificates; the key of each is its name."""
+
 RECOVERY = "recovery"
 """The kind of document that a recovery key is (:mod:`connmgr.vault.recoveries`)."""
 
@@ -109,7 +112,7 @@ class Principals:
         self._key = key
         self._derivation = KeyDerivation()
         self._throttle = Throttle()
-        self._passwords = Documents(database, key, SUDO_PASSWORD)
+        self._holding = {kind: Documents(database, key, kind) for kind in (SUDO_PASSWORD, SIGNER)}
         self._recoveries = Documents(database, key, RECOVERY)
         self._numbers = itertools.count(1)
         self.changes = 0
@@ -357,12 +360,21 @@ class Principals:
             anew = _anew(user, heir, by_name, key, opened)
             resealed = [id for id in lost if self._reseal(tx, id, anew)]
             lost = [id for id in lost if id not in resealed]
-            readable, alone = _passwords_sealed_to(tx, user, by_name, key)
-            kept = [of for of in alone if self._reseal_password(tx, of, anew)]
+            readable, alone = _documents_sealed_to(tx, SUDO_PASSWORD, user, by_name, key)
+            kept = [of for of in alone if self._reseal_document(tx, SUDO_PASSWORD, of, anew)]
+            _, signers = _documents_sealed_to(tx, SIGNER, user, by_name, key)
+            lost_signers = [name for name in signers if not self._reseal_document(tx, SIGNER, name, anew)]
+            ways = [one for one in self._recoveries.all_within(tx) if opens(one, user)]
+            if lost_signers and (ways or not force):
+                raise LastPrincipal(
+                    f"Only {name} can open the keys of the signers {', '.join(lost_signers)}. Unlock {name}, or give "
+                    f"the passphrase of {name}, so that they are sealed anew"
+                    + (f"; a recovery key of {name} can set another one." if ways else "; with force they are lost."),
+                    connections=[],
+                )
             lost = _connections_in(tx, [*lost, *(of for of in alone if of not in kept)])
             resealed = [id for id in _connections_in(tx, [*resealed, *kept]) if id not in lost]
             affected = _connections_in(tx, [*affected, *readable])
-            ways = [one for one in self._recoveries.all_within(tx) if opens(one, user)]
             if lost and (ways or not force):
                 raise _would_lose(tx, lost, name, ways)
             self._recoveries.remove_within(tx, [one.id for one in ways])
@@ -390,10 +402,10 @@ class Principals:
         connections.change_row(tx, self._key, id, {"data": canonical(data)}, None, lambda _: None, lambda _tx, _: {})
         return True
 
-    def _reseal_password(self, tx: sa.Connection, of: str, anew: Anew) -> bool:
-        """Like :meth:`_reseal`, for the password for sudo of a connection or category."""
+    def _reseal_document(self, tx: sa.Connection, kind: str, of: str, anew: Anew) -> bool:
+        """Like :meth:`_reseal`, for a document: a signer, or the password for sudo of a connection or category."""
         try:
-            self._passwords.change_within(
+            self._holding[kind].change_within(
                 tx, of, lambda one: dataclasses.replace(one, body=_with_secrets_replaced(one.body, anew))
             )
         except (SecretLocked, IntegrityError):
@@ -546,11 +558,14 @@ def _connections_sealed_to(
     return _affected_and_lost(tx.execute(holding), user, others, sealing_key)
 
 
-def _passwords_sealed_to(
-    tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
+def _documents_sealed_to(
+    tx: sa.Connection, kind: str, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
 ) -> tuple[list[str], list[str]]:
-    """Like :func:`_connections_sealed_to`, for passwords for sudo; the ids are of their connections and categories."""
-    holding = sa.select(document.c.key, document.c.body).where(document.c.kind == SUDO_PASSWORD)
+    """Like :func:`_connections_sealed_to`, for documents, by their keys.
+
+    The key of a password for sudo is the id of its connection or category, that of a signer its name.
+    """
+    holding = sa.select(document.c.key, document.c.body).where(document.c.kind == kind)
     return _affected_and_lost(tx.execute(holding.order_by(document.c.key)), user, others, sealing_key)
 
 

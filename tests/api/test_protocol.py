@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from werkzeug.routing import Map
 
+from connmgr.api.app import MatchedRule
 from connmgr.daemon.channel import IDLE_SECONDS
 from connmgr.daemon.server import MAX_CONNECTIONS
 from tests.api.wire import address, bearer, send, talk, token_of
@@ -46,6 +48,13 @@ def only(received: bytes) -> tuple[int, dict[str, str], bytes]:
 def query(size: int) -> bytes:
     """Return a request body of ``size`` bytes with a filter that matches nothing."""
     return json.dumps({"filter": "x" * (size - len('{"filter": ""}'))}).encode()
+
+
+def test_the_start_compiles_no_builders_of_urls() -> None:
+    rules = Map([MatchedRule("/daemon/<path:rest>", endpoint="view")]).bind("localhost")
+    assert rules.match("/daemon/version") == ("view", {"rest": "version"})
+    with pytest.raises(NotImplementedError):
+        rules.build("view", {"rest": "version"})
 
 
 def test_a_body_up_to_the_limit_is_taken_and_one_beyond_it_is_413(small: Daemon) -> None:

@@ -303,8 +303,8 @@ def test_an_unknown_host_is_asked_about(clean_connmgr: CommandLine, start_sshd: 
 
 def test_a_question_wipes_the_line_that_counts_the_seconds(own_connmgr: CommandLine) -> None:
     terminal = own_connmgr.on_terminal("exec", "local", "--", "sleep 2.5; echo here")
-    terminal.expect_exact("\r\x1b[Klocal: 1 s")
-    terminal.expect_exact("\r\x1b[Klocal: 2 s")
+    # On a busy machine a second may go by unseen.
+    terminal.expect(r"\r\x1b\[Klocal: [1-9][0-9]* s")
     terminal.expect_exact("\r\x1b[Khere")
     assert finish(terminal)[0] == 0
 

@@ -26,6 +26,7 @@ class Hosts:
         self.environment = {**connmgr.environment}
         self.config = self.home / ("ssh_config" if holder is None else f"ssh_config.{holder.id}")
         self.paths: dict[str, str] = {}
+        self._terminals: list[pexpect.spawn] = []
         self.open()
 
     def open(self, *connections: str) -> list[dict[str, Any]]:
@@ -66,16 +67,27 @@ class Hosts:
                 process.kill()
 
     def on_terminal(self, *words: str, columns: int = 80, rows: int = 24) -> pexpect.spawn:
-        """Start ssh on a new terminal."""
-        return pexpect.spawn(
-            "ssh",
-            ["-F", str(self.config), *words],
+        """Start ssh on a new terminal, where it runs until :meth:`close_terminals` at the latest."""
+        return self.terminal_of("ssh", "-F", str(self.config), *words, columns=columns, rows=rows)
+
+    def terminal_of(self, program: str, *words: str, columns: int = 80, rows: int = 24) -> pexpect.spawn:
+        """Start a program on a new terminal, as :meth:`on_terminal` starts ssh."""
+        terminal = pexpect.spawn(
+            program,
+            list(words),
             env=self.environment | {"TERM": "xterm"},
             cwd=str(self.home),
             timeout=DEADLINE_SECONDS,
             encoding="utf-8",
             dimensions=(rows, columns),
         )
+        self._terminals.append(terminal)
+        return terminal
+
+    def close_terminals(self) -> None:
+        """End the programs on terminals that still run, so that no later test meets their sessions."""
+        while self._terminals:
+            self._terminals.pop().close(force=True)
 
 
 def said(done: Done) -> list[str]:

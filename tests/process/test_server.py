@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from connmgr.api.auth import Caller
+from connmgr.api.context import HAND_OVER
 from connmgr.daemon import channel, parser, server
 from connmgr.daemon.parser import Bodies
 from connmgr.daemon.server import PENDING_OUTPUT_BYTES, Server, bind, url_of
@@ -244,6 +245,29 @@ def naming_threads(seen: list[int]) -> Application:
         return answer(environ, start_response)
 
     return application
+
+
+def test_a_request_that_is_answered_at_once_does_not_count_as_data_behind_itself(
+    patient: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    alone: list[bool] = []
+
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        alone.append(HAND_OVER in environ)
+        asked.set()
+        return answer(environ, start_response)
+
+    def add_task(self: Server, task: Any, _original: Callable[..., None] = Server.add_task) -> None:
+        _original(self, task)
+        # The thread that answers is as far as it gets before the main thread goes on.
+        asked.wait(0.2)
+
+    monkeypatch.setattr(Server, "add_task", add_task)
+    with connect(patient(application)) as connection:
+        connection.sendall(REQUEST)
+        read_answers(connection, 1)
+    assert alone == [True]
 
 
 def test_immediate_further_requests_are_answered_by_the_same_thread(

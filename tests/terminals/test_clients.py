@@ -11,7 +11,7 @@ import pytest
 
 from connmgr.terminals.emulator.screen import Screen
 from tests.api.wire import send
-from tests.deadlines import eventually, eventually_equal
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.jobs.world import LOCAL, World
 from tests.processes import Held
 from tests.streams.wire import NotUpgradedError, Stream
@@ -42,7 +42,7 @@ class Seen:
 
     def lines(self, contains: str) -> list[str]:
         """Wait until a line contains ``contains``, and return the lines that are not empty."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + DEADLINE_SECONDS
         while True:
             output = self.stream.ended.stdout
             self._screen.take(output[self._taken :])

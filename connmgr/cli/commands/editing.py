@@ -337,6 +337,8 @@ def _describe_fields(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[s
             continue
         path = f"{prefix}{name}"
         if "properties" in field and not _is_secret(field):
+            if "string" in _types(field):
+                yield path, "string", field.get("description", "")
             yield from _describe_fields(field, f"{path}.")
             continue
         notes = [field.get("description", "")]
