@@ -15,7 +15,7 @@ from typing import Any
 
 from connmgr.errors import SecretUnavailable
 from connmgr.fields import FROM, ValidationError, is_reference, map_secrets
-from connmgr.plugin import Deadline, SecretSource
+from connmgr.plugin import Deadline, Schema, SecretSource
 
 FETCH_SECONDS = 30.0
 """A source has this long, or as long as the link may take to open if that is less."""
@@ -55,6 +55,24 @@ class SecretSources:
         except ValidationError as error:
             raise ValidationError({FROM: error.messages}) from None
         return {FROM: {"source": source.name, **loaded}}
+
+    def loaded(self, schema: Schema, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``data`` as ``schema`` loads it, with its references checked; raise ValidationError as both do."""
+        return map_secrets(schema, schema.load(data), lambda one: self.checked(one) if is_reference(one) else one)
+
+    def inside(self, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that applies ``change`` to a secret, or to the secrets within a reference to one."""
+
+        def changed(secret: Any) -> Any:
+            return self.mapped(secret, changed) if is_reference(secret) else change(secret)
+
+        return changed
+
+    def plain(self, secret: Any, deadline: Deadline, unseal: Callable[[Mapping[str, Any]], str]) -> str:
+        """Return a stored secret: fetched, opened by ``unseal``, or as it is; raises as both do."""
+        if is_reference(secret):
+            return self.fetch(secret, deadline, lambda inner: self.plain(inner, deadline, unseal))
+        return secret if isinstance(secret, str) else unseal(secret)
 
     def mapped(self, reference: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
         """Return a checked reference with ``change`` applied to each secret within, such as a token for a server."""

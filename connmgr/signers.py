@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from connmgr.contract.ca import MOST_SECONDS
@@ -324,7 +325,8 @@ class Signers:
                 seconds,
                 tuple(sorted(wish.extensions)),
             )
-            plain = map_secrets(kind.schema(), signer.data, lambda secret: self._vault.principals.unseal(secret, by))
+            sources, unseal = self._registry.sources, partial(self._vault.principals.unseal, access=by)
+            plain = map_secrets(kind.schema(), signer.data, lambda one: sources.plain(one, deadline, unseal))
             try:
                 text = kind.sign(plain, order, timeout=deadline.within(SIGN_SECONDS).left())
             except (SignerRefused, SignerTimeout, SignerUnavailable) as error:
@@ -368,9 +370,9 @@ class Signers:
 
     def _sealed(self, schema: Schema, data: Mapping[str, Any], access: Access) -> dict[str, Any]:
         """Return ``data`` as ``schema`` loads it, with its plain secrets sealed."""
-        loaded: dict[str, Any] = schema.load(data)
-        principals = self._vault.principals
-        return map_secrets(schema, loaded, lambda s: principals.seal(s, access) if isinstance(s, str) else s)
+        principals, sources = self._vault.principals, self._registry.sources
+        seal = sources.inside(lambda s: principals.seal(s, access) if isinstance(s, str) else s)
+        return map_secrets(schema, sources.loaded(schema, data), seal)
 
     def _change(self, name: str, change: Callable[[Signer], Signer]) -> Signer:
         document = self._vault.signers.by_key(name)

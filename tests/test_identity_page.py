@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +78,15 @@ def test_secrets_from_elsewhere_and_the_way_back_are_what_a_terminal_shows(
 ) -> None:
     desk = tmp_path / "desk"
     desk.mkdir()
-    # The key is in pass, and nowhere else.
-    [key] = re.findall(r"IdentityFile (\S+)", (ssh_home / ".ssh" / "config").read_text())
-    shutil.move(key, desk / "key")
-    daemon = start_daemon(home=ssh_home, environment={"SHELL": "/bin/bash", **store})
+    # web2 is the same sshd, by a name that only the configuration of the daemon's user has.
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True, mode=0o700)
+    (ssh / "known_hosts").write_text(web1.known_hosts())
+    config = ssh / "config"
+    config.write_text(f"Host web2\n  HostName 127.0.0.1\n  Port {web1.port}\n  User {web1.user}\n")
+    config.chmod(0o600)
+    daemon = start_daemon(home=tmp_path / "home", environment={"SHELL": "/bin/bash", **store})
+    (desk / "key").write_text(web1.client_key.read_text())
     (desk / "passphrase").write_text("four words or more\n")
     (desk / "new-passphrase").write_text("four other words or more\n")
     sit_down(daemon, monkeypatch)

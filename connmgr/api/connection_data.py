@@ -23,7 +23,7 @@ from connmgr.contract.connection import (
     LogCommand,
 )
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked
-from connmgr.fields import Schema, is_reference, map_references, map_secrets, references
+from connmgr.fields import Schema, map_references, map_secrets, references
 from connmgr.links.chain import locked_connections, route_hosts
 from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.actions import (
@@ -108,8 +108,7 @@ class ConnectionData:
         if labels is not None:
             given = map_references(schema, given, lambda value: _labelled(value, labels, at))
         try:
-            loaded: dict[str, Any] = schema.load(given)
-            loaded = map_secrets(schema, loaded, _with_checked_reference)
+            loaded = services().registry.sources.loaded(schema, given)
         except ValidationError as error:
             messages: Any = error.messages
             raise InvalidRequest(describe(messages, at)) from None
@@ -118,10 +117,14 @@ class ConnectionData:
             kind=type,
             **_derived(type, schema, loaded),
             _plain=map_secrets(
-                schema, loaded, in_references(lambda s: s if isinstance(s, str) else principals.unseal(s, access))
+                schema,
+                loaded,
+                services().registry.sources.inside(lambda s: s if isinstance(s, str) else principals.unseal(s, access)),
             ),
             sealed=map_secrets(
-                schema, loaded, in_references(lambda s: principals.seal(s, access) if isinstance(s, str) else s)
+                schema,
+                loaded,
+                services().registry.sources.inside(lambda s: principals.seal(s, access) if isinstance(s, str) else s),
             ),
             _access=access,
         )
@@ -144,7 +147,9 @@ class ConnectionData:
             return False
         try:
             plain = map_secrets(
-                self.kind.schema(), stored, in_references(lambda secret: principals.unseal(secret, self._access))
+                self.kind.schema(),
+                stored,
+                services().registry.sources.inside(lambda secret: principals.unseal(secret, self._access)),
             )
         except (SecretLocked, IntegrityError):
             return False
@@ -166,22 +171,6 @@ def changed_fields(stored: Connection, changes: Mapping[str, Any]) -> list[str]:
     data = changes.get("data", stored.data)
     fields = sorted(name for name in {*stored.data, *data} if stored.data.get(name) != data.get(name))
     return [*own, *(f"data.{name}" for name in fields)]
-
-
-def in_references(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that applies ``change`` to a secret, or to the secrets within a reference to one elsewhere."""
-
-    def changed(secret: Any) -> Any:
-        if is_reference(secret):
-            # As deep as references are within each other, such as a token that comes from elsewhere itself.
-            return services().registry.sources.mapped(secret, changed)
-        return change(secret)
-
-    return changed
-
-
-def _with_checked_reference(secret: Any) -> Any:
-    return services().registry.sources.checked(secret) if is_reference(secret) else secret
 
 
 def _derived(type: AnyConnectionType, schema: Schema, loaded: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from connmgr.errors import (
     SecretLocked,
     TransportUnsupported,
 )
-from connmgr.fields import is_reference, map_secrets, references
+from connmgr.fields import map_secrets, references
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
     LEAST_SECONDS,
@@ -174,11 +174,7 @@ def opened_data(
     """
 
     def plain(secret: Any) -> str:
-        if isinstance(secret, str):
-            return secret
-        if is_reference(secret):
-            return registry.sources.fetch(secret, deadline, plain)
-        return vault.principals.unseal(secret, access)
+        return registry.sources.plain(secret, deadline, lambda sealed: vault.principals.unseal(sealed, access))
 
     return map_secrets(registry.get(kind).schema(), data, plain)
 
