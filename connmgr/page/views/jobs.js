@@ -40,8 +40,8 @@ const stateOf = (job) =>
   job.waiting
     ? { kind: "busy", word: "waits for input" }
     : job.exitCode
-    ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
-    : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
+      ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
+      : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
 
 /** @param {{path: string[]}} props */
 function Jobs({ path }) {
