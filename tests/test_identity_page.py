@@ -68,9 +68,9 @@ def test_certificates_are_what_a_terminal_shows(
         assert _comparable(typed(text, tmp_path)) == _comparable(text)
 
 
-@pytest.mark.needs("bash", "jq", "linux", "sshd", "pass", "gpg")
+@pytest.mark.needs("bash", "jq", "linux", "sshd", "root", "pass", "gpg")
 def test_secrets_from_elsewhere_and_the_way_back_are_what_a_terminal_shows(
-    ssh_home: Path,
+    web1: Sshd,
     store: dict[str, str],
     start_daemon: StartDaemon,
     tmp_path: Path,
