@@ -31,6 +31,8 @@ INNER = {"type": "shellEnvironment", "host": LOCAL}
 READING = {
     "audit.query",
     "audit.verify",
+    "ca.query",
+    "ca.trust",
     "category.info",
     "category.query",
     "connection.browse",
@@ -61,6 +63,7 @@ READING = {
     "approval.query",
     "command.query",
     "vault.status",
+    "vault.recovery.query",
     "event.stream",
     "event.ticket",
     "fact.query",

@@ -56,6 +56,11 @@ def test_every_endpoint_of_the_daemon_is_a_method(client: Client) -> None:
         "/vault/user/add": "vault.add_user",
         "/vault/user/passphrase": "vault.change_passphrase",
         "/vault/user/remove": "vault.remove_user",
+        "/vault/recovery/create": "vault.create_recovery",
+        "/vault/recovery/query": "vault.recoveries",
+        "/vault/recovery/use": "vault.recover",
+        "/vault/recovery/rotate": "vault.rotate_recovery",
+        "/vault/recovery/revoke": "vault.revoke_recovery",
     }
     plural = {"run": "runs", "schedule": "schedules"}
     missing = []
