@@ -42,6 +42,9 @@ check: $(INSTALLED)check ## Check style, formatting, types and shell scripts
 bench: $(INSTALLED)bench ## Measure the daemon beside what a user would pick instead
 	@$(CLEAN) $(BIN)/python -m benchmarks
 
+screenshots: $(INSTALLED)screenshots ## Take the pictures of the page in docs/screenshots anew
+	@$(CLEAN) scripts/isolated $(BIN)/python -m scripts.screenshots
+
 docs: $(INSTALLED)test ## Write the description of the commands, and check all documentation against the program
 	@$(CLEAN) $(BIN)/python scripts/describe_cli.py
 	@$(CLEAN) $(BIN)/pytest tests/test_docs.py tests/cli/test_description.py
@@ -54,5 +57,5 @@ $(INSTALLED)%: setup.cfg setup.py pyproject.toml connmgr/page/package-lock.json 
 	@$(CLEAN) scripts/setup $* '$(PYTHON)'
 	@touch $@
 
-.PHONY: help run test test-lowest test-newest fuzz check bench docs clean
+.PHONY: help run test test-lowest test-newest fuzz check bench screenshots docs clean
 .PRECIOUS: $(INSTALLED)%

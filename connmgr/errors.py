@@ -139,6 +139,14 @@ class ScheduleExists(RequestError):
     """Another schedule has this name."""
 
 
+class UnknownSigner(_Unknown, what="signer"):
+    """No signer of SSH certificates has this name."""
+
+
+class SignerExists(RequestError):
+    """Another signer has this name."""
+
+
 class ScheduleEnded(RequestError):
     """The schedule fires no more."""
 
@@ -222,6 +230,14 @@ class UnlockFailed(RequestError):
     """Unknown vault user or wrong passphrase; clients cannot tell which."""
 
 
+class WrongShares(RequestError):
+    """Shares of a recovery key were mistyped, do not belong together, are too few, or of another vault."""
+
+
+class UnknownRecovery(_Unknown, what="recovery key"):
+    """The vault has no recovery key with this id."""
+
+
 class CategoryExists(RequestError):
     """A category would move beside another one of the same name."""
 
@@ -255,7 +271,8 @@ class VaultLocked(RequestError):
 
 
 class LastPrincipal(RequestError):
-    """Removing the user would make stored secrets unreadable for everyone; ``force`` removes it."""
+    """Removing the user would make stored secrets unreadable for everyone; ``force`` removes a user without a
+    recovery key."""
 
 
 class NotAuthenticated(RequestError, status=401):
@@ -369,6 +386,30 @@ class PageMissing(OperationError):
 
 class AuthFailed(OperationError):
     """The remote host refused every credential offered."""
+
+
+class SignerUnavailable(OperationError):
+    """A signer of SSH certificates cannot be reached, or fails."""
+
+
+class SignerTimeout(OperationError):
+    """A signer of SSH certificates did not answer in time."""
+
+
+class SignerRefused(OperationError):
+    """A signer of SSH certificates does not sign what a login needs, or its limits forbid it."""
+
+
+class CertificateInvalid(OperationError):
+    """A signer's answer is not the certificate that was ordered: nothing was sent to the host."""
+
+
+class CertificateExpired(OperationError):
+    """A login's certificate is not valid at this time: it expired during the login, or clocks are apart."""
+
+
+class SecretUnavailable(OperationError):
+    """A secret source did not return the secret that a connection takes from there."""
 
 
 class ElevationFailed(OperationError):

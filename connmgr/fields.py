@@ -104,20 +104,44 @@ class EncryptedSchema(Schema):
     secret = fields.Nested(_LockedSchema, required=True, metadata={"description": "What is kept secret."})
 
 
-class Secret(fields.Field[Any]):
-    """A secret: a plain string, or the object that ``/secret/encrypt`` returns.
+FROM = "from"
+"""The only member of a reference to a secret that is elsewhere."""
 
-    Plain strings are encrypted before they are stored; the type's ``open`` receives plain strings.
+
+def is_reference(value: Any) -> bool:
+    """Whether the value of a :class:`Secret` says where to fetch it: ``{"from": {"source": NAME, …}}``."""
+    return isinstance(value, Mapping) and FROM in value
+
+
+def secret_references(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield each reference to a secret elsewhere within unchecked ``data`` of a connection of any type."""
+    if is_reference(data) and isinstance(data[FROM], Mapping) and "source" in data[FROM]:
+        yield data
+    elif isinstance(data, Mapping | list):
+        for each in data.values() if isinstance(data, Mapping) else data:
+            yield from secret_references(each)
+
+
+class Secret(fields.Field[Any]):
+    """A secret: a plain string, the object that ``/secret/encrypt`` returns, or a reference to where it is.
+
+    Plain strings are encrypted before they are stored; the type's ``open`` receives plain strings. What a reference may
+    say is its source's to check (:mod:`connmgr.secret_sources`).
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        description = "A plain string, or the encrypted form; stored and returned encrypted."
+        description = "A plain string, or the encrypted form; stored and returned encrypted. Or `from` a secret source."
         self.metadata = {"description": description, **self.metadata}
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
         if isinstance(value, str):
             return Text().deserialize(value)
+        if is_reference(value):
+            named = value[FROM]
+            if len(value) > 1 or not isinstance(named, Mapping) or not isinstance(named.get("source"), str):
+                raise ValidationError('Not of the form {"from": {"source": NAME, …}}.')
+            return {FROM: dict(named)}
         if isinstance(value, Mapping):
             return EncryptedSchema().load(value)
         raise ValidationError("Neither a string nor an encrypted secret.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pluggy
 
-from connmgr.plugin import AnyConnectionType, Caller, FactProgram, Subjects
+from connmgr.plugin import AnyConnectionType, Caller, FactProgram, SecretSource, SshSigner, Subjects
 
 hookspec = pluggy.HookspecMarker("connmgr")
 
@@ -19,8 +19,20 @@ def connmgr_connection_types() -> Sequence[AnyConnectionType]:
 
 
 @hookspec
+def connmgr_ssh_signers() -> Sequence[SshSigner]:
+    """Return the kinds of signers of SSH certificates that this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
 def connmgr_fact_programs() -> Sequence[FactProgram]:
     """Return the programs by which this plugin gathers further facts about machines."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_secret_sources() -> Sequence[SecretSource]:
+    """Return the sources from which this plugin fetches secrets that the vault does not keep."""
     raise NotImplementedError
 
 

@@ -8,10 +8,24 @@ import marshmallow
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
-from connmgr.fields import EncryptedSchema, Reference, Secret
+from connmgr.fields import FROM, EncryptedSchema, Reference, Secret
 from connmgr.plugin import AnyConnectionType
 
 OPENAPI_VERSION = "3.1.0"
+
+_ELSEWHERE = {
+    "type": "object",
+    "properties": {
+        FROM: {
+            "type": "object",
+            "properties": {"source": {"type": "string", "description": "The name of a secret source."}},
+            "required": ["source"],
+            "description": "Where the daemon fetches the secret when it logs in; other members are the source's.",
+        }
+    },
+    "required": [FROM],
+    "additionalProperties": False,
+}
 
 
 def json_schema(kind: AnyConnectionType) -> dict[str, Any]:
@@ -33,7 +47,7 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
     null = [{"type": "null"}] if field.allow_none else []
     if isinstance(field, Secret):
         plain = {"type": "string", "description": "In plain.", "writeOnly": True}
-        return {"oneOf": [plain, _inline(EncryptedSchema()), *null], "x-connmgr-secret": True}
+        return {"oneOf": [plain, _inline(EncryptedSchema()), _ELSEWHERE, *null], "x-connmgr-secret": True}
     if isinstance(field, Reference):
         bare = {"type": "string", "format": "uuid"}
         named = {
@@ -43,7 +57,8 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
             "additionalProperties": False,
         }
         return {"type": ["string", "object"], "oneOf": [bare, named, *null], "x-connmgr-reference": True}
-    return {}
+    # A nested object in whose place a field takes something else, too.
+    return {"type": field.metadata["type"]} if "type" in field.metadata else {}
 
 
 def _inline(schema: marshmallow.Schema) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pluggy
 
 from connmgr import hookspecs
-from connmgr.errors import UnknownType
+from connmgr.errors import InvalidRequest, UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
 from connmgr.plugin import (
@@ -28,10 +28,13 @@ from connmgr.plugin import (
     Reference,
     Schema,
     Secret,
+    SecretSource,
+    SshSigner,
     Tunnel,
     ValidationError,
     Wrapper,
 )
+from connmgr.secret_sources import SecretSources
 
 logger = logging.getLogger("connmgr.registry")
 
@@ -39,6 +42,7 @@ GROUP = "connmgr"
 BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+Kind = TypeVar("Kind", SshSigner, SecretSource)
 SLOW_SECONDS = 2.0
 """After this time a plugin that is still loading is named in the log."""
 
@@ -53,6 +57,14 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Offered(Generic[Kind]):
+    """A signer of SSH certificates or a secret source that a plugin offers, and its distribution."""
+
+    kind: Kind
+    distribution: str
+
+
+@dataclass(frozen=True)
 class Problem:
     """A plugin that cannot be used, and why."""
 
@@ -62,13 +74,15 @@ class Problem:
 
 
 class Registry:
-    """The connection types of this installation, by name."""
+    """The connection types of this installation, by name, and its secret sources."""
 
     def __init__(
         self,
         registered: Iterable[Registered],
         problems: Iterable[Problem] = (),
         plugins: pluggy.PluginManager | None = None,
+        signers: Iterable[Offered[SshSigner]] = (),
+        sources: Iterable[Offered[SecretSource]] = (),
     ) -> None:
         self.plugins = plugins or _manager()
         """Calls the hooks of all usable plugins."""
@@ -78,19 +92,26 @@ class Registry:
             # In lower case, because people type names and filters ignore case.
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
+        self._signers = {kind.name.lower(): kind for kind in self._usable("signer", signers)}
+        self.sources = SecretSources(self._usable("secret source", sources))
 
     @classmethod
     def load(cls) -> Registry:
         """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
+        signers: list[Offered[SshSigner]] = []
         problems: list[Problem] = []
+        sources: list[Offered[SecretSource]] = []
         plugins = _manager()
         for entry_point in metadata.entry_points(group=GROUP):
             with _contained(problems, entry_point.name, _owner(entry_point.dist)):
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
-                    registered += [Registered(kind, owner, version) for kind in _types_of(plugins, plugin)]
-        return cls(registered, problems, plugins)
+                    kinds = _types_of(plugins, plugin)
+                    signers += [Offered(kind, owner) for kind in _signers_of(plugins, plugin)]
+                    sources += [Offered(kind, owner) for kind in _sources_of(plugins, plugin)]
+                    registered += [Registered(kind, owner, version) for kind in kinds]
+        return cls(registered, problems, plugins, signers, sources)
 
     def prepare(self, directory: Path) -> None:
         """Tell every type the daemon's data ``directory``; one that fails stays in use, and ``problems`` lists it."""
@@ -109,6 +130,21 @@ class Registry:
                     reason = _refusal(rival, [entry for entry in entries if entry is not rival])
                     self.problems.append(Problem(rival.type.name, rival.distribution, reason))
 
+    def _usable(self, what: str, offered: Iterable[Offered[Kind]]) -> Iterator[Kind]:
+        """Yield one kind of each name: of rivals the bundled one, or none, as it is with types."""
+        by_name: dict[str, list[Offered[Kind]]] = {}
+        for one in offered:
+            by_name.setdefault(one.kind.name.lower(), []).append(one)
+        for rivals in by_name.values():
+            bundled: list[Offered[Kind]] = [one for one in rivals if one.distribution == BUNDLED]
+            winner = (bundled or rivals)[0] if len(rivals) == 1 or bundled else None
+            if winner is not None:
+                yield winner.kind
+            for one in rivals:
+                if one is not winner:
+                    reason = f"refused: the {what} {one.kind.name!r} is offered more than once"
+                    self.problems.append(Problem(one.kind.name, one.distribution, reason))
+
     def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
 
@@ -119,6 +155,17 @@ class Registry:
         except KeyError:
             installed = ", ".join(self._types) or "none"
             raise UnknownType(f"Unknown connection type: {name} (installed: {installed})") from None
+
+    def signer(self, name: str) -> SshSigner:
+        """Return the kind of signers called ``name``.
+
+        :raises InvalidRequest: no usable plugin offers it.
+        """
+        found = self._signers.get(name.lower())
+        if found is None:
+            installed = ", ".join(sorted(self._signers)) or "none"
+            raise InvalidRequest(f"Unknown type of signers: {name} (installed: {installed})")
+        return found
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -175,47 +222,85 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
         raise
 
 
+def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
+    """Return what ``plugin`` alone returns for the hook ``name``; None if it does not implement it."""
+    others = [other for other in plugins.get_plugins() if other is not plugin]
+    hook = plugins.subset_hook_caller(name, others)
+    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+        return None
+    return [one for found in hook() for one in found]
+
+
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
     """Return the types that ``plugin`` offers; none if it implements only other hooks."""
     if not plugins.get_hookcallers(plugin):
         raise LookupError("it implements no hook of connmgr")
-    others = [other for other in plugins.get_plugins() if other is not plugin]
-    hook = plugins.subset_hook_caller("connmgr_connection_types", others)
-    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
-        return []
-    types = [kind for found in hook() for kind in found]
-    for kind in types:
+    types: list[AnyConnectionType] | None = _offered(plugins, plugin, "connmgr_connection_types")
+    for kind in types or ():
         _check(kind)
-    if not types:
+    if types == []:
         raise LookupError("it offers no types")
-    return types
+    return types or []
+
+
+def _signers_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SshSigner]:
+    """Return the kinds of signers that ``plugin`` offers."""
+    return _checked(SshSigner, "type", _offered(plugins, plugin, "connmgr_ssh_signers"))
+
+
+def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
+    """Return the secret sources that ``plugin`` offers."""
+    return _checked(SecretSource, "source", _offered(plugins, plugin, "connmgr_secret_sources"))
+
+
+def _checked(wanted: Any, ours: str, offered: Sequence[Any] | None) -> Sequence[Any]:
+    """Return what a plugin offers of the ``wanted`` kind; in its data, the field ``ours`` is connmgr's."""
+    for kind in offered or ():
+        if not isinstance(kind, wanted):
+            raise TypeError(f"not an instance of {wanted.__name__}: {kind!r}")
+        _check_words(kind, ("name", "description"))
+        for path, field in every_field(_check_fields(kind, ours)):
+            if isinstance(field, Reference):
+                owner = type(kind).__name__
+                raise TypeError(f"{owner}.schema: {path} is a reference to a connection, which only types have")
+    return offered or ()
 
 
 def _check(kind: object) -> None:
     if not isinstance(kind, ConnectionType | Wrapper | Tunnel):
         raise TypeError(f"not an instance of ConnectionType, Wrapper or Tunnel: {kind!r}")
     owner = type(kind).__name__
-    for attribute in ("name", "description", "usage_category"):
-        value = getattr(kind, attribute, None)
-        if not isinstance(value, str) or not value:
-            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
-    if not _NAME.fullmatch(kind.name):
-        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+    _check_words(kind, ("name", "description", "usage_category"))
     if kind.usage_category not in USAGE_CATEGORIES:
         raise ValueError(f"{owner}.usage_category is {kind.usage_category!r}, not one of {', '.join(USAGE_CATEGORIES)}")
     _check_schema(owner, kind)
     _check_description(owner, kind)
 
 
-def _check_schema(owner: str, kind: AnyConnectionType) -> None:
-    schema = getattr(kind, "schema", None)
+def _check_words(kind: AnyConnectionType | SshSigner | SecretSource, attributes: Iterable[str]) -> None:
+    owner = type(kind).__name__
+    for attribute in attributes:
+        value = getattr(kind, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{owner}.{attribute} is {value!r}, not a text")
+    if not _NAME.fullmatch(kind.name):
+        raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
+
+
+def _check_fields(kind: AnyConnectionType | SshSigner | SecretSource, ours: str = "type") -> Schema:
+    owner, schema = type(kind).__name__, getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
     made = schema()
-    if "type" in made.fields:
-        raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
+    if ours in made.fields:
+        raise TypeError(f"{owner}.schema has a field `{ours}`, which is connmgr's")
     for path, field in every_field(made):
         _check_place(f"{owner}.schema: {path}", field)
+    return made
+
+
+def _check_schema(owner: str, kind: AnyConnectionType) -> None:
+    made = _check_fields(kind)
     via = made.fields.get(kind.via) if kind.via is not None else None
     if not isinstance(via, Reference) and (kind.via is not None or isinstance(kind, Wrapper | Tunnel)):
         raise TypeError(f"{owner}.via is {kind.via!r}, not the name of a Reference field")

@@ -4,7 +4,7 @@ set -eu
 . "$(dirname "$0")/request.sh"
 
 post /vault/unlock <<END
-{"user": "example", "passphrase": "second example passphrase"}
+{"user": "example", "passphrase": "third example passphrase"}
 END
 post /vault/user/remove <<END
 {"user": "example"}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SETUP = Path(__file__).parents[1] / "setup.cfg"
-TOOLS = {"check", "bench"}
+TOOLS = {"check", "bench", "screenshots"}
 """Extras that are not installed for the tests."""
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[\w,]+\])? >= (?P<floor>[\d.]+), < [\d.]+(?P<marker>;.*)?")

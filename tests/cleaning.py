@@ -79,6 +79,8 @@ def _clean(client: Client, stored: Container[str]) -> None:
     client.category.remove([each for each in client.category.query() if each not in stored])
     for command in client.command.query():
         client.command.remove(command["name"])
+    for signer in client.ca.query():
+        client.ca.remove(signer.name)
     for token in client.token.query():
         if token["state"] == "valid":
             client.token.revoke(token["id"])

@@ -7,6 +7,7 @@ Run as a program by any Python 3, it prints the packages of the missing ones, on
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import re
 import shutil
@@ -125,6 +126,14 @@ def _with_sources(text: str, suffix: str) -> str:
     return "".join(f"deb-src{line[3:]}\n" for line in lines)
 
 
+def _has_libatomic() -> bool:
+    try:
+        ctypes.CDLL("libatomic.so.1")
+    except OSError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Component:
     """Something that a test needs of the system; ``packages`` are Debian's packages with it, newest first.
@@ -164,6 +173,8 @@ COMPONENTS = {
     "top": Component.of_program("top", "procps"),
     "curl": Component.of_program("curl", "curl"),
     "jq": Component.of_program("jq", "jq"),
+    "pass": Component.of_program("pass", "pass"),
+    "gpg": Component.of_program("gpg", "gnupg"),
     "tmux": Component.of_program("tmux", "tmux"),
     "vim": Component.of_program("vim", "vim"),
     "less": Component.of_program("less", "less"),
@@ -190,6 +201,8 @@ COMPONENTS = {
         ("chromium", ""),
         "the program chromium is not installed; Debian has it",
     ),
+    # Of the Node.js that playwright brings; Debian's smallest installation lacks it.
+    "libatomic": Component(_has_libatomic, ("libatomic1", ""), "the library libatomic.so.1 is not installed"),
     "postgres": Component(
         lambda: postgres_programs() is not None, ("postgresql",), "PostgreSQL's initdb is not installed"
     ),

@@ -49,7 +49,7 @@ class Agent:
         self._environment = environment
         self._running = AsyncExitStack()
         self._client: Client | None = None
-        self._job = ""
+        self._job = self._question = ""
 
     async def follow(self, text: str) -> None:
         """Make the calls of a block, and compare the answers with the members shown."""
@@ -57,10 +57,11 @@ class Agent:
         lines = text.splitlines()
         for asked, shown in zip(lines[::2], lines[1::2], strict=True):
             tool, _, arguments = asked.replace("JOB", self._job).partition(" ")
-            result = await client.call_tool(tool, json.loads(arguments))
+            result = await client.call_tool(tool, json.loads(arguments.replace("QUESTION", self._question)))
             told: Any = result.structured_content or json.loads(result.content[0].text)  # type: ignore[union-attr]
             expected = json.loads(shown)
             self._job = told.get("job", "") if expected.pop("job", None) else self._job
+            self._question = (told.get("waiting") or {}).get("question", self._question)
             assert _part(told, expected) == expected, (asked, told)
 
     async def _current(self) -> Client:

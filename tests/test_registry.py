@@ -253,7 +253,9 @@ def connmgr(site: Path, home: Path, *arguments: str) -> subprocess.CompletedProc
 
 def test_the_command_line_lists_types_and_problems(crowded: Path, tmp_path: Path) -> None:
     shown = connmgr(crowded, tmp_path, "plugins")
-    assert {line.split()[0] for line in shown.stdout.splitlines()[1:]} == {*BUNDLED, "sound"}
+    types, _, sources = shown.stdout.partition("\n\n")
+    assert {line.split()[0] for line in types.splitlines()[1:]} == {*BUNDLED, "sound"}
+    assert {line.split()[0] for line in sources.splitlines()[1:]} > {"command", "pass"}
     for distribution in REFUSED:
         assert f" of {distribution}: " in shown.stderr
     assert "Traceback" not in shown.stderr

@@ -10,6 +10,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.approval import (
     DECISION_MINUTES,
+    PATTERN_MINUTES,
     ApprovalDecideRequest,
     ApprovalInfo,
     ApprovalQueryRequest,
@@ -80,7 +81,8 @@ def query(request: ApprovalQueryRequest) -> ApprovalQueryResponse:
 def decide(request: ApprovalDecideRequest) -> ApprovalInfo:
     """Decide about an approval. A decision may be changed until the approval expires.
 
-    No token decides about its own requests, nor about those of the tokens that it was created with.
+    No token decides about its own requests, nor about those of the tokens that it was created with. A `pattern` becomes
+    a rule of each token whose rules ask: `/token/info` and `/token/query` show it until it ends.
     """
     approvals = services().approvals
     approval = approvals.get(request.approval)
@@ -91,8 +93,15 @@ def decide(request: ApprovalDecideRequest) -> ApprovalInfo:
             "The session cannot open a connection of this request, so it is not shown: unlock the vault."
         )
     detail(ofToken=approval.token)
-    seconds = DECISION_MINUTES * 60 if request.seconds is None else request.seconds
-    return _info(approvals.decide(approval.id, request.decision, caller().grant, seconds))
+    is_pattern = request.decision == "pattern"
+    seconds = (PATTERN_MINUTES if is_pattern else DECISION_MINUTES) * 60 if request.seconds is None else request.seconds
+    decided = approvals.decide(approval.id, request.decision, caller().grant, seconds)
+    if approval.proposal is not None:
+        # What was decided earlier about the same is taken back.
+        services().grants.learn(approval.proposal["rules"], approval.id, seconds if is_pattern else 0)
+    if is_pattern and approval.proposal is not None:
+        detail(pattern=" ".join(approval.proposal["words"]), patternSeconds=seconds)
+    return _info(decided)
 
 
 def _is_on(approval: Approval, connections: Collection[str]) -> bool:

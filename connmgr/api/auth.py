@@ -67,6 +67,12 @@ class Caller:
     is_shared: bool = False
     """Whether it stands for all clients that use the token directly, without a handshake."""
 
+    def __post_init__(self) -> None:
+        who = {"client": self.name, "session": self.id}
+        if self.live is not None:
+            who |= {"token": self.live.grant.id, "tokenName": self.live.grant.name}
+        self.access.who = who
+
     @property
     def grant(self) -> Grant | None:
         """Its rights; None for the owner, who may do everything."""

@@ -29,7 +29,9 @@ from connmgr.plugin import AnyConnectionType, Logged
 from connmgr.rights.actions import (
     Action,
     changes_what_others_need,
+    chooses_certificates,
     chooses_data,
+    draws_fetched_secrets,
     draws_secrets,
     escapes_rules,
     moves_out_of_sight,
@@ -43,11 +45,20 @@ from connmgr.vault.names import base_of, elevation_of
 from connmgr.vault.search import Listed
 
 ADD: Action[ConnectionAddRequest] = Action(
-    "connection.add", limits=[escapes_rules, chooses_data, puts_out_of_sight, draws_secrets]
+    "connection.add",
+    limits=[escapes_rules, chooses_data, chooses_certificates, puts_out_of_sight, draws_secrets],
 )
 UPDATE: Action[ConnectionUpdateRequest] = Action(
     "connection.update",
-    limits=[escapes_rules, chooses_data, changes_what_others_need, moves_out_of_sight, draws_secrets],
+    limits=[
+        escapes_rules,
+        chooses_data,
+        chooses_certificates,
+        changes_what_others_need,
+        moves_out_of_sight,
+        draws_fetched_secrets,
+        draws_secrets,
+    ],
 )
 
 Placed = TypeVar("Placed", Connection, Listed)
@@ -97,7 +108,7 @@ class ConnectionData:
         if labels is not None:
             given = map_references(schema, given, lambda value: _labelled(value, labels, at))
         try:
-            loaded: dict[str, Any] = schema.load(given)
+            loaded = services().registry.sources.loaded(schema, given)
         except ValidationError as error:
             messages: Any = error.messages
             raise InvalidRequest(describe(messages, at)) from None
@@ -105,8 +116,16 @@ class ConnectionData:
         return cls(
             kind=type,
             **_derived(type, schema, loaded),
-            _plain=map_secrets(schema, loaded, lambda s: s if isinstance(s, str) else principals.unseal(s, access)),
-            sealed=map_secrets(schema, loaded, lambda s: principals.seal(s, access) if isinstance(s, str) else s),
+            _plain=map_secrets(
+                schema,
+                loaded,
+                services().registry.sources.inside(lambda s: s if isinstance(s, str) else principals.unseal(s, access)),
+            ),
+            sealed=map_secrets(
+                schema,
+                loaded,
+                services().registry.sources.inside(lambda s: principals.seal(s, access) if isinstance(s, str) else s),
+            ),
             _access=access,
         )
 
@@ -127,7 +146,11 @@ class ConnectionData:
         if grant is not None and "secret.decrypt" not in grant.scopes and next(sealed_secrets(stored), None):
             return False
         try:
-            plain = map_secrets(self.kind.schema(), stored, lambda secret: principals.unseal(secret, self._access))
+            plain = map_secrets(
+                self.kind.schema(),
+                stored,
+                services().registry.sources.inside(lambda secret: principals.unseal(secret, self._access)),
+            )
         except (SecretLocked, IntegrityError):
             return False
         return bool(connection_rows.without_nulls(plain) == connection_rows.without_nulls(self._plain))

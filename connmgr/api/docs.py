@@ -117,7 +117,10 @@ def group_of(groups: Sequence[Group]) -> Group:
 
 
 class Error(marshmallow.Schema):
-    """The request is at fault, or the daemon cannot answer it now."""
+    """The request is at fault, or the daemon cannot answer it now; some codes have further members."""
+
+    class Meta:
+        unknown = marshmallow.INCLUDE
 
     message = fields.String(required=True, metadata={"description": "What is wrong, for a person."})
     code = fields.String(required=True, metadata={"description": "What is wrong, for a program; it never changes."})

@@ -13,7 +13,7 @@ from connmgr import errors
 from connmgr.api.connection_data import locked_ones
 from connmgr.api.context import caller, continuation, detail
 from connmgr.api.endpoint import Group
-from connmgr.api.running import EXAMPLE, OPENING, start_job, with_words
+from connmgr.api.running import EXAMPLE, OPENING, shown_waiting, start_job, with_words
 from connmgr.api.services import services
 from connmgr.contract.common import bytes_of
 from connmgr.contract.job import (
@@ -37,7 +37,8 @@ from connmgr.contract.job import (
     JobWaitRequest,
     StreamResponse,
 )
-from connmgr.jobs.jobs import JobOutput
+from connmgr.engine.waiting import WaitingWork
+from connmgr.jobs.jobs import CachedJob, JobOutput
 from connmgr.jobs.remote import JobStream
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Work
@@ -140,7 +141,11 @@ def output(request: JobOutputRequest) -> JobOutputResponse:
     answer = _output(read, stored, request)
     # The end is news even for a client that has not yet read all output.
     ended = read.seen is not None and read.seen.stdout.ended and read.seen.stderr.ended
-    news = ended or (request.until == "output" and (answer.stdout.data or answer.stderr.data))
+    news = (
+        ended
+        or (request.until == "output" and (answer.stdout.data or answer.stderr.data))
+        or (request.until == "input" and answer.waiting is not None)
+    )
     if not news and continuation().is_younger_than(request.wait):
         raise Suspended(partial(jobs.subscribe, id, access, read.version), request.wait)
     _note_end(stored)
@@ -167,7 +172,7 @@ def wait(request: JobWaitRequest) -> JobInfo:
         raise Suspended(partial(jobs.subscribe, id, access, followed.last.version), request.wait)
     stored = followed.stored
     _note_end(stored)
-    return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
+    return _shown(followed)
 
 
 @group.endpoint(
@@ -186,7 +191,7 @@ def info(request: JobRequest) -> JobInfo:
     followed = services().jobs.look(request.job, caller().access)
     stored = followed.stored
     _note_end(stored)
-    return _info(stored, stale=followed.last.stale, locked=stored.connection in locked_ones([stored.connection]))
+    return _shown(followed)
 
 
 @group.endpoint(
@@ -219,7 +224,11 @@ def query(request: JobQueryRequest) -> JobQueryResponse:
     states = (*UNDER_WAY, *ENDED) if request.states is None else request.states
     hidden = locked_ones(job.connection for job, _ in jobs)
     return JobQueryResponse(
-        jobs=[_info(job, stale=stale, locked=job.connection in hidden) for job, stale in jobs if job.state in states]
+        jobs=[
+            _info(job, services().jobs.waiting(job), stale=stale, locked=job.connection in hidden)
+            for job, stale in jobs
+            if job.state in states
+        ]
     )
 
 
@@ -306,7 +315,13 @@ def _note_end(job: StoredJob) -> None:
         detail(exitCode=job.exit_code)
 
 
-def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> JobInfo:
+def _shown(job: CachedJob) -> JobInfo:
+    stored, seen = job.stored, job.last.seen
+    locked = stored.connection in locked_ones([stored.connection])
+    return _info(stored, None if seen is None else seen.waiting, stale=job.last.stale, locked=locked)
+
+
+def _info(job: StoredJob, waits: WaitingWork | None, *, stale: bool, locked: bool) -> JobInfo:
     return JobInfo(
         id=job.id,
         connection=job.connection,
@@ -322,6 +337,7 @@ def _info(job: StoredJob, *, stale: bool, locked: bool = False) -> JobInfo:
         ended=job.ended,
         keep=job.keep,
         stale=stale,
+        waiting=shown_waiting(waits, locked=locked),
     )
 
 
@@ -338,6 +354,7 @@ def _output(read: JobOutput, stored: StoredJob, request: JobOutputRequest) -> Jo
         stderr=_piece(read.stderr, request.stderr, seen.stderr if seen else None, request),
         truncated=seen is not None and (seen.stdout.truncated or seen.stderr.truncated),
         stale=read.stale,
+        waiting=shown_waiting(None if seen is None else seen.waiting),
         directory=directory,
     )
 

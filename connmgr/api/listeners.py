@@ -52,6 +52,7 @@ from connmgr.streams.endpoints import Outcome, SocketEndpoint
 from connmgr.streams.frames import DATA
 from connmgr.streams.loop import Loop
 from connmgr.streams.websocket import GOING_AWAY, NORMAL, POLICY_VIOLATION, ProtocolError
+from connmgr.terminals.terminals import Terminals
 from connmgr.vault.jobs import UNDER_WAY, JobFilter, StoredJobs
 
 logger = logging.getLogger("connmgr.api")
@@ -488,7 +489,7 @@ def _is_seen(asking: Caller, grant: Grant, authorisation: Authorisation, one: Ha
 
 
 class Lookout:
-    """Looks for what nobody reports: lost links, commands that take long, shells that were lost, ends of jobs.
+    """Looks for what nobody reports: lost links, commands that take long, lost shells, ends of jobs, work that waits.
 
     Only while somebody listens for it, and in one thread at a time.
     """
@@ -499,10 +500,12 @@ class Lookout:
         shells: ShellTable,
         jobs: Jobs,
         stored: StoredJobs,
+        terminals: Terminals,
         authorisation: Authorisation,
         publish: Publish,
     ) -> None:
         self._links, self._shells, self._jobs, self._stored = links, shells, jobs, stored
+        self._terminals = terminals
         self._authorisation, self._publish = authorisation, publish
         self._states: dict[tuple[str, str | None], str] = {}
         self._watched: dict[str, tuple[str, Callable[[], None]]] = {}
@@ -515,6 +518,8 @@ class Lookout:
                 self._links.look()
             self._look_at_shells(active=SHELL in kinds)
             self._watch_jobs(asking if JOB in kinds else ())
+            if TERMINAL in kinds:
+                self._terminals.look(self._terminals.silent(self._terminals.all()))
         except ConnmgrError as error:
             if not self._has_failed:
                 logger.warning("Some events are not noticed now: %s", error.message)

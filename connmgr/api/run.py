@@ -30,6 +30,7 @@ from connmgr.contract.run import (
     WAITING,
     RunGroup,
     RunInfo,
+    RunInfoRequest,
     RunOutputRequest,
     RunOutputResponse,
     RunQueryRequest,
@@ -296,7 +297,7 @@ def _home(
 
 @group.endpoint(
     "/info",
-    RunRequest,
+    RunInfoRequest,
     RunInfo,
     action="run.info",
     reads=True,
@@ -306,9 +307,13 @@ def _home(
     example={"run": RUN_ID},
     answer=_INFO,
 )
-def info(request: RunRequest) -> RunInfo:
+def info(request: RunInfoRequest) -> RunInfo:
     """Describe a run: its state, how many targets are in each state, how fast it goes."""
-    return _info(_found(request.run))
+    run = _found(request.run)
+    if not request.cells:
+        return _info(run)
+    digits = {state: str(place) for place, state in enumerate(TARGET_STATES)}
+    return replace(_info(run), cells="".join(digits[state] for state in services().vault.runs.states(run.id)))
 
 
 @group.endpoint(
@@ -389,7 +394,8 @@ def targets(request: RunTargetsRequest) -> RunTargetsResponse:
                 "stdout": "",
                 "stderr": "E: Could not get lock",
             }
-        ]
+        ],
+        "total": 1,
     },
 )
 def output(request: RunOutputRequest) -> RunOutputResponse:
@@ -404,7 +410,8 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
             alike[row["state"], row["exit_code"], row["output"], row["error"]].append(row)
     names = _names(row["connection"] for row in rows)
     groups = []
-    for (state, exit_code, _, error), same in sorted(alike.items(), key=lambda item: -len(item[1])):
+    largest = sorted(alike.items(), key=lambda item: -len(item[1]))
+    for (state, exit_code, _, error), same in largest[: request.limit]:
         stdout, stderr, truncated = stored.output(same[0]["sealed"])
         ids = [base_of(row["connection"]) for row in same]
         groups.append(
@@ -419,7 +426,7 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
                 error=None if error is None else json.loads(error),
             )
         )
-    return RunOutputResponse(groups=groups)
+    return RunOutputResponse(groups=groups, total=len(alike))
 
 
 CHANGES = [errors.UnknownRun, errors.RunEnded]

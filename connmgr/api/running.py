@@ -25,13 +25,14 @@ from connmgr.api.context import (
 )
 from connmgr.api.services import services
 from connmgr.contract import message
-from connmgr.contract.common import CommandOptions, SendsEnvironment, WhatRuns, bytes_of
+from connmgr.contract.common import CommandOptions, SendsEnvironment, WaitingForInput, WhatRuns, bytes_of
 from connmgr.contract.job import ENDED, KEEP_SECONDS, JobStartRequest
 from connmgr.contract.shell import ExecRequest, ExecResponse
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.engine.state import ShellSnapshot
 from connmgr.engine.stdin_pipe import Input
+from connmgr.engine.waiting import WaitingWork
 from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
@@ -52,6 +53,13 @@ OPENING = (
     errors.HostKeyUnknown,
     errors.HostKeyChanged,
     errors.AuthFailed,
+    errors.UnknownSigner,
+    errors.SignerUnavailable,
+    errors.SignerTimeout,
+    errors.SignerRefused,
+    errors.CertificateInvalid,
+    errors.CertificateExpired,
+    errors.SecretUnavailable,
     errors.ElevationFailed,
     errors.TransportUnsupported,
     errors.ChannelRefused,
@@ -128,6 +136,14 @@ def _requester() -> Requester:
     if grant is None:
         return Requester(sender.name)
     return Requester(sender.name, tuple(token.id for token in grant.lineage), grant.name)
+
+
+def shown_waiting(work: WaitingWork | None, *, locked: bool = False) -> WaitingForInput | None:
+    """Return what work waits for; without its lines if the caller cannot open the connection's secrets."""
+    if work is None:
+        return None
+    lines = [] if locked else list(work.lines)
+    return WaitingForInput(since=work.since, lines=lines, secret=work.is_secret, certain=work.is_certain)
 
 
 def words_of(argv: Sequence[str] | None) -> tuple[bytes, ...]:
@@ -268,7 +284,8 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     # If the machine is unreachable, the output still exists there: answer the error, not an empty output.
     if read.stale or followed.stored.state not in ENDED:
         stdout, stderr = (output_text(text[:most], encoding) for text in (read.stdout, read.stderr))
-        return ExecResponse(job=id, stdout=stdout, stderr=stderr, restarted=kept[_RESTARTED] or None)
+        waits = shown_waiting(None if read.seen is None else read.seen.waiting)
+        return ExecResponse(job=id, stdout=stdout, stderr=stderr, waiting=waits, restarted=kept[_RESTARTED] or None)
     result = _result(read, followed.stored.exit_code, most)
     jobs.reported(id)
     jobs.remove(id, access, force=False)

@@ -41,6 +41,7 @@ from connmgr.secrets.loans import Loans
 from connmgr.settings import Settings
 from connmgr.shares import Computing, Pace, Shares, of_tokens, waiting
 from connmgr.shell.shells import ShellTable
+from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.table import Tunnels
 from connmgr.vault import Vault
@@ -157,6 +158,7 @@ class Services:
     vault: Vault
     registry: Registry
     links: LinkTable
+    signers: Signers
     kept: IdleLinks
     shells: ShellTable
     streams: Streams

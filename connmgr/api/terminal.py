@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import codecs
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from connmgr import errors
@@ -15,7 +16,7 @@ from connmgr.api.context import caller, cancellation, continuation, detail, grou
 from connmgr.api.endpoint import Group
 from connmgr.api.pipe import FRAMES
 from connmgr.api.record import end_recorder
-from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
+from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, shown_waiting, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.contract.common import bytes_of
@@ -209,6 +210,7 @@ def query(request: TerminalQueryRequest) -> TerminalQueryResponse:
     )
     visible = services().authorisation.visible_work(caller(), works)
     listed = [terminal for terminal in visible if chosen is None or terminal.origin.connection in chosen]
+    _look(listed)
     hidden = locked_ones(terminal.origin.connection for terminal in listed)
     return TerminalQueryResponse(
         terminals=[_info(terminal, locked=terminal.origin.connection in hidden) for terminal in listed]
@@ -311,6 +313,7 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
     state = terminal.state
     wanted = request.contains or ""
     since = -1 if request.since is None else request.since
+    _look([terminal])
     began = time.monotonic()
     with services().pace.turn(caller().holder), terminal.output.look() as (screen, offset):
         answer = TerminalScreenResponse(
@@ -323,6 +326,7 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
             offset=offset,
             state=state,
             exit_code=terminal.exit_code,
+            waiting=shown_waiting(terminal.waiting),
         )
         there = any(wanted in "".join(row.text) for row in screen.grid.rows)
     if state == RUNNING and not (there and offset > since) and continuation().is_younger_than(request.wait):
@@ -360,6 +364,15 @@ def close(request: TerminalRequest) -> None:
     terminal.wait(CLOSE_SECONDS)
 
 
+def _look(terminals: Sequence[Terminal]) -> None:
+    """Look whether silent terminals wait for input."""
+    if not (silent := services().terminals.silent(terminals)):
+        return
+    # A daemon whose slots are all in use still lists its terminals, as it has last seen them.
+    with contextlib.suppress(errors.Busy), services().slots.taken(caller().holder):
+        services().terminals.look(silent)
+
+
 def _find(request: TerminalRequest) -> Terminal:
     return services().terminals.find(request.terminal, caller().access)
 
@@ -382,6 +395,7 @@ def _info(terminal: Terminal, *, locked: bool = False) -> TerminalInfo:
         opened=origin.opened,
         ended=terminal.ended,
         recording=_recording(terminal.recording, running=terminal.state == RUNNING),
+        waiting=shown_waiting(terminal.waiting, locked=locked),
     )
 
 

@@ -30,6 +30,7 @@ from connmgr.contract.token import (
     TokenRequest,
 )
 from connmgr.rights.grant import Grant
+from connmgr.rights.proposals import without_learnt
 from connmgr.rights.rules import load_rules, rule_of
 from connmgr.rights.scopes import ACTIONS, allowed
 from connmgr.secrets.loans import Loan, until
@@ -347,6 +348,7 @@ def _shown(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo |
     today = counts.get("day") == now().date().isoformat()
     return {
         **document.body,
+        "rules": without_learnt(document.body["rules"], now()),
         "id": document.id,
         "created": time_to_json(document.created),
         "expires": time_to_json(expires),

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from connmgr.api.context import PEER_UID, caller, request_context
+from connmgr.api.context import PEER_UID, caller, detail, request_context
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.vault import (
     AddRequest,
     PassphraseRequest,
+    RecoveryCreateRequest,
+    RecoveryKey,
+    RecoveryQueryResponse,
+    RecoveryRevokeRequest,
+    RecoveryRotateRequest,
+    RecoveryUseRequest,
+    RecoveryUseResponse,
+    RecoveryWordsResponse,
     RemoveRequest,
     RemoveResponse,
     StatusResponse,
     UnlockRequest,
+    UnlockResponse,
+    UsedRecovery,
 )
 from connmgr.errors import (
     IntegrityError,
     InvalidRequest,
     LastPrincipal,
+    UnknownRecovery,
     UnknownUser,
     UnlockFailed,
     UnlockThrottled,
     UserExists,
     VaultLocked,
+    WrongShares,
 )
 from connmgr.secrets.passphrases import Guesser
+from connmgr.secrets.recovery import RecoveryWords
 
 group = Group("vault", "The vault's users. A user's passphrase unlocks the secrets that are sealed for that user.")
 
@@ -53,13 +66,15 @@ def status() -> StatusResponse:
 @group.endpoint(
     "/unlock",
     UnlockRequest,
+    UnlockResponse,
     action="vault.unlock",
     about=("user",),
     raises=[UnlockFailed, UnlockThrottled, IntegrityError],
     waits=True,
     example={"user": "alice", "passphrase": "four words or more"},
+    answer={"recoveries": []},
 )
-def unlock(request: UnlockRequest) -> None:
+def unlock(request: UnlockRequest) -> UnlockResponse:
     """Unlock a user for this session, in place of the user unlocked before.
 
     The user is locked again by `/vault/lock`, after `unlock-ttl` seconds of idleness, and at the end of the session.
@@ -74,6 +89,10 @@ def unlock(request: UnlockRequest) -> None:
     if caller().grant is None:
         services().tunnels.unlocked(caller().access)
         services().sockets.unlocked(caller())
+    used = services().vault.recoveries.used_for(request.user)
+    return UnlockResponse(
+        recoveries=[UsedRecovery(recovery=one.id, used=one.used) for one in used if one.used is not None]
+    )
 
 
 @group.endpoint(
@@ -146,6 +165,9 @@ def remove_user(request: RemoveRequest) -> RemoveResponse:
     them, and lists their connections in `connections`; with `force` the user is removed and they are lost. Secrets that
     are not in the vault, as those that `/secret/encrypt` returned, stay sealed to the removed user. After the last user
     every session has the principal `vault` again.
+
+    As long as a recovery key of the user can open such secrets, `force` does not lose them: `recoveries` lists the
+    keys, by which the user gets a new passphrase (`/vault/recovery/use`). Recovery keys go with their user.
     """
     removed = services().vault.principals.remove_user(
         caller().access,
@@ -156,6 +178,132 @@ def remove_user(request: RemoveRequest) -> RemoveResponse:
     )
     services().loans.end_those_by(request.user, "its user was removed")
     return RemoveResponse(connections=removed.readable, resealed=removed.resealed, heir=removed.heir, lost=removed.lost)
+
+
+WORDS = {
+    "recovery": "635a",
+    "user": "alice",
+    "threshold": 1,
+    "shares": [
+        "scroll spew academic academic deploy flavor endorse raspy purchase pupal plunge chew "
+        "universe repair cards location stick academic endless adequate"
+    ],
+}
+USER = {"recovery": "635a", "user": "alice"}
+
+
+@group.endpoint(
+    "/recovery/create",
+    RecoveryCreateRequest,
+    RecoveryWordsResponse,
+    action="vault.recovery.create",
+    about=("user", "shares", "threshold"),
+    raises=[UnlockFailed, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"user": "alice", "passphrase": "four words or more"},
+    answer=WORDS,
+)
+def create_recovery(request: RecoveryCreateRequest) -> RecoveryWordsResponse:
+    """Make a recovery key for a user, by whose words the user gets a new passphrase when this one is lost.
+
+    With `shares` 5 and `threshold` 3 there are five lines of words, any three of which are the key. They are in this
+    answer and nowhere else. The key covers all that is sealed to the user, before and afterwards. Only the owner makes,
+    lists, uses, rotates and revokes recovery keys; no token does.
+    """
+    words = services().vault.recoveries.create(
+        request.user, request.passphrase, shares=request.shares, threshold=request.threshold, guesser=guesser()
+    )
+    detail(recovery=words.id)
+    return _described(words, request.user)
+
+
+@group.endpoint(
+    "/recovery/query",
+    action="vault.recovery.query",
+    reads=True,
+    response=RecoveryQueryResponse,
+    raises=[IntegrityError],
+    answer={
+        "recoveries": [{**USER, "shares": 5, "threshold": 3, "created": "2026-01-02T03:04:05.000000Z", "used": None}]
+    },
+)
+def query_recoveries() -> RecoveryQueryResponse:
+    """Return the recovery keys of all users, without their words."""
+    return RecoveryQueryResponse(
+        recoveries=[
+            RecoveryKey(
+                recovery=one.id,
+                user=one.user,
+                shares=one.shares,
+                threshold=one.threshold,
+                created=one.created,
+                used=one.used,
+            )
+            for one in services().vault.recoveries.all()
+        ]
+    )
+
+
+@group.endpoint(
+    "/recovery/use",
+    RecoveryUseRequest,
+    RecoveryUseResponse,
+    action="vault.recovery.use",
+    raises=[WrongShares, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"shares": WORDS["shares"], "newPassphrase": "four other words or more"},
+    answer=USER,
+)
+def use_recovery(request: RecoveryUseRequest) -> RecoveryUseResponse:
+    """Set a new passphrase for the user of a recovery key, by its words. It needs no unlocked user, and unlocks none.
+
+    The error `wrong_shares` lists in `shares` the places of mistyped and foreign shares, from 1, as far as their
+    checksums tell, and in `missing` how many more are needed. The key stays valid: who has used it should rotate or
+    revoke it, and each unlock of the user says so until then. Loans of the user's secrets to tokens end.
+    """
+    shares = list(request.shares)
+    if request.new_passphrase is None:
+        found = services().vault.recoveries.check(shares)
+    else:
+        found = services().vault.recoveries.use(shares, request.new_passphrase)
+        services().loans.end_those_by(found.user, "the passphrase of its user was set by a recovery key")
+    detail(recovery=found.id, user=found.user, setsPassphrase=request.new_passphrase is not None)
+    return RecoveryUseResponse(recovery=found.id, user=found.user)
+
+
+@group.endpoint(
+    "/recovery/rotate",
+    RecoveryRotateRequest,
+    RecoveryWordsResponse,
+    action="vault.recovery.rotate",
+    about=("recovery",),
+    raises=[UnknownRecovery, UnlockFailed, UnlockThrottled, IntegrityError],
+    waits=True,
+    example={"recovery": "635a", "passphrase": "four words or more"},
+    answer={**WORDS, "recovery": "51c0"},
+)
+def rotate_recovery(request: RecoveryRotateRequest) -> RecoveryWordsResponse:
+    """Replace a recovery key by another one of as many shares. The old words open nothing from then on."""
+    user, words = services().vault.recoveries.rotate(request.recovery, request.passphrase, guesser())
+    detail(user=user, rotatedTo=words.id)
+    return _described(words, user)
+
+
+@group.endpoint(
+    "/recovery/revoke",
+    RecoveryRevokeRequest,
+    action="vault.recovery.revoke",
+    about=("recovery",),
+    raises=[UnknownRecovery, VaultLocked, IntegrityError],
+    example={"recovery": "635a"},
+)
+def revoke_recovery(request: RecoveryRevokeRequest) -> None:
+    """Remove a recovery key: its words open nothing from then on. The session must have unlocked a user."""
+    detail(user=services().vault.recoveries.revoke(request.recovery, caller().access))
+
+
+def _described(words: RecoveryWords, user: str) -> RecoveryWordsResponse:
+    return RecoveryWordsResponse(recovery=words.id, user=user, threshold=words.threshold, shares=words.shares)
 
 
 def guesser() -> Guesser:

@@ -197,6 +197,10 @@ class AuditLog:
             raise AuditUnavailable(_NOTHING_DONE) from error
         return number
 
+    def note(self, facts: Mapping[str, Any], details: Mapping[str, Any]) -> int:
+        """Append an entry about a step of a request; return its number, or raise :class:`AuditUnavailable`."""
+        return self._append(self._entry(facts, {}, details))
+
     def anchor(self, *, takes_over: bool = False) -> None:
         """Store the end of the log in the vault; if that fails, it is logged, and the next anchor replaces it."""
         # An earlier end must not be stored after a later one.

@@ -6,7 +6,7 @@ import os
 import selectors
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from connmgr.client.repeat import Remedy
+    from connmgr.contract.vault import UsedRecovery
 
 
 _CREDENTIAL = "connmgr.credential"
@@ -65,8 +66,19 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     context.call_on_close(end)
     client.remedy(remedy_of(client))
     if user is not None:
-        client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+        tell_recoveries(user, client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}")))
     return client
+
+
+def tell_recoveries(user: str, used: Sequence[UsedRecovery]) -> None:
+    """Tell that recovery keys have set the passphrase of ``user``, who may not know."""
+    for one in used:
+        click.echo(
+            f"connmgr: Recovery key {one.recovery} set a new passphrase of {user} at {one.used:%Y-%m-%d %H:%M} UTC. "
+            f"If that was not you, tell the owner of this machine; either way `connmgr vault recovery rotate "
+            f"{one.recovery}` makes its words worthless.",
+            err=True,
+        )
 
 
 def raise_met() -> None:

@@ -16,6 +16,7 @@ EXAMPLES = {
     "add": [
         "connmgr add ssh web1 host=web1.example user=deploy --category fleet",
         "connmgr add ssh db host=db.example gateway=web1 --secret password",
+        """connmgr add ssh db host=db --from password '{"source":"bw","item":"db"}'""",
         "connmgr add shellEnvironment root host=web1 elevated=yes",
     ],
     "edit": [
@@ -23,6 +24,16 @@ EXAMPLES = {
         "connmgr edit db --secret password --validate",
         "connmgr edit --all 'fleet/eu/*' port=2222 --dry-run",
     ],
+    "ca init": ["connmgr ca init team --valid 5m", "connmgr ca init corp --from vault.json --authority corp.pub"],
+    "ca ls": ["connmgr ca ls", "connmgr ca ls --json"],
+    "ca trust": ["connmgr ca trust team >connmgr_ca.pub", "connmgr ca trust team --revoked >connmgr_revoked"],
+    "ca limit": [
+        "connmgr ca limit team --category prod --principals deploy --valid 1m",
+        "connmgr ca limit team --category prod --remove",
+    ],
+    "ca rotate": ["connmgr ca rotate team", "connmgr ca rotate team --finish"],
+    "ca revoke": ["connmgr ca revoke team 3734607408475250141"],
+    "ca rm": ["connmgr ca rm team"],
     "rm": ["connmgr rm web1", "connmgr rm web1 web2 --yes", "connmgr rm 'old/**' --dry-run"],
     "mv": [
         "connmgr mv web1 www1",
@@ -40,6 +51,7 @@ EXAMPLES = {
     ],
     "schedule pause": ["connmgr schedule pause nightly --reason 'freeze before the release'"],
     "schedule resume": ["connmgr schedule resume nightly"],
+    "schedule show": ["connmgr schedule show nightly"],
     "schedule rm": ["connmgr schedule rm nightly"],
     "schedule trigger": ["connmgr schedule trigger nightly"],
     "label": [
@@ -157,6 +169,11 @@ EXAMPLES = {
     "sudo-password": ["connmgr sudo-password web1", "connmgr sudo-password --category fleet < password"],
     "vault backup": ["connmgr vault backup vault-today.db"],
     "vault lock": ["connmgr vault lock"],
+    "vault recovery create": ["connmgr vault recovery create", "connmgr vault recovery create alice --shares 3/5"],
+    "vault recovery ls": ["connmgr vault recovery ls"],
+    "vault recovery revoke": ["connmgr vault recovery revoke 3fa1"],
+    "vault recovery rotate": ["connmgr vault recovery rotate 3fa1"],
+    "vault recovery use": ["connmgr vault recovery use"],
     "vault restore": ["connmgr vault restore vault-today.db"],
     "vault rotate-key": ["connmgr vault rotate-key"],
     "vault status": ["connmgr vault status"],

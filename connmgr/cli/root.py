@@ -58,6 +58,7 @@ SECTIONS = {
         "encrypt": "commands.secrets",
         "decrypt": "commands.secrets",
         "sudo-password": "commands.secrets",
+        "ca": "commands.ca",
         "token": "commands.token",
         "approve": "commands.approvals",
         "audit": "commands.audit",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
+    from connmgr.client.ca import Signers
     from connmgr.client.connections import Applied, Connections, Refreshed
     from connmgr.client.endpoints import (
         Categories,
@@ -277,6 +278,13 @@ class Client:
         from connmgr.client.schedules import Schedules
 
         return Schedules(self.post)
+
+    @cached_property
+    def ca(self) -> Signers:
+        """``/ca``."""
+        from connmgr.client.ca import Signers
+
+        return Signers(self.post)
 
     @cached_property
     def runs(self) -> Runs:

@@ -21,6 +21,7 @@ from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
 from connmgr.client.repeat import RETRY_SECONDS, RETRY_TIMEOUT, OnRetry, Retry, is_safe_to_retry, is_transient
 from connmgr.contract import job as contract
+from connmgr.contract.common import WaitingForInput
 from connmgr.contract.job import (
     JobInfo,
     JobInputRequest,
@@ -80,6 +81,7 @@ class JobOutput(NamedTuple):
     stdout_size: int
     stderr_size: int
     directory: str | None = None
+    waiting: WaitingForInput | None = None
 
     @classmethod
     def of(cls, answer: JobOutputResponse) -> JobOutput:
@@ -98,6 +100,7 @@ class JobOutput(NamedTuple):
             stdout_size=stdout.size,
             stderr_size=stderr.size,
             directory=answer.directory,
+            waiting=answer.waiting,
         )
 
 
@@ -234,17 +237,19 @@ class Job:
         *,
         wait: float = 0.0,
         until_exit: bool = False,
+        until_input: bool = False,
         max_bytes: int = PIECE_BYTES,
     ) -> JobOutput:
         """Return the output from two offsets on, at most ``max_bytes`` of each stream.
-        If there is none, wait up to ``wait`` seconds for some, or with ``until_exit`` only for the end.
+        If there is none, wait up to ``wait`` seconds for some, or with ``until_exit`` only for the end, with
+        ``until_input`` for the end or that it waits for input.
         """
         request = JobOutputRequest(
             job=self.id,
             stdout=stdout,
             stderr=stderr,
             wait=wait,
-            until="exit" if until_exit else "output",
+            until="input" if until_input else "exit" if until_exit else "output",
             max_bytes=max_bytes,
             encoding="base64",
         )

@@ -86,7 +86,7 @@ class Approvals(Group):
         return list(self._tell("/approval/query", request)["approvals"])
 
     def decide(self, approval: str, decision: str, seconds: float | None = None) -> dict[str, Any]:
-        """Decide ``once``, ``grant`` (for ``seconds``) or ``deny``, and describe the approval."""
+        """Decide ``once``, ``grant`` or ``pattern`` (for ``seconds``) or ``deny``, and describe the approval."""
         verdict = cast("Verdict", decision)
         request = ApprovalDecideRequest(approval=approval, decision=verdict, seconds=cast("int | None", seconds))
         return dict(self._tell("/approval/decide", request))
@@ -154,6 +154,9 @@ def described(approval: Mapping[str, Any], when: str) -> Iterator[str]:
     for member, value in asked.items():
         yield f"  {visible(member)}"
         yield from (f"    {line}" for line in _lines(value))
+    if pattern := approval.get("pattern"):
+        words, names = " ".join(pattern["words"]), ", ".join(map(quoted, pattern["names"]))
+        yield f"  or as a rule for {pattern['seconds'] // 60} minutes: {visible(words)} on {names}"
     yield from beyond_ascii(json.dumps(approval, ensure_ascii=False))
 
 

@@ -11,10 +11,20 @@ from connmgr.contract.secret import DecryptRequest, DecryptResponse, EncryptRequ
 from connmgr.contract.vault import (
     AddRequest,
     PassphraseRequest,
+    RecoveryCreateRequest,
+    RecoveryKey,
+    RecoveryQueryResponse,
+    RecoveryRevokeRequest,
+    RecoveryRotateRequest,
+    RecoveryUseRequest,
+    RecoveryUseResponse,
+    RecoveryWordsResponse,
     RemoveRequest,
     RemoveResponse,
     StatusResponse,
     UnlockRequest,
+    UnlockResponse,
+    UsedRecovery,
 )
 
 
@@ -70,9 +80,10 @@ class Vault(Group):
         answer = self._ask("/vault/status", None, StatusResponse)
         return VaultStatus(answer.has_users, answer.user, answer.principals, answer.users)
 
-    def unlock(self, user: str, passphrase: str) -> None:
-        """Unlock a user for this session."""
-        self._tell("/vault/unlock", UnlockRequest(user=user, passphrase=passphrase))
+    def unlock(self, user: str, passphrase: str) -> list[UsedRecovery]:
+        """Unlock a user for this session; return the user's recovery keys that have set a passphrase."""
+        answer = self._ask("/vault/unlock", UnlockRequest(user=user, passphrase=passphrase), UnlockResponse)
+        return list(answer.recoveries)
 
     def lock(self) -> None:
         """Forget the user that this session has unlocked."""
@@ -91,3 +102,28 @@ class Vault(Group):
         request = RemoveRequest(user=user, passphrase=passphrase, force=force)
         answer = self._ask("/vault/user/remove", request, RemoveResponse)
         return RemovedUser(answer.connections, answer.resealed, answer.heir, answer.lost)
+
+    def create_recovery(
+        self, user: str, passphrase: str, *, shares: int = 1, threshold: int = 1
+    ) -> RecoveryWordsResponse:
+        """Make a recovery key for a user; nothing keeps its words but the answer."""
+        request = RecoveryCreateRequest(user=user, passphrase=passphrase, shares=shares, threshold=threshold)
+        return self._ask("/vault/recovery/create", request, RecoveryWordsResponse)
+
+    def recoveries(self) -> list[RecoveryKey]:
+        """Return all recovery keys, without their words."""
+        return list(self._ask("/vault/recovery/query", None, RecoveryQueryResponse).recoveries)
+
+    def recover(self, shares: Sequence[str], new_passphrase: str | None = None) -> RecoveryUseResponse:
+        """Set a user's passphrase by the words of a recovery key; without one only check the words."""
+        request = RecoveryUseRequest(shares=list(shares), new_passphrase=new_passphrase)
+        return self._ask("/vault/recovery/use", request, RecoveryUseResponse)
+
+    def rotate_recovery(self, recovery: str, passphrase: str) -> RecoveryWordsResponse:
+        """Replace a recovery key by another one of as many shares."""
+        request = RecoveryRotateRequest(recovery=recovery, passphrase=passphrase)
+        return self._ask("/vault/recovery/rotate", request, RecoveryWordsResponse)
+
+    def revoke_recovery(self, recovery: str) -> None:
+        """Remove a recovery key."""
+        self._tell("/vault/recovery/revoke", RecoveryRevokeRequest(recovery=recovery))

@@ -14,10 +14,13 @@ GRANTED: Final = "granted"
 DENIED: Final = "denied"
 USED: Final = "used"
 STATES = (PENDING, ONCE, GRANTED, DENIED, USED)
-Verdict = Literal["once", "grant", "deny"]
+Verdict = Literal["once", "grant", "pattern", "deny"]
+LASTING = ("grant", "pattern")
+"""The decisions that last for ``seconds``."""
 DECISION_MINUTES = 10
 """Minutes that a request waits for a decision, and a decision for the repeated request."""
 
+PATTERN_MINUTES = 30
 MAX_GRANT_SECONDS = 86400
 
 Uuid = SchemaMembers({"format": "uuid"})
@@ -28,6 +31,18 @@ class ApprovalQueryRequest(Message):
         Sequence[Annotated[str, OneOf(STATES)]],
         f"In one of these states: {', '.join(f'`{state}`' for state in STATES)}.",
     ] = (PENDING,)
+
+
+class ProposedPattern(Message):
+    """A pattern that may be approved in place of one request."""
+
+    words: Annotated[
+        Sequence[str],
+        "The program and its words. `NAME` stands for any name of a service: letters, digits, `_`, `-`, `@` and `:`, "
+        "and perhaps `.service`; no option, no path.",
+    ]
+    names: Annotated[Sequence[str], "The paths of the connections on which it would hold."]
+    seconds: Annotated[int, "How long, unless the decision says otherwise."]
 
 
 class ApprovalInfo(Message):
@@ -58,6 +73,10 @@ class ApprovalInfo(Message):
     created: Annotated[datetime, "When it was asked for."]
     expires: Annotated[datetime, "When the question or the decision expires."]
     decided_by: Annotated[str | None, Uuid, "The token that decided; null: the owner, or not decided yet."]
+    pattern: Annotated[
+        ProposedPattern | None,
+        "Present where the decision `pattern` is possible: it gives the token a rule that allows this.",
+    ] = None
 
 
 class ApprovalQueryResponse(Message):
@@ -69,15 +88,17 @@ class ApprovalDecideRequest(Message):
     decision: Annotated[
         Verdict,
         f"`once`: the request may be sent once, within {DECISION_MINUTES} minutes. `grant`: it may be sent repeatedly, "
-        f"for `seconds`. `deny`: it is answered `approval_denied`, for {DECISION_MINUTES} minutes.",
+        f"for `seconds`. `pattern`: as `grant`, and the token gets a rule that allows the proposed `pattern` as long. "
+        f"`deny`: it is answered `approval_denied`, for {DECISION_MINUTES} minutes. Another decision takes the rule "
+        "back.",
     ]
     seconds: Annotated[
         int | None,
         Range(1, MAX_GRANT_SECONDS),
-        f"Of `grant`: how long it lasts. Without it: {DECISION_MINUTES} minutes.",
+        f"Of `grant` and `pattern`: how long it lasts. Without it: {DECISION_MINUTES} minutes, and {PATTERN_MINUTES}.",
     ] = None
 
     def check(self) -> None:
         super().check()
-        if self.seconds is not None and self.decision != "grant":
-            raise Wrong("Goes only with the decision grant.", "seconds")
+        if self.seconds is not None and self.decision not in LASTING:
+            raise Wrong("Goes only with the decisions grant and pattern.", "seconds")

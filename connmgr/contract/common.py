@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -235,3 +236,25 @@ def check_base64(text: str | None, encoding: str, field: str) -> None:
 def bytes_of(text: str, encoding: str) -> bytes:
     """Return the bytes of a text of a checked request: decoded from base64, or the text itself in UTF-8."""
     return base64.b64decode(text) if encoding == "base64" else text.encode()
+
+
+class WaitingForInput(Message):
+    """Work that has stopped to wait for somebody's input, as seen after a second of silence."""
+
+    since: Annotated[datetime, "When that was first seen."]
+    lines: Annotated[
+        list[str],
+        "The last lines that it printed, at most 10, without control characters; an unfinished one is the last. Empty "
+        "where the caller cannot open the connection's secrets.",
+    ]
+    secret: Annotated[
+        bool, "Whether the answer is not to be shown: its terminal hides what is typed, or the line names a secret."
+    ]
+    certain: Annotated[
+        bool,
+        "True where its machine shows a process that is blocked in reading from its terminal or its open input. False "
+        "where that cannot be seen, and its last line looks like a prompt.",
+    ]
+
+
+Waits = Annotated[WaitingForInput | None, "Present while it runs and waits for input."]

@@ -21,15 +21,18 @@ TOKEN: Final = "token"  # noqa: S105 - a kind of events
 RUN: Final = "run"
 SCHEDULE: Final = "schedule"
 
+WAITING: Final = "waiting"
+"""The change of a job or terminal that waits for input; ``running`` is when it goes on."""
+
 CHANGES: Mapping[str, tuple[str, ...]] = {
     CONNECTION: ("added", "changed", "removed"),
     CATEGORY: ("added", "removed"),
     HOSTKEY: ("trusted", "forgotten"),
     LINK: ("up", "lost", "closed"),
     SHELL: ("started", "busy", "idle", "lost", "ended"),
-    JOB: ("started", "running", "exited", "killed", "timed_out", "lost", "removed"),
+    JOB: ("started", "running", WAITING, "exited", "killed", "timed_out", "lost", "removed"),
     RUN: ("pending", "running", "waiting", "paused", "stopping", "done", "failed", "stopped", "removed"),
-    TERMINAL: ("opened", "clients", "exited", "lost", "closed", "removed"),
+    TERMINAL: ("opened", "clients", WAITING, "running", "exited", "lost", "closed", "removed"),
     TUNNEL: ("connecting", "open", "retrying", "failed", "stopped"),
     APPROVAL: ("requested", "decided", "used"),
     TOKEN: ("created", "renewed", "revoked"),

@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Final
 
-from connmgr.contract.common import AwaitsApproval, CommandOptions, Encoding, ShellNamed, Where, check_base64
+from connmgr.contract.common import (
+    AwaitsApproval,
+    CommandOptions,
+    Encoding,
+    ShellNamed,
+    Waits,
+    Where,
+    check_base64,
+)
 from connmgr.contract.message import FILTER, ID, NUL, Fact, Json, Length, Message, OneOf, Range, SchemaMembers
 
 DAY = 86400
@@ -81,7 +89,10 @@ class JobOutputRequest(JobRequest):
     stderr: Annotated[int, OFFSET, "The same for standard error."] = 0
     wait: Annotated[float, WAIT, "Seconds to wait for news if there is none."] = 0
     until: Annotated[
-        str, OneOf(("output", "exit")), "What counts as news: `output`: output or the end; `exit`: only the end."
+        str,
+        OneOf(("output", "exit", "input")),
+        "What counts as news: `output`: output or the end; `exit`: only the end; `input`: the end, or that it waits "
+        "for input.",
     ] = "output"
     max_bytes: Annotated[int, Range(MIN_BYTES, MAX_BYTES), "Most bytes of each stream in one answer."] = 1 << 20
     encoding: Annotated[
@@ -114,6 +125,7 @@ class JobOutputResponse(Message):
     stderr: StreamResponse
     truncated: Annotated[bool, "Whether a stream went beyond `job-output`, and the rest was dropped."]
     stale: Stale
+    waiting: Waits = None
     directory: Annotated[
         str | None,
         "With `tellDirectory`, after the end: the directory in which the command ended. Absent for csh, and for a "
@@ -184,6 +196,7 @@ class JobInfo(Message):
     ended: Annotated[datetime | None, "When its end was seen; null while it runs."]
     keep: Annotated[int, "Seconds for which it is kept after its end."]
     stale: Stale
+    waiting: Waits = None
 
     @property
     def text(self) -> str:

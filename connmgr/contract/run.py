@@ -166,6 +166,10 @@ class RunRequest(Message):
     run: RunId
 
 
+class RunInfoRequest(RunRequest):
+    cells: Annotated[bool, "True adds `cells`, which a program draws."] = False
+
+
 class RunStartResponse(Message):
     run: Annotated[str | None, SchemaMembers({"format": "uuid"}), "The run. Absent in a dry run."] = None
     targets: Annotated[int, "How many connections were selected."]
@@ -229,6 +233,11 @@ class RunInfo(Message):
     rate: Annotated[float | None, "Targets a second, from its first target until now or its end."]
     left: Annotated[float | None, "Seconds that the rest will take at this rate; null if unknown."]
     daemons: Annotated[list[str], "The names of the daemons that run its targets now."]
+    cells: Annotated[
+        str | None,
+        "Present if `/run/info` was asked for it: a digit for each target in the order of the run, which is the place "
+        "of the target's state in `counts`, from 0. `/run/targets` tells more of one by its `offset`.",
+    ] = None
 
 
 class RunTargetsRequest(RunRequest):
@@ -270,6 +279,7 @@ class RunOutputRequest(RunRequest):
     connection: Annotated[
         str | None, ID, "The target. Without it: the outputs of all that have ended, equal ones together."
     ] = None
+    limit: Annotated[int | None, Range(1, 1000), "Most groups of the answer. Without it: all."] = None
 
 
 class RunGroup(Message):
@@ -287,6 +297,7 @@ class RunGroup(Message):
 
 class RunOutputResponse(Message):
     groups: Annotated[list[RunGroup], "The largest first."]
+    total: Annotated[int, "How many groups there are."]
 
 
 class RunQueryRequest(Message):

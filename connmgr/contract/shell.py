@@ -16,6 +16,7 @@ from connmgr.contract.common import (
     Selecting,
     SendsEnvironment,
     ShellNamed,
+    Waits,
     WhatRuns,
 )
 from connmgr.contract.message import (
@@ -153,6 +154,7 @@ class ExecResponse(Message):
     ] = None
     stdout: Annotated[str, "The command's standard output."]
     stderr: Annotated[str, "The command's standard error; empty if `ttyState` is `merged`."]
+    waiting: Waits = None
     truncated: Truncated = None
     restarted: Restarted = None
 

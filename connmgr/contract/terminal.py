@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, ClassVar, Final
 
-from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, WhatRuns, Where, check_base64
+from connmgr.contract.common import Encoding, SendsEnvironment, ShellNamed, Waits, WhatRuns, Where, check_base64
 from connmgr.contract.job import MIN_BYTES, OFFSET, WAIT, WORDS
 from connmgr.contract.message import FILTER, ID, INTERNAL, NUL, Length, Message, Range, SchemaMembers, Wrong
 from connmgr.contract.shell import MAX_PROCESS_COMMAND, MAX_SIDE, PtyFields
@@ -95,6 +95,7 @@ class TerminalInfo(TerminalRequest):
         "null: not recorded; `active`; `complete`, after the terminal's end; `cut`: the recording ended at "
         "`max-recording`, or at `max-recordings` of all; `failed`: it could not be written.",
     ]
+    waiting: Waits = None
 
 
 class TerminalQueryRequest(Message):
@@ -170,6 +171,7 @@ class TerminalScreenResponse(Message):
     offset: Annotated[int, "How many bytes of output it shows."]
     state: Annotated[TerminalState, AS_IN_QUERY]
     exit_code: Annotated[int | None, AS_IN_QUERY]
+    waiting: Waits = None
 
 
 class TerminalResizeRequest(TerminalRequest):

@@ -21,6 +21,7 @@ SCOPES: Mapping[str, str] = {
     "fs.write": "Write, move and remove files.",
     "tunnel": "Open TCP streams from the remote host, and tunnels.",
     "ssh.agent": "Use connections that forward an ssh-agent, and lend an agent for a login.",
+    "ssh.certificate": "Add and change connections that log in by certificates of the vault's signers.",
     "secret.decrypt": "Open sealed secrets, and use them in the data of connections.",
     "approval.decide": "Decide what waits for approval.",
     "vault.admin": "Administer the vault's users, saved commands, and the daemon.",

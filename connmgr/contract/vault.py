@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
-from connmgr.contract.message import SECRET, Fact, Length, Message, SchemaMembers
+from connmgr.contract.audit import AWARE
+from connmgr.contract.message import SECRET, Fact, Length, Message, Range, SchemaMembers
 
 LONGEST_NAME = 64
 LONGEST_PASSPHRASE = 1024
 MIN_CHARACTERS, MAX_CHARACTERS = 8, 1024
 """The bounds of a new passphrase."""
+
+MAX_SHARES = 16
+"""Most shares of a recovery key, a limit of SLIP-0039."""
 
 NEW_PASSPHRASE = Fact("NEW_PASSPHRASE")
 """A passphrase that fits a user: long enough."""
@@ -25,6 +31,8 @@ NewPassphrase = Annotated[
     _PASSWORD,
     f"{MIN_CHARACTERS} to {MAX_CHARACTERS} characters.",
 ]
+RecoveryId = Annotated[str, Length(1, 16), "The recovery key's id; each share has it in its first words."]
+Words = Annotated[str, SECRET, Length(1, 1000), _PASSWORD]
 Uuid = Annotated[str, SchemaMembers({"format": "uuid"})]
 
 
@@ -40,6 +48,23 @@ class StatusResponse(Message):
 class UnlockRequest(Message):
     user: User
     passphrase: Annotated[Passphrase, "The user's passphrase."]
+
+
+class UsedRecovery(Message):
+    """A recovery key that has set a passphrase, and since then was neither rotated nor revoked."""
+
+    recovery: RecoveryId
+    used: Annotated[datetime, AWARE, "When it last set a new passphrase."]
+
+
+class UnlockResponse(Message):
+    """What the user should know."""
+
+    recoveries: Annotated[
+        Sequence[UsedRecovery],
+        "The user's recovery keys that have set a passphrase: whoever did that knows the words. Told at each unlock "
+        "until they are rotated or revoked.",
+    ]
 
 
 class AddRequest(Message):
@@ -72,3 +97,55 @@ class RemoveResponse(Message):
     resealed: Annotated[list[Uuid], "Those of them whose secrets only this user could open, and were sealed anew."]
     heir: Annotated[str | None, "The principal that these were sealed to; null: none was sealed anew."]
     lost: Annotated[list[Uuid], "Those of them with secrets that nobody can open any more; empty without `force`."]
+
+
+class RecoveryCreateRequest(Message):
+    user: User
+    passphrase: Annotated[Passphrase, "The user's passphrase."]
+    shares: Annotated[int, Range(1, MAX_SHARES), "How many shares to make."] = 1
+    threshold: Annotated[int, Range(1, MAX_SHARES), "How many of them are needed; at least 2 of several."] = 1
+
+
+class RecoveryRotateRequest(Message):
+    recovery: RecoveryId
+    passphrase: Annotated[Passphrase, "The passphrase of the key's user."]
+
+
+class RecoveryRevokeRequest(Message):
+    recovery: RecoveryId
+
+
+class RecoveryUseRequest(Message):
+    shares: Annotated[Sequence[Words], Length(1, MAX_SHARES), "The words of enough shares, in any order."]
+    new_passphrase: Annotated[
+        NewPassphrase | None, "The user's new passphrase. Without it the shares are checked, and nothing changes."
+    ] = None
+
+
+class RecoveryUseResponse(Message):
+    recovery: RecoveryId
+    user: User
+
+
+class RecoveryWordsResponse(Message):
+    """A new recovery key. The daemon keeps no copy of the words."""
+
+    recovery: RecoveryId
+    user: User
+    threshold: Annotated[int, "How many of the shares are needed."]
+    shares: Annotated[Sequence[Words], "The words of each share."]
+
+
+class RecoveryKey(Message):
+    """What the vault knows of a recovery key; the words are not part of it."""
+
+    recovery: RecoveryId
+    user: User
+    shares: Annotated[int, "How many shares were made."]
+    threshold: Annotated[int, "How many of them are needed."]
+    created: Annotated[datetime, AWARE]
+    used: Annotated[datetime | None, AWARE, "When it last set a new passphrase, or null."]
+
+
+class RecoveryQueryResponse(Message):
+    recoveries: Annotated[Sequence[RecoveryKey], "Oldest first."]

@@ -91,6 +91,8 @@ def serve(settings: Settings) -> None:
         services.tunnels.resume()
         services.runs.begin()
         services.schedules.begin()
+        vault.announcements.begin()
+        cleanup.callback(vault.announcements.close, CLOSE_SECONDS)
         services.kept_config.resume()
         found_by.callback(DaemonFile(settings.auth_file, url).remove)
         _announce(settings, url_of(bound))

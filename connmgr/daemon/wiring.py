@@ -13,7 +13,7 @@ from pathlib import Path
 from connmgr.api.auth import Caller, Credentials, Scraper, Tickets, Tokens
 from connmgr.api.context import continuation, holder
 from connmgr.api.listeners import Listeners, Lookout
-from connmgr.api.record import ENDED
+from connmgr.api.record import ENDED, REQUIRED
 from connmgr.api.services import Counts, RequestSlots, Services
 from connmgr.audit.entry import CommandText, SubjectNames
 from connmgr.audit.log import FILE_NAME, AuditLog, open_chain
@@ -48,6 +48,7 @@ from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shares import Computing, Pace
 from connmgr.shell.grounds import Grounds
 from connmgr.shell.shells import ShellTable
+from connmgr.signers import Signers
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
@@ -69,10 +70,11 @@ def open_services(
     :raises StartupError: the files of one of them cannot be used.
     """
     events, slots = Events(), RequestSlots(settings.threads)
-    links = LinkTable(vault, registry, settings.send_env, events.publish)
     # First, and so closed last: it records the ends of processes that the others end.
     names = SubjectNames(vault)
     audit = _open_audit(settings, vault, registry, names, cleanup)
+    signers = Signers(vault, registry, audit.note, must_note=settings.audit == REQUIRED)
+    links = LinkTable(vault, registry, settings.send_env, events.publish, signers)
     shells = _open_shells(settings, vault, registry, links, events, cleanup)
     computing, pace = Computing(), Pace()
     streams = Streams(computing, pace)
@@ -110,12 +112,13 @@ def open_services(
     cleanup.callback(schedules.close, CLOSE_SECONDS)
     runs.changed = schedules.poke
     anonymous = Caller("anonymous", Access(), time.monotonic())
-    lookout = Lookout(links, shells, jobs, vault.jobs, authorisation, events.publish)
+    lookout = Lookout(links, shells, jobs, vault.jobs, terminals, authorisation, events.publish)
     return Services(
         settings=settings,
         vault=vault,
         registry=registry,
         links=links,
+        signers=signers,
         kept=kept,
         shells=shells,
         streams=streams,

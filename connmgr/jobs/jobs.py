@@ -18,7 +18,8 @@ from functools import partial
 
 from connmgr import errors
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.contract.event import JOB
+from connmgr.contract.event import JOB, WAITING
+from connmgr.engine.waiting import SILENT_SECONDS, Lull, WaitingWork
 from connmgr.errors import Busy
 from connmgr.events import Publish, unheard
 from connmgr.jobs.launch import Launch
@@ -99,6 +100,7 @@ class CachedJob:
         self._numbers = 0
         self._seen_at = float("-inf")
         self._last = JobOutput(None, stale=False, version=0)
+        self.lull = Lull()
 
     @property
     def last(self) -> JobOutput:
@@ -149,6 +151,29 @@ class CachedJob:
         finally:
             self._reading.release()
 
+    def moved_on(self, seen: RemoteJob) -> RemoteJob:
+        """Return ``seen``, with what the job was known to wait for, if it has printed nothing since."""
+        before = self._last.seen
+        if before is None and self.stored.created + timedelta(seconds=SILENT_SECONDS) < now():
+            # Older than this daemon's knowledge of it, and so perhaps silent for long.
+            self.lull = Lull(_progress(seen), float("-inf"))
+        still = self.lull.note(_progress(seen))
+        kept = before.waiting if still and before is not None and seen.state == RUNNING else None
+        return replace(seen, waiting=kept)
+
+    def went_on(self) -> bool:
+        """Note that the job got input; return whether it was known to wait for that."""
+        self.lull.stir()
+        with self._lock:
+            last = self._last
+            if last.seen is None or last.seen.waiting is None:
+                return False
+            self._last = replace(last, seen=replace(last.seen, waiting=None), version=last.version + 1)
+            callbacks = self._take_waiting()
+        for callback in callbacks:
+            callback()
+        return True
+
     def cached_output(self, stdout_offset: int, stderr_offset: int, fresh_seconds: float) -> JobOutput | None:
         """Return the cached output from these offsets on, or None if the remote host must be asked."""
         last = self._last
@@ -170,8 +195,10 @@ class CachedJob:
         stderr_offset: int = 0,
         stderr: bytes = b"",
         directory: bytes | None = None,
+        *,
+        tell: Callable[[str], object] = lambda _: None,
     ) -> JobOutput:
-        """Store the seen state of the job, and notify the waiters if it is news."""
+        """Store the seen state of the job, notify the waiters of news, and ``tell`` if it waits or goes on."""
         with self._lock:
             before = self._last
             version = before.version + (seen != before.seen or before.stale)
@@ -181,6 +208,9 @@ class CachedJob:
                 self._last = now
             self._seen_at = time.monotonic()
             callbacks = self._take_waiting() if version != before.version else []
+            waited = before.seen is not None and before.seen.waiting is not None
+        if seen.state == RUNNING and waited != (seen.waiting is not None):
+            tell(RUNNING if waited else WAITING)
         for callback in callbacks:
             callback()
         return now
@@ -280,6 +310,13 @@ class Jobs:
     def seen(self, remote: RemoteJobs, id: str) -> RemoteJob:
         """Return a job's current state on the remote host, without notifying the waiters."""
         return next(iter(remote.look([remote_name(id)], CALL_SECONDS).values()))
+
+    def waiting(self, job: StoredJob) -> WaitingWork | None:
+        """Return what a job was last seen to wait for."""
+        with self._lock:
+            cached = self._cached.get(job.id)
+        seen = None if cached is None or job.state != RUNNING else cached.last.seen
+        return None if seen is None else seen.waiting
 
     @property
     def starting(self) -> frozenset[str]:
@@ -427,7 +464,9 @@ class Jobs:
             self._record(cached, seen)
             if seen.state == GONE:
                 raise errors.OutputGone("The job's output was removed on the remote host.")
-            return cached.publish(seen, stdout, out, stderr, err, directory)
+            return cached.publish(
+                cached.moved_on(seen), stdout, out, stderr, err, directory, tell=partial(self._tell, job=cached.stored)
+            )
 
         with cached.reading():
             answer = cached.cached_output(stdout, stderr, FRESH_SECONDS)
@@ -474,6 +513,8 @@ class Jobs:
             self._hosts.ask_once(
                 cached.stored.connection, access, lambda remote: remote.input(remote_name(id), data, eof, CALL_SECONDS)
             )
+        if cached.went_on():
+            self._tell(RUNNING, cached.stored)
 
     def kill(self, id: str, access: Access, signal: str, grace: float) -> None:
         """Send ``signal`` to all processes of a job; after ``grace`` seconds, KILL to the processes that still run.
@@ -604,11 +645,21 @@ class Jobs:
         """Ask the remote host about jobs of one connection; return whether any has news."""
         news = False
         by_name = {remote_name(id): cached for id, cached in jobs.items()}
-        for name, seen in remote.look(by_name, CALL_SECONDS).items():
+        looked = {name: by_name[name].moved_on(seen) for name, seen in remote.look(by_name, CALL_SECONDS).items()}
+        silent = {
+            name: seen
+            for name, seen in looked.items()
+            if seen.state == RUNNING and by_name[name].lull.is_due(waits=seen.waiting is not None)
+        }
+        if silent:
+            for name in silent:
+                by_name[name].lull.look()
+            looked |= remote.waiting(silent, CALL_SECONDS)
+        for name, seen in looked.items():
             cached = by_name[name]
             before = cached.last.version
             self._record(cached, seen)
-            news |= cached.publish(seen).version != before
+            news |= cached.publish(seen, tell=partial(self._tell, job=cached.stored)).version != before
         return news
 
     def _record(self, cached: CachedJob, seen: RemoteJob) -> None:
@@ -642,6 +693,11 @@ class Jobs:
 def _may_begin(stored: StoredJob, seen: RemoteJob) -> bool:
     """Whether a job that does not run yet was requested so recently that it may still begin."""
     return seen.state in (GONE, STARTING) and stored.state == STARTING and stored.created + BEGIN_WITHIN > now()
+
+
+def _progress(seen: RemoteJob) -> tuple[str, int, int]:
+    """Return what changes as long as a job is not silent."""
+    return seen.state, seen.stdout.size, seen.stderr.size
 
 
 def remote_name(id: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from connmgr import errors
 from connmgr.engine.kill import TREE
 from connmgr.engine.rpc import EXCHANGE, Exchange, Helpers, RemoteProgram
 from connmgr.engine.script import Source, new_nonce, quote
+from connmgr.engine.waiting import TAIL_BYTES, WaitingWork, blocked, last_lines, waiting_work
 from connmgr.errors import InvalidRequest, PermissionDenied, TransferFailed
 from connmgr.jobs.launch import OPEN, Launch
 from connmgr.links.link import Link, Outdated
@@ -130,6 +131,9 @@ WARNINGS = {
     "the job with them; `loginctl enable-linger` there prevents that.",
 }
 
+_MARK = "CONNMGR_JOB="
+"""Followed by a job's id: what each of its processes has in its environment."""
+
 _ID = re.compile("[0-9a-f]{32}")
 _LINE = re.compile(
     r"(?P<id>[0-9a-f]{32}) (?P<state>starting|running|exited|killed|timed_out|lost|gone) (?P<cap>[0-9]{1,18}|-) "
@@ -154,13 +158,15 @@ class RemoteJob:
     """A job as last seen: ``starting``, ``running``, ``exited``, ``killed``, ``timed_out``, ``lost`` or ``gone``.
 
     A ``starting`` job has its directory, but its runner has not begun. The end of a ``lost`` job is unknown; the files
-    of a ``gone`` job were removed. ``exit_code`` is 128 + N after signal N, and None if unknown.
+    of a ``gone`` job were removed. ``exit_code`` is 128 + N after signal N, and None if unknown. ``waiting`` is there
+    while a running job is known to wait for input.
     """
 
     state: str
     exit_code: int | None = None
     stdout: JobStream = JobStream()
     stderr: JobStream = JobStream()
+    waiting: WaitingWork | None = None
 
 
 class RemoteJobs:
@@ -202,6 +208,22 @@ class RemoteJobs:
                 exchange.answer(deadline.left())
                 seen |= _described(_whole(exchange, DESCRIPTION_BYTES, deadline), some)
         return seen
+
+    def waiting(self, jobs: Mapping[str, RemoteJob], timeout: float) -> dict[str, RemoteJob]:
+        """Return silent ``jobs`` by id, each with what it waits for now."""
+        deadline = Deadline(timeout)
+        seen = blocked(self._transport, self._helpers, (_MARK + _checked(id) for id in jobs), deadline.left())
+        found = {}
+        for id, job in jobs.items():
+            waits = seen.get(_MARK + id)
+            printed: list[list[str]] = []
+            if waits is not None:
+                ends = (job.stdout.size, job.stderr.size)
+                offsets = [max(0, end - TAIL_BYTES) for end in ends]
+                _, *tails, _ = self.read(id, offsets[0], offsets[1], TAIL_BYTES, deadline.left())
+                printed = [last_lines(tail) for tail in tails]
+            found[id] = replace(job, waiting=waiting_work(waits, *printed, before=job.waiting))
+        return found
 
     def read(
         self, id: str, stdout_offset: int, stderr_offset: int, max_bytes: int, timeout: float

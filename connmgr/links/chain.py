@@ -45,8 +45,9 @@ from connmgr.plugin import (
 )
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.signers import Signer, Signers
 from connmgr.vault import Connection, Vault
-from connmgr.vault.connection_rows import SET_BY_TOKEN
+from connmgr.vault.connection_rows import SET_BY_TOKEN, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
 from connmgr.vault.names import base_of, elevation_of
 
@@ -99,7 +100,14 @@ class Chain:
 
 
 def open_chain(
-    vault: Vault, registry: Registry, target: Target, access: Access, timeout: float, *, forwards: bool = True
+    vault: Vault,
+    registry: Registry,
+    signers: Signers | None,
+    target: Target,
+    access: Access,
+    timeout: float,
+    *,
+    forwards: bool = True,
 ) -> Chain:
     """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
@@ -112,6 +120,9 @@ def open_chain(
     deadline = Deadline(timeout)
     hops = list(hops_to(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
+    found = [] if signers is None else [one for hop in hops if (one := _signer_of(registry, signers, hop)) is not None]
+    # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
+    sealed += [secret for signer in found for secret in signer.secrets]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
@@ -120,9 +131,12 @@ def open_chain(
         for hop in reversed(hops):
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
-            plain = opened_data(vault, registry, hop.type, hop.data, by)
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
+            if signers is not None:
+                certify = partial(signers.certify, found, connection=hop.id, asking=access, by=by)
+                asker = replace(asker, certify=certify)
             with _hop_in_errors(target, hop):
+                plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
                 if deadline.passed:
@@ -150,16 +164,20 @@ def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
     return None
 
 
-def opened_data(vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def opened_data(
+    vault: Vault, registry: Registry, kind: str, data: Mapping[str, Any], access: Access, deadline: Deadline
+) -> dict[str, Any]:
     """Return the ``data`` of a connection of the type ``kind`` with its secrets in plain text.
 
+    Those that are elsewhere are fetched now, before ``deadline``.
     :raises connmgr.errors.SecretLocked: ``access`` may not open one of them.
+    :raises connmgr.errors.SecretUnavailable: a source does not return one.
     """
 
-    def unseal(secret: Any) -> str:
-        return secret if isinstance(secret, str) else vault.principals.unseal(secret, access)
+    def plain(secret: Any) -> str:
+        return registry.sources.plain(secret, deadline, lambda sealed: vault.principals.unseal(sealed, access))
 
-    return map_secrets(registry.get(kind).schema(), data, unseal)
+    return map_secrets(registry.get(kind).schema(), data, plain)
 
 
 def _open_link(
@@ -255,7 +273,14 @@ def hops_to(vault: Vault, registry: Registry, target: Target) -> Iterator[Hop]:
 def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     secrets: list[Any] = []
     map_secrets(registry.get(hop.type).schema(), hop.data, secrets.append)
-    return [secret for secret in secrets if not isinstance(secret, str)]
+    # A reference may have sealed secrets of its own, such as a token for a server.
+    return [sealed for secret in secrets for sealed in sealed_secrets(secret)]
+
+
+def _signer_of(registry: Registry, signers: Signers, hop: Hop) -> Signer | None:
+    kind = registry.get(hop.type)
+    name = kind.signer(hop.data) if isinstance(kind, ConnectionType) else None
+    return None if name is None else signers.get(name)
 
 
 def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:

@@ -41,6 +41,7 @@ from connmgr.plugin import (
 )
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.signers import Signers
 from connmgr.vault import Connection, Vault
 from connmgr.vault.principals import Principals
 
@@ -59,6 +60,7 @@ ADMITTED_SECONDS = 1.0
 def open_link(
     vault: Vault,
     registry: Registry,
+    signers: Signers | None,
     target: Target,
     access: Access,
     timeout: float,
@@ -70,13 +72,15 @@ def open_link(
     """
     # First, because it may raise.
     environment = environment_of(vault, registry, target, send_env)
-    chain = open_chain(vault, registry, target, access, timeout)
+    chain = open_chain(vault, registry, signers, target, access, timeout)
     helpers = Helpers()
     transport = SpareTransport(
         chain.transport,
         # It is opened for files and for killing, perhaps for another client's request. That request must not use the
         # password or agent that this client lent for its own login.
-        lambda seconds: open_chain(vault, registry, target, access.without_loan, min(seconds, timeout), forwards=False),
+        lambda seconds: open_chain(
+            vault, registry, signers, target, access.without_loan, min(seconds, timeout), forwards=False
+        ),
         helpers.dismiss,
     )
 

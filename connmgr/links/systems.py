@@ -35,7 +35,7 @@ def children_of(
     lease = links.lease(record.id, access, timeout)
     try:
         # The secrets of this data are used on the link that was opened to the same data.
-        plain = opened_data(vault, registry, record.type, lease.link.target.data, access)
+        plain = opened_data(vault, registry, record.type, lease.link.target.data, access, deadline)
         listed = kind.children(lease.link.transport, plain, timeout=deadline.left(LEAST_SECONDS))
         children = list(islice(listed, MAX_CHILDREN + 1))
     finally:
@@ -69,7 +69,7 @@ def toggle(
     via = record.data.get(kind.via) if kind.via else None
     # Checks that the secrets go where the authenticated row leads.
     vault.connections.carriers_of([via] if via else [], record.dependency_digest)
-    plain = opened_data(vault, registry, record.type, record.data, access)
+    plain = opened_data(vault, registry, record.type, record.data, access, deadline)
     with ExitStack() as cleanup:
         transport: Transport | None = None
         if via is not None:

@@ -22,6 +22,7 @@ from connmgr.links.link import Lease, Link, Outdated, open_link
 from connmgr.plugin import DEFAULT_SEND_ENV, LEAST_SECONDS, Deadline
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
+from connmgr.signers import Signers
 from connmgr.vault import Vault
 
 
@@ -54,12 +55,15 @@ class LinkTable:
         registry: Registry,
         send_env: Sequence[str] = DEFAULT_SEND_ENV,
         publish: Publish = unheard,
+        signers: Signers | None = None,
     ) -> None:
+        """``signers``: without them no connection can log in by a certificate on demand."""
         self.send_env = send_env
         """Names of the variables that clients send on every connection."""
         self._vault = vault
         self._registry = registry
         self._publish = publish
+        self._signers = signers
         self._lock = threading.Lock()
         self._by_connection: dict[str, _OpenLinks] = {}
 
@@ -92,6 +96,10 @@ class LinkTable:
                     return lease
                 if deadline.passed:
                     raise ShellBusy("The connection kept changing while it was opened; try again.")
+
+    def open_unshared(self, target: Target, access: Access, timeout: float) -> Link:
+        """Open a link that the table does not know; see :func:`connmgr.links.link.open_link`."""
+        return open_link(self._vault, self._registry, self._signers, target, access, timeout, self.send_env)
 
     def peek(self, connection: str) -> Lease | None:
         """Lease an open link of the connection, or return None. Check its ``admission`` before using it."""
@@ -135,7 +143,7 @@ class LinkTable:
         """Open a link and lease it; return None if its connection was changed meanwhile."""
         changes = open_links.changes
         target = Target.stored(self._vault.connections.get(connection))
-        link = open_link(self._vault, self._registry, target, access, deadline.left(LEAST_SECONDS), self.send_env)
+        link = self.open_unshared(target, access, deadline.left(LEAST_SECONDS))
         lease = link.lease(opener=True)
         with self._lock:
             # Since it was read above, the connection may have been changed, and `forget` have run: this link then leads

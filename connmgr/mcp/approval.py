@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestURLParams, ElicitResult, InputRequiredResult
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, Field, ValidationError
 
@@ -47,7 +47,8 @@ MAX_PREVIEW_LINES = 200
 MAX_CHARACTERS = 1000
 """Longest line of a question."""
 
-_DECISIONS: Mapping[str, Verdict] = {"once": "once", "for an hour": "grant", "deny": "deny"}
+PATTERN = "the pattern"
+_DECISIONS: Mapping[str, Verdict] = {"once": "once", "for an hour": "grant", PATTERN: "pattern", "deny": "deny"}
 
 REQUIRED = "approval_required"
 
@@ -112,6 +113,16 @@ class DecisionForm(BaseModel):
     )
 
 
+class PatternForm(BaseModel):
+    """The form where a pattern is proposed beside the request."""
+
+    decision: Literal["once", "for an hour", "the pattern", "deny"] = Field(
+        title="Decision",
+        description="once: this request; for an hour: the same again and again; the pattern: what the last line says, "
+        "as a rule; deny: not at all.",
+    )
+
+
 @dataclass(frozen=True)
 class Question:
     """A question about one ``approval``: if it ``decides``, the answer is the decision, else whether to wait."""
@@ -120,11 +131,15 @@ class Question:
     message: str
     seconds: float
     decides: bool
+    has_pattern: bool = False
+    url: str | None = None
+    """The address of the approval on the daemon's page, for a client that opens addresses and has no forms."""
 
     @property
     def schema(self) -> dict[str, Any]:
         """The form as JSON Schema, with only the members that the protocol allows."""
-        whole = DecisionForm.model_json_schema() if self.decides else {"type": "object", "properties": {}}
+        form = PatternForm if self.has_pattern else DecisionForm
+        whole = form.model_json_schema() if self.decides else {"type": "object", "properties": {}}
         return {name: whole[name] for name in ("type", "properties", "required") if name in whole}
 
 
@@ -133,7 +148,7 @@ def decision_of(answer: ElicitResult) -> Verdict | None:
     if answer.action != "accept":
         return "deny" if answer.action == "decline" else None
     try:
-        return _DECISIONS[DecisionForm.model_validate(answer.content).decision]
+        return _DECISIONS[PatternForm.model_validate(answer.content).decision]
     except ValidationError:
         return None
 
@@ -144,7 +159,13 @@ def deciding(call: Call, approval: Mapping[str, Any]) -> Question:
     lines = [*asked, *_preview(call)]
     if len(lines) > MAX_LINES or any(len(line) > MAX_CHARACTERS for line in asked):
         return waiting(call, approval)
-    return Question(approval["approval"], _indented(lines), _seconds(approval["expires"]), decides=True)
+    return Question(
+        approval["approval"],
+        _indented(lines),
+        _seconds(approval["expires"]),
+        decides=True,
+        has_pattern=approval.get("pattern") is not None,
+    )
 
 
 def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
@@ -258,7 +279,10 @@ class Questions:
         try:
             asked.shown.deadline = anyio.current_time() + question.seconds
             with asked.shown:
-                answer = await session.elicit_form(question.message, question.schema, related)
+                if question.url is None:
+                    answer = await session.elicit_form(question.message, question.schema, related)
+                else:
+                    answer = await session.elicit_url(question.message, question.url, question.approval, related)
                 asked.step = await self.take(question.approval, answer, decides=question.decides)
         except ClientError as error:
             asked.error = error
@@ -371,7 +395,11 @@ async def _told(call: Call, event: anyio.Event, seconds: float) -> None:
 
 
 def _as_answer(question: Question) -> InputRequiredResult:
-    params = ElicitRequestFormParams(message=question.message, requested_schema=question.schema)
+    params: ElicitRequestFormParams | ElicitRequestURLParams = (
+        ElicitRequestFormParams(message=question.message, requested_schema=question.schema)
+        if question.url is None
+        else ElicitRequestURLParams(message=question.message, url=question.url)
+    )
     state = json.dumps([question.approval, question.decides])
     return InputRequiredResult(input_requests={question.approval: ElicitRequest(params=params)}, request_state=state)
 
@@ -379,10 +407,27 @@ def _as_answer(question: Question) -> InputRequiredResult:
 def _can_ask(call: Call) -> bool:
     declared = call.context.client_capabilities
     elicitation = declared.elicitation if declared else None
+    return elicitation is not None and (_has_forms(call) or _page_of(call) is not None)
+
+
+def _has_forms(call: Call) -> bool:
+    declared = call.context.client_capabilities
+    elicitation = declared.elicitation if declared else None
+    # Without any member it means forms, as it did before there were addresses.
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
+def _page_of(call: Call) -> str | None:
+    """Return the address of the daemon's page; None if it has none that a browser opens."""
+    with call.bridge.client() as client:
+        return client.base_url if client.base_url.startswith(("http://", "https://")) else None
+
+
 def _question(call: Call, approver: Approver | None, required: ClientError) -> Question:
+    if not _has_forms(call):
+        # Whoever is logged in there decides; accepting means that the agent waits for it.
+        asked = waiting(call, required.details)
+        return replace(asked, url=f"{_page_of(call)}/#/approvals/{asked.approval}")
     found = approver.find(required.details["approval"]) if approver else None
     return waiting(call, required.details) if found is None else deciding(call, found)
 

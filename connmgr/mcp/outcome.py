@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ResourceLink, TextContent
+from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ValidationError
 
 from connmgr.client import ClientError
 from connmgr.printable import visible
 
+LINKS_FROM = "2025-06-18"
+"""The first version of the protocol with links to resources."""
 
-def answered(result: BaseModel) -> CallToolResult:
-    """Return a tool's answer as structured content, and as JSON text for clients that show only text."""
+
+class Linking(BaseModel):
+    """An answer of which the rest is a resource."""
+
+    def links(self) -> list[ResourceLink]:
+        """Return links to what the answer leaves out."""
+        raise NotImplementedError
+
+
+def answered(result: BaseModel, protocol: str | None = None) -> CallToolResult:
+    """Return a tool's answer as structured content, and as JSON text for clients that show only text.
+
+    Clients of a ``protocol`` that has links get those, too.
+    """
+    can_follow = is_version_at_least(protocol or "", LINKS_FROM)
+    links = result.links() if can_follow and isinstance(result, Linking) else []
     text = result.model_dump_json(by_alias=True)
     structured = result.model_dump(mode="json", by_alias=True)
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
+    return CallToolResult(content=[TextContent(type="text", text=text), *links], structured_content=structured)
 
 
 class FailedCall(BaseModel):
@@ -62,9 +79,15 @@ NEXT: Mapping[str, str] = {
     "no_shell": "Repeat the call: it starts the shell.",
     "no_such_directory": "Create it with create_directory, or name another. If you named none, your directory was "
     "removed: the next command begins in the home directory.",
+    "unknown_run": "Only a run that run_on_many has answered can be read. It is kept for some days after its end.",
+    "run_ended": "The run has ended: read_run shows its results.",
+    "run_limit": "Too many runs are under way. Wait for one with read_run, or stop one with stop_run.",
     "job_running": "Stop it first with stop_job, or wait for its end with read_job.",
     "job_finished": "The job has ended: read_job shows its result.",
     "stdin_closed": "The job takes no input: only run_command with openStdin allows input later.",
+    "no_such_question": "Look again with read_job or read_screen: `waiting` has the question that waits now, if any.",
+    "asks_for_secret": "Do not type it in another way. Use a system whose password is stored, such as NAME/root, or "
+    "ask the person whom you work for to answer it on the page.",
     "terminal_ended": "The program has ended: read_screen shows its last screen. Open another with open_terminal.",
     "output_gone": "Its output was removed. Run it again if that does no harm.",
     # Files
@@ -111,6 +134,12 @@ NEXT: Mapping[str, str] = {
     "host_key_unknown": _ASK + "they have to compare and accept the machine's key.",
     "host_key_changed": _ASK + "the machine's key has changed. Do not use it until they have checked.",
     "auth_failed": _ASK + "the machine refuses the login that is stored for it.",
+    "unknown_signer": _ASK + "nobody signs the certificate that this system needs.",
+    "signer_unavailable": "What signs the login's certificate does not answer. " + _WAIT,
+    "signer_timeout": "What signs the login's certificate does not answer. " + _WAIT,
+    "signer_refused": _ASK + "no certificate is signed for this login.",
+    "certificate_invalid": _ASK + "the login's certificate is not what was ordered, and is not used.",
+    "certificate_expired": _ASK + "the login's certificate is not valid now, or the clocks differ.",
     "elevation_failed": _ASK + "sudo, su or doas refuses the stored password.",
     "transport_unsupported": "This system cannot do that. Use another one.",
     "channel_refused": "The machine opens no further process over this link. " + _WAIT,

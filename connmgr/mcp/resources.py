@@ -18,10 +18,10 @@ from connmgr.contract.message import from_json, given_json
 from connmgr.contract.shell import LANGUAGES
 from connmgr.mcp.bridge import AgentShell, Bridge
 from connmgr.mcp.outcome import advice
+from connmgr.mcp.output import SCHEME as SCHEME
 from connmgr.mcp.output import text_of
 from connmgr.printable import visible
 
-SCHEME = "connmgr"
 JSON = "application/json"
 READ_SECONDS = 45.0
 OUTPUT_BYTES = 65536

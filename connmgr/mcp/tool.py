@@ -91,7 +91,9 @@ class Declared:
     async def _called(self, call: Call) -> CallToolResult | InputRequiredResult:
         try:
             result = await with_approval(call, partial(self._done, call))
-            return result if isinstance(result, InputRequiredResult) else answered(result)
+            if isinstance(result, InputRequiredResult):
+                return result
+            return answered(result, call.context.protocol_version)
         except ClientError as error:
             return refused(error)
         except Exception:

@@ -29,7 +29,7 @@ export interface ApplyResponse {
 
 export interface ApprovalDecideRequest {
   approval: string;
-  decision: "once" | "grant" | "deny";
+  decision: "once" | "grant" | "pattern" | "deny";
   seconds?: number;
 }
 
@@ -43,6 +43,7 @@ export interface ApprovalInfo {
   created: string;
   expires: string;
   decidedBy: string | null;
+  pattern?: ProposedPattern;
 }
 
 export interface ApprovalQueryRequest {
@@ -153,6 +154,73 @@ export interface BroadcastRequest {
   elevate?: { user?: string; password?: string; };
   parallel?: number;
   start?: boolean;
+}
+
+export interface CaInfo {
+  name: string;
+  type: string;
+  authorities: string[];
+  rotating: boolean;
+  limits: CaLimit[];
+  revoked: number;
+}
+
+export interface CaInitRequest {
+  name: string;
+  data?: Record<string, unknown>;
+  authority?: string;
+  principals?: string[];
+  seconds?: number;
+}
+
+export interface CaInitResponse {
+  name: string;
+  authorities: string[];
+}
+
+export interface CaLimit {
+  category: string | null;
+  principals: string[] | null;
+  seconds: number | null;
+}
+
+export interface CaLimitRequest {
+  name: string;
+  category?: string;
+  principals?: string[];
+  seconds?: number;
+  remove?: boolean;
+}
+
+export interface CaNameRequest {
+  name: string;
+}
+
+export interface CaQueryRequest {
+  name?: string;
+}
+
+export interface CaQueryResponse {
+  signers: CaInfo[];
+}
+
+export interface CaRevokeRequest {
+  name: string;
+  certificates: string[];
+}
+
+export interface CaRevokeResponse {
+  revoked: string;
+}
+
+export interface CaRotateRequest {
+  name: string;
+  finish?: boolean;
+}
+
+export interface CaTrustResponse {
+  lines: string[];
+  revoked: string;
 }
 
 export interface Capacity {
@@ -540,6 +608,7 @@ export interface ExecResponse {
   job?: string;
   stdout: string;
   stderr: string;
+  waiting?: WaitingForInput;
   truncated?: boolean;
   restarted?: boolean;
 }
@@ -668,7 +737,7 @@ export interface JobInfo {
   session: string | null;
   name: string | null;
   key: string | null;
-  command: string | null;
+  command: string;
   locked?: boolean;
   state: "starting" | "running" | "exited" | "killed" | "timed_out" | "lost";
   exitCode: number | null;
@@ -677,6 +746,7 @@ export interface JobInfo {
   ended: string | null;
   keep: number;
   stale: boolean;
+  waiting?: WaitingForInput;
 }
 
 export interface JobInputRequest {
@@ -714,7 +784,7 @@ export interface JobOutputRequest {
   stdout?: number;
   stderr?: number;
   wait?: number;
-  until?: "output" | "exit";
+  until?: "output" | "exit" | "input";
   maxBytes?: number;
   encoding?: "utf-8" | "base64";
 }
@@ -726,6 +796,7 @@ export interface JobOutputResponse {
   stderr: StreamResponse;
   truncated: boolean;
   stale: boolean;
+  waiting?: WaitingForInput;
   directory?: string;
 }
 
@@ -987,6 +1058,12 @@ export interface ProblemInfo {
   reason: string;
 }
 
+export interface ProposedPattern {
+  words: string[];
+  names: string[];
+  seconds: number;
+}
+
 export interface ReadRequest {
   connection: string;
   session?: string;
@@ -1034,6 +1111,52 @@ export interface RecordingSearchRequest {
 export interface RecordingSearchResponse {
   matches: RecordedLine[];
   complete: boolean;
+}
+
+export interface RecoveryCreateRequest {
+  user: string;
+  passphrase: string;
+  shares?: number;
+  threshold?: number;
+}
+
+export interface RecoveryKey {
+  recovery: string;
+  user: string;
+  shares: number;
+  threshold: number;
+  created: string;
+  used: string | null;
+}
+
+export interface RecoveryQueryResponse {
+  recoveries: RecoveryKey[];
+}
+
+export interface RecoveryRevokeRequest {
+  recovery: string;
+}
+
+export interface RecoveryRotateRequest {
+  recovery: string;
+  passphrase: string;
+}
+
+export interface RecoveryUseRequest {
+  shares: string[];
+  newPassphrase?: string;
+}
+
+export interface RecoveryUseResponse {
+  recovery: string;
+  user: string;
+}
+
+export interface RecoveryWordsResponse {
+  recovery: string;
+  user: string;
+  threshold: number;
+  shares: string[];
 }
 
 export interface RemovePathRequest {
@@ -1091,15 +1214,23 @@ export interface RunInfo {
   rate: number | null;
   left: number | null;
   daemons: string[];
+  cells?: string;
+}
+
+export interface RunInfoRequest {
+  run: string;
+  cells?: boolean;
 }
 
 export interface RunOutputRequest {
   run: string;
   connection?: string;
+  limit?: number;
 }
 
 export interface RunOutputResponse {
   groups: RunGroup[];
+  total: number;
 }
 
 export interface RunQueryRequest {
@@ -1423,7 +1554,7 @@ export interface TerminalInfo {
   terminal: string;
   connection: string;
   session: string | null;
-  command: string | null;
+  command: string;
   locked?: boolean;
   term: string;
   columns: number;
@@ -1435,6 +1566,7 @@ export interface TerminalInfo {
   opened: string;
   ended: string | null;
   recording: "active" | "complete" | "cut" | "failed" | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalInputRequest {
@@ -1512,6 +1644,7 @@ export interface TerminalScreenResponse {
   offset: number;
   state: "running" | "exited" | "lost" | "closed";
   exitCode: number | null;
+  waiting?: WaitingForInput;
 }
 
 export interface TerminalTicketResponse {
@@ -1528,7 +1661,7 @@ export interface TokenCheckResponse {
   effect: "allow" | "ask" | "deny" | "unknown";
   code?: string;
   message?: string;
-  rule?: number | string | null;
+  rule?: number | string;
   argv?: string[];
 }
 
@@ -1670,9 +1803,18 @@ export interface UnlockRequest {
   passphrase: string;
 }
 
+export interface UnlockResponse {
+  recoveries: UsedRecovery[];
+}
+
 export interface UploadResponse {
   bytes: number;
   sha256: string;
+}
+
+export interface UsedRecovery {
+  recovery: string;
+  used: string;
 }
 
 export interface VersionResponse {
@@ -1681,6 +1823,13 @@ export interface VersionResponse {
   buildVersion: string;
   jvmVersion: string;
   pro: boolean;
+}
+
+export interface WaitingForInput {
+  since: string;
+  lines: string[];
+  secret: boolean;
+  certain: boolean;
 }
 
 export interface WebConfirmRequest {
@@ -1743,6 +1892,13 @@ export interface Endpoints {
   "/audit/forget": { request: AuditForgetRequest; answer: unknown };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
+  "/ca/init": { request: CaInitRequest; answer: CaInitResponse };
+  "/ca/limit": { request: CaLimitRequest; answer: CaInfo };
+  "/ca/query": { request: CaQueryRequest; answer: CaQueryResponse };
+  "/ca/remove": { request: CaNameRequest; answer: unknown };
+  "/ca/revoke": { request: CaRevokeRequest; answer: CaRevokeResponse };
+  "/ca/rotate": { request: CaRotateRequest; answer: CaTrustResponse };
+  "/ca/trust": { request: CaNameRequest; answer: CaTrustResponse };
   "/category/add": { request: CategoryAddRequest; answer: CategoryAddResponse };
   "/category/info": { request: CategoryInfoRequest; answer: CategoryInfoResponse };
   "/category/query": { request: CategoryQueryRequest; answer: CategoryQueryResponse };
@@ -1812,7 +1968,7 @@ export interface Endpoints {
   "/recording/query": { request: RecordingQueryRequest; answer: RecordingQueryResponse };
   "/recording/read": { request: RecordingRequest; answer: unknown };
   "/recording/search": { request: RecordingSearchRequest; answer: RecordingSearchResponse };
-  "/run/info": { request: RunRequest; answer: RunInfo };
+  "/run/info": { request: RunInfoRequest; answer: RunInfo };
   "/run/output": { request: RunOutputRequest; answer: RunOutputResponse };
   "/run/pause": { request: RunRequest; answer: unknown };
   "/run/query": { request: RunQueryRequest; answer: RunQueryResponse };
@@ -1856,8 +2012,13 @@ export interface Endpoints {
   "/token/revoke": { request: TokenRequest; answer: unknown };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
   "/vault/lock": { request: Nothing; answer: unknown };
+  "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };
+  "/vault/recovery/revoke": { request: RecoveryRevokeRequest; answer: unknown };
+  "/vault/recovery/rotate": { request: RecoveryRotateRequest; answer: RecoveryWordsResponse };
+  "/vault/recovery/use": { request: RecoveryUseRequest; answer: RecoveryUseResponse };
   "/vault/status": { request: Nothing; answer: StatusResponse };
-  "/vault/unlock": { request: UnlockRequest; answer: unknown };
+  "/vault/unlock": { request: UnlockRequest; answer: UnlockResponse };
   "/vault/user/add": { request: AddRequest; answer: unknown };
   "/vault/user/passphrase": { request: PassphraseRequest; answer: unknown };
   "/vault/user/remove": { request: RemoveRequest; answer: RemoveResponse };

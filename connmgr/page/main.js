@@ -1,6 +1,6 @@
 // The page's frame: the door for who has no session, and for others the views that their rights reach.
 
-import { ApiError, call, login, logout, whenLeft } from "./core/api.js";
+import { ApiError, call, login, logout, token, whenLeft } from "./core/api.js";
 import { listen, onLive } from "./core/events.js";
 import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
@@ -8,7 +8,7 @@ import { go, route, useRoute } from "./core/router.js";
 import { can, follow, load, store, useStore } from "./core/store.js";
 import { doing, Empty, Fault, hooks, html, Icon, render, text } from "./core/ui.js";
 
-const { useEffect, useState } = hooks;
+const { useEffect, useLayoutEffect, useState } = hooks;
 
 /**
  * A view: `./views/NAME.js` exports one by default. Its component gets the decoded segments of the address behind the
@@ -28,6 +28,9 @@ const VIEWS = [
   ["hub", "h"],
   ["terminal", "e"],
   ["run", "x"],
+  ["runs", "u"],
+  ["schedules", "s"],
+  ["facts", "m"],
   ["jobs", "j"],
   ["tunnels", "n"],
   ["files", "f"],
@@ -129,7 +132,7 @@ function Self() {
   const [isLive, setLive] = useState(true);
   const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "auto");
   const streams = can("event.stream");
-  useEffect(() => (streams ? onLive(setLive) : undefined), []);
+  useLayoutEffect(() => (streams ? onLive(setLive) : undefined), []);
   const turn = () => {
     const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
     localStorage.setItem(THEME, next);
@@ -143,6 +146,7 @@ function Self() {
       <p>
         <button class="quiet" onClick=${turn} aria-label=${`Colours: ${theme}`}>${theme === "auto" ? "Auto" : theme === "light" ? "Light" : "Dark"}</button>
         <button class="quiet" onClick=${doing(logout)}>Log out</button>
+        <a href="/docs">API</a>
       </p>
     </div>
   `;
@@ -193,8 +197,15 @@ async function main() {
       if (found) register({ name: `Go to ${found.title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${view}`) });
     }
     register({ name: "Log out", run: logout });
+    ends = [follow()];
     // The stream first: what changes while the lists are read is told, too.
-    ends = [follow(), ...(can("event.stream") ? [listen()] : [])];
+    if (can("event.stream")) {
+      const { begun, end } = listen();
+      ends.push(end);
+      await begun;
+      // It may have ended with the session; the door is there then.
+      if (token() === null) return;
+    }
     place.replaceChildren();
     render(html`<${Frame} views=${shown} />`, place);
     await load();

@@ -29,6 +29,8 @@ from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.facts import FactProgram
 from connmgr.plugin.rights import Caller, Subjects
+from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
+from connmgr.plugin.sources import SecretSource
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     DEFAULT_SEND_ENV,
@@ -57,6 +59,8 @@ __all__ = [
     "Boolean",
     "ByteStream",
     "Caller",
+    "CertificateOrder",
+    "CertificateWish",
     "Channel",
     "Child",
     "ClientEnvironment",
@@ -81,6 +85,9 @@ __all__ = [
     "Reference",
     "Schema",
     "Secret",
+    "SecretSource",
+    "SignedCertificate",
+    "SshSigner",
     "Subjects",
     "TerminalRequired",
     "Text",

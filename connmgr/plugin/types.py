@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from connmgr.errors import ScopeDenied
+from connmgr.errors import ScopeDenied, SignerUnavailable
 from connmgr.fields import Schema
+from connmgr.plugin.signers import CertificateWish, SignedCertificate
 from connmgr.plugin.transport import Transport
 
 
@@ -52,6 +53,11 @@ class Dialled:
     agent: bool = False
 
 
+def no_signer(wish: CertificateWish, _timeout: float) -> SignedCertificate:
+    """Raise SignerUnavailable: there is no vault that has signers."""
+    raise SignerUnavailable(f"The signer {wish.signer} is not available here.")
+
+
 @dataclass(frozen=True, repr=False)
 class Asker:
     """The caller that wants a link, and the credentials that its client lends for the logins.
@@ -67,6 +73,9 @@ class Asker:
 
     may_forward: bool = True
     """Whether it may use a link that forwards an agent; see :meth:`require_forwarding`."""
+
+    certify: Callable[[CertificateWish, float], SignedCertificate] = no_signer
+    """Has a login's key signed by one of the vault's signers within a number of seconds; see :class:`SshSigner`."""
 
     is_own: bool = True
     """Whether the link is for the requested connection itself: a connection below it never forwards an agent."""
@@ -202,6 +211,13 @@ class ConnectionType(Described):
         :raises connmgr.errors.OperationError: a file on which this depends, such as ssh_config, cannot be read or used.
         """
         return ()
+
+    def signer(self, data: Mapping[str, Any]) -> str | None:
+        """Return the name of the vault's signer that :meth:`open_for` needs for ``data``; None by default.
+
+        Whoever shares a link must be allowed to open the secrets of its signer.
+        """
+        return None
 
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
         """Accept ``key`` as the key of ``host`` from now on, and return True if ``data`` leads to that host.

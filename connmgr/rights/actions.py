@@ -114,6 +114,7 @@ def changes_attributes(_visibility: Visibility, grant: Grant, _request: Message)
 
 _TUNNEL = frozenset({"tunnel"})
 _AGENT = frozenset({"ssh.agent"})
+_SIGNED = frozenset({"ssh.certificate"})
 
 
 def toggles(visibility: Visibility, grant: Grant, request: ConnectionToggleRequest) -> None:
@@ -176,6 +177,20 @@ def chooses_data(visibility: Visibility, grant: Grant, request: AddOrUpdate) -> 
         raise ScopeDenied("Data that run a program need the scope shell.any without rules over commands.")
     if not wraps and not visibility.leads_away(data) and not visibility.visible(grant, [LOCAL]):
         raise ScopeDenied("The connection would be on the daemon's machine, which the token does not see.")
+
+
+def chooses_certificates(visibility: Visibility, grant: Grant, request: AddOrUpdate) -> None:
+    """Refuse to say where a signer's certificates let in without the scope for it: by data, or by another category."""
+    if not _SIGNED.isdisjoint(grant.scopes):
+        return
+    data = request.data
+    if isinstance(request, ConnectionUpdateRequest) and (data is not None or request.category is not None):
+        stored = visibility.data_of(request.connection)
+        data = stored if data is None else {"type": stored["type"], **data}
+    if data is not None and visibility.signer_of(data) is not None:
+        raise ScopeDenied(
+            "The connection logs in by certificates: to add or change it needs the scope ssh.certificate."
+        )
 
 
 def _makes_tunnel(visibility: Visibility, grant: Grant, data: Mapping[str, Any]) -> None:
@@ -245,6 +260,17 @@ def draws_secrets(visibility: Visibility, grant: Grant, request: AddOrUpdate) ->
         raise _draws("a password for sudo is stored for this place")
     if request.data is not None and (path := visibility.with_secret_over(request.connection)) is not None:
         raise _draws(f"a secret of {path} goes over this connection")
+
+
+def draws_fetched_secrets(visibility: Visibility, _grant: Grant, request: ConnectionUpdateRequest) -> None:
+    """Refuse to lead a secret from elsewhere to a host that the token has chosen, whatever its scopes.
+
+    With ``secret.decrypt`` it could read what the vault keeps, but nothing of what others keep.
+    """
+    if request.data is not None and (path := visibility.with_source_over(request.connection)) is not None:
+        raise ScopeDenied(
+            f"Only the owner changes this connection: {path} has a secret from elsewhere, which goes over it."
+        )
 
 
 def draws_default_sudo_password(visibility: Visibility, grant: Grant, request: CategoryRemoveRequest) -> None:

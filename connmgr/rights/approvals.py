@@ -21,11 +21,14 @@ from connmgr.contract.approval import (
     DECISION_MINUTES,
     DENIED,
     GRANTED,
+    LASTING,
     ONCE,
+    PATTERN_MINUTES,
     PENDING,
     STATES,
     USED,
     ApprovalInfo,
+    ProposedPattern,
     Verdict,
 )
 from connmgr.contract.event import APPROVAL
@@ -34,12 +37,14 @@ from connmgr.errors import (
     ApprovalDenied,
     ApprovalRequired,
     ConnmgrError,
+    InvalidRequest,
     PolicyDenied,
     QuotaExceeded,
     UnknownApproval,
 )
 from connmgr.events import Publish, unheard
 from connmgr.rights.ground import Ground, all_differences
+from connmgr.rights.proposals import Proposal
 from connmgr.suspension import Continuation, Suspended
 from connmgr.vault.documents import Document, Documents
 from connmgr.vault.schema import canonical, now
@@ -96,6 +101,9 @@ class Approval:
     decided_by: str | None
     """The id of the token that decided; None for the owner, or without a decision."""
 
+    proposal: Mapping[str, Any] | None
+    """The pattern that may be approved in its place, as :meth:`connmgr.rights.proposals.Proposal.stored` returns it."""
+
     @classmethod
     def of(cls, document: Document) -> Approval:
         """Return the approval in a document of the vault."""
@@ -112,6 +120,7 @@ class Approval:
             root=body.get("root", body["token"]),
             on=tuple(body["asked"].get("on", body.get("on", ()))),
             decided_by=body.get("decidedBy"),
+            proposal=body.get("proposal"),
         )
 
     @property
@@ -131,6 +140,11 @@ class Approval:
             created=self.created,
             expires=self.expires,
             decided_by=self.decided_by,
+            pattern=None
+            if self.proposal is None
+            else ProposedPattern(
+                words=self.proposal["words"], names=self.proposal["names"], seconds=PATTERN_MINUTES * 60
+            ),
         )
 
 
@@ -157,6 +171,7 @@ class _Question:
     askers: Sequence[str]
     subject: str
     digest: str
+    proposal: Proposal | None = None
 
 
 class Approvals:
@@ -187,6 +202,7 @@ class Approvals:
         wait: float = 0,
         askers: Collection[str] = (),
         grounds: Sequence[Ground] = (),
+        proposal: Proposal | None = None,
     ) -> str:
         """Return the id of an approval of exactly what is ``asked``, on these ``grounds``.
 
@@ -199,7 +215,7 @@ class Approvals:
         # A suspended request runs again from its beginning when there is news, and comes here again: what it has found
         # or used up already is kept. An approval given once is used up, unless give_back() follows.
         kept = self._continuation().kept.setdefault("approvals", {})
-        question = self._question(holder, asked, askers, grounds)
+        question = replace(self._question(holder, asked, askers, grounds), proposal=proposal)
         begun: dict[str, str] = self._continuation().kept.get(_BEGUN, {})
         if question.subject in begun:
             # It runs already, as a job: it does not matter where the shell moves while the request waits for its end.
@@ -270,20 +286,23 @@ class Approvals:
         """Decide about an approval, or change the decision while it is not over; ``decider`` is None for the owner.
 
         ``grant`` approves the same request for ``seconds``, ``once`` its next repetition within ten minutes; ``deny``
-        refuses it for ten minutes.
+        refuses it for ten minutes. ``pattern`` approves it as ``grant`` does, for the caller to give a rule besides.
 
         :raises UnknownApproval: it is over, or there is none.
         :raises PolicyDenied: the decider or one of its ancestors requested it, or has a rule that asks about it.
+        :raises InvalidRequest: no pattern was proposed.
         """
         found = self.get(id)
+        if verdict == "pattern" and found.proposal is None:
+            raise InvalidRequest("decision: No pattern is proposed for this request.")
         # Otherwise a token whose rule asks could create one token that requests and one that decides.
         if decider is not None and any(one.id in (found.token, *found.askers) for one in decider.lineage):
             text = (
                 "A token cannot decide about requests of its own or of its ancestors, nor where a rule of theirs asks."
             )
             raise PolicyDenied(text)
-        lasts = timedelta(seconds=seconds) if verdict == "grant" else timedelta(minutes=DECISION_MINUTES)
-        state = {"once": ONCE, "grant": GRANTED, "deny": DENIED}[verdict]
+        lasts = timedelta(seconds=seconds) if verdict in LASTING else timedelta(minutes=DECISION_MINUTES)
+        state = {"once": ONCE, "grant": GRANTED, "pattern": GRANTED, "deny": DENIED}[verdict]
         decided = {"state": state, "decidedBy": decider.id if decider else None}
 
         def change(one: Document) -> Document:
@@ -350,6 +369,7 @@ class Approvals:
             "subject": question.subject,
             "digest": digest,
             "asked": {**question.asked, **({"moved": moved} if moved else {})},
+            **({} if question.proposal is None else {"proposal": question.proposal.stored()}),
         }
         document = Document(key=digest, body=body, expires=now() + timedelta(minutes=DECISION_MINUTES))
         with self._lock:

@@ -7,6 +7,7 @@ shell of a session (sh, bash, dash, ash, zsh, ksh, fish, csh) executes exactly t
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 # An unquoted tilde is literal after a letter, as in `HEAD~1`, but expanded at a beginning, after `=` and after `:`.
 # Characters are matched in runs: one at a time, a text of a megabyte would stop all other threads for 0.1 seconds.
@@ -20,6 +21,10 @@ _BLANKS = re.compile(" +")
 
 _EXPANDED_AT_A_BEGINNING = ("=", "%")
 """``=ls`` is a path for zsh, ``=1`` a directory for tcsh, ``%self`` a number for fish."""
+
+_OPERATORS = "|&;"
+_OPERATOR = re.compile(r"(?:&&|\|\||\||;)(?![|&;])")
+MAX_PARTS = 20
 
 _NAME = re.compile(r"\w[\w.+-]*", re.ASCII)
 # csh reads a word that ends in a colon as a label.
@@ -50,15 +55,55 @@ def as_argv(text: str) -> tuple[str, ...] | None:
 
     The text is one simple command of literal words; their quotes are removed.
     """
-    words: list[str] = []
-    position = _past_blanks(text, 0)
-    while position < len(text):
-        end, word = _word(text, position)
-        if word is None or text.startswith(_EXPANDED_AT_A_BEGINNING, position):
+    end, words = _simple(text, 0)
+    return words if end == len(text) else None
+
+
+class Compound(NamedTuple):
+    """Simple commands with the operators between them: ``|``, ``;``, and one of ``&&`` and ``||``."""
+
+    parts: tuple[tuple[str, ...], ...]
+    operators: tuple[str, ...]
+
+    def reads_pipe(self, part: int) -> bool:
+        """Whether a part's input is the output of the part before."""
+        return part > 0 and self.operators[part - 1] == "|"
+
+
+def as_compound(text: str) -> Compound | None:
+    """Return the commands that every shell would make of ``text``; None for a single one, another text, or in doubt."""
+    parts: list[tuple[str, ...]] = []
+    operators: list[str] = []
+    position = 0
+    while True:
+        end, words = _simple(text, position, _OPERATORS)
+        if words is None or len(parts) == MAX_PARTS:
             return None
+        parts.append(words)
+        if end == len(text):
+            break
+        found = _OPERATOR.match(text, end)
+        if found is None:
+            return None
+        operators.append(found[0])
+        position = found.end()
+    # In sh both bind alike, in csh one binds more tightly than the other.
+    if not operators or {"&&", "||"} <= set(operators):
+        return None
+    return Compound(tuple(parts), tuple(operators))
+
+
+def _simple(text: str, position: int, ends: str = "") -> tuple[int, tuple[str, ...] | None]:
+    """Return where the simple command at ``position`` ends, and its words; None if it is not one."""
+    words: list[str] = []
+    position = _past_blanks(text, position)
+    while position < len(text) and text[position] not in ends:
+        end, word = _word(text, position, ends)
+        if word is None or text.startswith(_EXPANDED_AT_A_BEGINNING, position):
+            return position, None
         words.append(word)
         position = _past_blanks(text, end)
-    return tuple(words) if words and _is_program(words[0]) else None
+    return position, tuple(words) if words and _is_program(words[0]) else None
 
 
 def _past_blanks(text: str, position: int) -> int:
@@ -66,10 +111,10 @@ def _past_blanks(text: str, position: int) -> int:
     return found.end() if found else position
 
 
-def _word(text: str, position: int) -> tuple[int, str | None]:
+def _word(text: str, position: int, ends: str) -> tuple[int, str | None]:
     """Return the end of the word at ``position``, and the word without quotes; None if it is not literal."""
     word = ""
-    while position < len(text) and text[position] != " ":
+    while position < len(text) and text[position] != " " and text[position] not in ends:
         found = next((match for piece in _PIECES if (match := piece.match(text, position))), None)
         if found is None or not found[0].isprintable():
             return position, None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from connmgr.contract.common import AwaitsApproval, CommandOptions
@@ -30,18 +31,19 @@ from connmgr.contract.message import (
 from connmgr.contract.shell import ExecRequest, OwnShell, PipeRequest
 from connmgr.contract.terminal import TerminalRequest
 from connmgr.errors import ApprovalRequired, ScopeDenied, UnknownJob, UnknownTerminal, UnknownType
-from connmgr.fields import references
+from connmgr.fields import references, secret_references
 from connmgr.plugin import Caller as PluginCaller
 from connmgr.plugin import Subjects
 from connmgr.registry import Registry
 from connmgr.rights.actions import Action
 from connmgr.rights.approvals import Approvals
-from connmgr.rights.argv import as_argv
+from connmgr.rights.argv import Compound, as_argv, as_compound
 from connmgr.rights.grant import ConnectionFacts, Grant
 from connmgr.rights.ground import Ground, Reads, RunRequest
 from connmgr.rights.path_rules import PathRules, denied, dry_run_of_paths
 from connmgr.rights.programs import LOCALE
-from connmgr.rights.rules import Decision, RequestedCommand, combined, not_too_free, rule_of
+from connmgr.rights.proposals import propose
+from connmgr.rights.rules import Decision, RequestedCommand, combined, not_too_free, of_parts, rule_of
 from connmgr.rights.scopes import ARGV, TERMINAL, TEXT
 from connmgr.rights.visibility import PlannedConnection, Visibility
 from connmgr.vault import Vault
@@ -203,13 +205,18 @@ class Authorisation:
         """Return the connections of a request that only a rule may refuse; raise as :meth:`check`."""
         grant.require_scope(action.name)
         if isinstance(request, RunRequest):
-            grant.require_one(_scopes_to_run(request))
+            grant.require_one(_scopes_to_run(request, grant))
             if action.on_terminal(request):
                 grant.require_one(TERMINAL)
         about = named(request)
         if about.data and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about.data), None):
             # Otherwise the caller could have a sealed secret sent to a machine of its own.
             raise ScopeDenied("The token lacks the scope secret.decrypt: secrets in data must be plain.")
+        if about.data and next(secret_references(about.data), None):
+            # It could run commands on the daemon's machine, or have what its user may read sent to a host of its own.
+            raise ScopeDenied(
+                "Only the owner gives a connection a secret from elsewhere: no token's data may have one."
+            )
         facts = visibility.require(grant, self._connections(about, visibility))
         visibility.require_categories(grant, about.categories)
         facts += self._facts_of_work(grant, request)
@@ -353,11 +360,14 @@ def _is_open(grant: Grant | None, work: Work) -> bool:
     return grant is None or grant.is_unbound or work.token == grant.id
 
 
-def _scopes_to_run(request: RunRequest) -> frozenset[str]:
+def _scopes_to_run(request: RunRequest, grant: Grant) -> frozenset[str]:
     """Return scopes, one of which a token needs for the command of a request."""
     if isinstance(request, PipeRequest) and request.tcp is not None:
         return frozenset({"tunnel"})
     is_argv = request.argv is not None or request.saved is not None or as_argv(request.command or "") is not None
+    if not is_argv and any(one.rules.closes_commands for one in grant.lineage):
+        # The rules decide about each part, and it is then run as these words.
+        is_argv = as_compound(request.command or "") is not None
     return ARGV if is_argv else TEXT
 
 
@@ -375,13 +385,25 @@ class CommandRules(Generic[Running]):
         self._request: Running = _as_scoped(grant, request)
         opens_tcp = isinstance(request, PipeRequest) and request.tcp is not None
         self._ruled = [] if opens_tcp else [one for one in grant.lineage if one.rules.over_commands]
+        self._compound = as_compound(self._request.command or "") if self._ruled else None
         self._commands = [_requested(request, on, action) for on in connections if self._ruled]
 
     def decision(self) -> Decision | None:
         """Return the decision about the request, or None if no rule applies to commands."""
         if not self._commands:
             return None
-        return combined([one.rules.decide_command(command) for one in self._ruled for command in self._commands])
+        if self._compound is None:
+            return self._decided_about(self._commands)
+        return of_parts(self._compound, [self._decided_about(part) for part in self._parts(self._compound)])
+
+    def _decided_about(self, commands: Sequence[RequestedCommand]) -> Decision:
+        return combined([one.rules.decide_command(command) for one in self._ruled for command in commands])
+
+    def _parts(self, compound: Compound) -> Iterator[list[RequestedCommand]]:
+        """Yield the parts of a compound command, each on all connections, with the whole text for rules over texts."""
+        for number, argv in enumerate(compound.parts):
+            reads = compound.reads_pipe(number)
+            yield [replaced(one, argv=argv, has_stdin=one.has_stdin or reads) for one in self._commands]
 
     def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted[Running]:
         """Return how the request may be carried out, and on which grounds it was approved.
@@ -405,9 +427,17 @@ class CommandRules(Generic[Running]):
             return Permitted(decided, reasons)
         wait = request.wait if isinstance(request, AwaitsApproval) else 0
         grounds = self._grounds(decided, ground_of)
-        approval = approvals.require(self._grant, self._asked(decided), wait, self._askers(), grounds)
+        askers = self._askers()
+        proposal = propose(decision, self._connections, self._commands, {one.id: one.rules for one in askers})
+        ids = [one.id for one in askers]
+        approval = approvals.require(self._grant, self._asked(decided), wait, ids, grounds, proposal)
         by_connection = {ground.connection: ground for ground in grounds}
         return Permitted(decided, {**reasons, "approval": approval}, by_connection, request)
+
+    def _all_commands(self) -> Sequence[RequestedCommand]:
+        if self._compound is None:
+            return self._commands
+        return [command for part in self._parts(self._compound) for command in part]
 
     def _asked(self, decided: Running) -> dict[str, Any]:
         """Return as JSON all of a request that decides what is done."""
@@ -420,6 +450,9 @@ class CommandRules(Generic[Running]):
             asked["input"] = "unknown: the client sends it while the command runs"
         if sent := _sent_environment(decided):
             asked["sendEnv"] = sent
+        if self._compound is not None and decided.command is None:
+            # What the argv of a shell means, in the words that were requested.
+            asked["parts"] = self._request.command
         return {
             **asked,
             "action": self._action.name,
@@ -434,11 +467,11 @@ class CommandRules(Generic[Running]):
         fresh = isinstance(decided, OwnShell) and decided.fresh
         return [ground_of(one.id, session, reads, fresh) for one in self._connections]
 
-    def _askers(self) -> list[str]:
+    def _askers(self) -> list[Grant]:
         return [
-            one.id
+            one
             for one in self._ruled
-            if any(one.rules.decide_command(command).effect == "ask" for command in self._commands)
+            if any(one.rules.decide_command(command).effect == "ask" for command in self._all_commands())
         ]
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Literal
 
+from connmgr.contract.message import time_from_json
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
 from connmgr.rights.elements import Element, JsonValue, PathWord, compiled, path_alternatives, read_element
@@ -72,6 +74,12 @@ class ArgvRule(RunRule):
     rest: Element | None
     """The condition on each further word; None allows none."""
 
+    until: datetime | None = None
+    """When it ends; None: with its token."""
+
+    answers: frozenset[int] = frozenset()
+    """The indices of rules that ask, before which this one goes: somebody has approved what it means."""
+
     void: bool = False
     """Whether it permits nothing: an older version stored it, and this one accepts no such rule."""
 
@@ -94,6 +102,11 @@ class ArgvRule(RunRule):
         if not all(element.catches(word) for element, word in zip(self.elements, words, strict=False)):
             return False
         return self.rest is None or len(words) == count or any(map(self.rest.catches, words[count:]))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time has passed."""
+        return self.until is not None and self.until <= datetime.now(timezone.utc)
 
     def run_as(self, program: str) -> tuple[str, str | None] | None:
         """Return the program to run for a request's ``program``, and the PATH to find it in; None if it is another."""
@@ -259,7 +272,31 @@ def _read_argv_rule(members: Members, common: dict[str, Any]) -> Rule:
     is_fixed = rest is None and all(element.fixed for element in elements)
     if must_be_fixed and not is_fixed and (why := programs.why_fixed(program, "a word")):
         raise argv.refused(f"{why} Write every word as a text, or say mayRunOthers.")
-    return ArgvRule(program=program, elements=elements, rest=rest, **_read_surroundings(members), **common)
+    limited = _read_answers(members, common)
+    return ArgvRule(program=program, elements=elements, rest=rest, **limited, **_read_surroundings(members), **common)
+
+
+def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
+    """Return when a rule ends, and the rules that ask before which it goes."""
+    read: dict[str, Any] = {}
+    for name in sorted({"until", "answers"} & members.keys()):
+        if common["effect"] != "allow":
+            raise members[name].refused("Only a rule that allows has it.")
+    if "until" in members:
+        try:
+            read["until"] = time_from_json(members["until"].text(100))
+        except ValueError:
+            raise members["until"].refused("Not a time in ISO 8601.") from None
+        if read["until"].tzinfo is None:
+            raise members["until"].refused("It has no time zone.")
+    if "answers" in members:
+        if "until" not in members:
+            raise members["answers"].refused("A rule that goes before one that asks needs `until`.")
+        numbers = members["answers"].items(MAX_ELEMENTS)
+        if any(isinstance(one.value, bool) or not isinstance(one.value, int) for one in numbers):
+            raise members["answers"].refused("Not a list of the numbers of rules.")
+        read["answers"] = frozenset(one.value for one in numbers)
+    return read
 
 
 def _read_saved_rule(members: Members, common: dict[str, Any]) -> Rule:
@@ -296,7 +333,7 @@ def _read_path_rule(members: Members, common: dict[str, Any]) -> Rule:
 _COMMON = frozenset({"effect", "name", "connections", "user"})
 _SURROUNDINGS = frozenset({"env", "cwd", "stdin", "pty", "mayRunOthers"})
 _KINDS: Mapping[str, tuple[Callable[[Members, dict[str, Any]], Rule], frozenset[str]]] = {
-    "argv": (_read_argv_rule, _SURROUNDINGS | {"argv"}),
+    "argv": (_read_argv_rule, _SURROUNDINGS | {"argv", "until", "answers"}),
     "command": (_read_saved_rule, _SURROUNDINGS | {"command", "arguments"}),
     "text": (_read_text_rule, frozenset({"text"})),
     "path": (_read_path_rule, frozenset({"path", "action"})),

@@ -7,6 +7,7 @@ denied. Otherwise they are allowed: the scope decides.
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
-from connmgr.rights.argv import as_argv
+from connmgr.rights.argv import Compound, as_argv
 from connmgr.rights.elements import Element, can_be_words, is_clean
 from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
 from connmgr.vault import names
@@ -143,6 +144,18 @@ class Rules:
             return replace(decision, effect="ask", rule=guard.index, name=guard.name)
         return decision
 
+    def asking(self, wanted: RequestedCommand) -> list[int] | None:
+        """Return the indices of the rules over argvs that ask about a command; None if a rule of another kind does."""
+        applying = self._applying.to(wanted.names)
+        asking = [
+            rule
+            for rule in self._concerned(wanted)
+            if rule.effect == "ask" and rule.index in applying and _may_concern(rule, wanted.user)
+        ]
+        if self._guard(wanted, applying) is not None or not all(isinstance(rule, ArgvRule) for rule in asking):
+            return None
+        return [rule.index for rule in asking]
+
     def decide_path(self, action: str, path: bytes, names: tuple[str, ...], user: str | None = None) -> Decision:
         """Return the decision about ``action`` (``fs.read`` or ``fs.write``) on a real, absolute path."""
         text = _decoded(path)
@@ -190,8 +203,14 @@ class Rules:
         for rule in concerned:
             if rule.effect == "deny" and _may_concern(rule, wanted.user):
                 return Decision("deny", rule.index, rule.name)
+        answered = {
+            number
+            for rule in concerned
+            if isinstance(rule, ArgvRule) and rule.answers and _permitted(rule, wanted) is not None
+            for number in rule.answers
+        }
         for rule in concerned:
-            if rule.effect == "ask" and _may_concern(rule, wanted.user):
+            if rule.effect == "ask" and rule.index not in answered and _may_concern(rule, wanted.user):
                 # A command that is only similar to the rule's must not pass other rules without an approval.
                 return _permitted(rule, wanted) or Decision("deny", rule.index, rule.name)
         for rule in concerned:
@@ -205,7 +224,7 @@ class Rules:
             yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
         if wanted.argv:
             for rule in self._by_program.get(_folded(wanted.argv[0]), ()):
-                if rule.effect == "allow" or rule.catches(wanted.argv[1:]):
+                if not rule.is_over and (rule.effect == "allow" or rule.catches(wanted.argv[1:])):
                     yield rule
 
     def _among(self, rules: Iterable[Rule], action: str, names: tuple[str, ...], user: str | None) -> list[PathRule]:
@@ -242,6 +261,23 @@ def combined(decisions: Sequence[Decision]) -> Decision:
     return replace(strictest, argv=argv, path=path, exact=True)
 
 
+def of_parts(compound: Compound, decisions: Sequence[Decision]) -> Decision:
+    """Return the decision about a compound command by those about its parts: the strictest counts.
+
+    It is then run by ``sh``, which starts exactly the programs that were decided about.
+    """
+    strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
+    if strictest.effect == "deny":
+        return strictest
+    words = []
+    for part, decision in zip(compound.parts, decisions, strict=True):
+        path = [] if decision.path is None else [f"PATH={decision.path}"]
+        # By env, because a shell may have a function or a builtin of the same name.
+        words.append(shlex.join(["/usr/bin/env", *path, *(decision.argv or part)]))
+    text = "".join(f"{word} {operator} " for word, operator in zip(words, (*compound.operators, ""), strict=True))
+    return replace(strictest, argv=("/bin/sh", "-c", text.strip()), path=None, exact=True)
+
+
 def rule_of(decision: Decision) -> int | str | None:
     """Return the name of the deciding rule, or its index among the token's rules."""
     return decision.rule if decision.name is None else decision.name
@@ -257,6 +293,9 @@ def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
     if len(raw) > MAX_RULES:
         raise InvalidRequest(f"rules: More than {MAX_RULES}.")
     rules = [read_rule(each, index, is_stored=are_stored) for index, each in enumerate(raw)]
+    for rule in rules:
+        if isinstance(rule, ArgvRule) and any(not _is_asking(rules, number) for number in rule.answers):
+            raise InvalidRequest(f"rules[{rule.index}].answers: Not the numbers of rules that ask.")
     paths = sum(len(one) for rule in rules if isinstance(rule, PathRule) for one in rule.alternatives)
     if max(paths, sum(len(one) for rule in rules for one in rule.connections or ())) > MAX_TOKENS:
         raise InvalidRequest(f"rules: Their patterns are too long together: more than {MAX_TOKENS} characters.")
@@ -284,6 +323,10 @@ def _permitted(rule: RunRule, wanted: RequestedCommand) -> Decision | None:
     if not rule.permits_surroundings(wanted.env, wanted.cwd, program=argv[0], **surroundings):
         return None
     return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True)
+
+
+def _is_asking(rules: Sequence[Rule], number: int) -> bool:
+    return 0 <= number < len(rules) and rules[number].effect == "ask"
 
 
 def _may_concern(rule: Rule, user: str | None) -> bool:

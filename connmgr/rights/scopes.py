@@ -33,6 +33,15 @@ _NEEDED: Mapping[str, _Needed] = {
     "audit.forget": _one("vault.admin"),
     "audit.query": _one("audit.read"),
     "audit.verify": _one("audit.read"),
+    # It tells names, limits and public keys.
+    "ca.query": _one("connection.read"),
+    "ca.trust": _one("connection.read"),
+    # A signer may run a command of the daemon's machine, and lets in wherever its authority is trusted.
+    "ca.init": _OWNER_ALONE,
+    "ca.limit": _OWNER_ALONE,
+    "ca.remove": _OWNER_ALONE,
+    "ca.revoke": _one("vault.admin"),
+    "ca.rotate": _OWNER_ALONE,
     "category.add": _one("category.write"),
     "category.info": _one("connection.read"),
     "category.query": _one("connection.read"),
@@ -149,6 +158,12 @@ _NEEDED: Mapping[str, _Needed] = {
     "token.revoke": _one("token.create"),
     "tunnel.query": (frozenset({"connection.read", "tunnel"}),),
     "vault.lock": (),
+    # They open a user's secrets, or take a way back from one.
+    "vault.recovery.create": _OWNER_ALONE,
+    "vault.recovery.query": _OWNER_ALONE,
+    "vault.recovery.revoke": _OWNER_ALONE,
+    "vault.recovery.rotate": _OWNER_ALONE,
+    "vault.recovery.use": _OWNER_ALONE,
     "vault.status": (),
     "vault.unlock": (),
     "vault.user.add": _one("vault.admin"),

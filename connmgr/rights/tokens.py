@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from typing import Any
 from weakref import WeakValueDictionary
 
 from connmgr.contract.event import TOKEN
@@ -33,6 +34,8 @@ from connmgr.errors import (
 )
 from connmgr.events import Publish, unheard
 from connmgr.rights.grant import REVOKED, Grant, why_invalid
+from connmgr.rights.proposals import learnt, without_learnt
+from connmgr.rights.rules import load_rules
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.schema import now
 
@@ -174,6 +177,23 @@ class Grants:
         self._tell("renewed", grant)
         return changed, grant
 
+    def learn(self, rules: Mapping[str, Mapping[str, Any]], approval: str, seconds: float = 0) -> None:
+        """Give each token, by its id, the rule of an ``approval`` for ``seconds``, in place of an earlier one of it.
+
+        Without ``seconds`` the rules that it has given are taken back.
+        :raises InvalidRequest: a token has too many rules.
+        """
+        for id, rule in rules.items():
+
+            def learnt_by(one: Document, rule: Mapping[str, Any] = rule) -> Document:
+                kept = without_learnt(one.body["rules"], now(), approval)
+                kept += [learnt(rule, approval, now(), seconds)] if seconds else []
+                load_rules(kept, are_stored=True)
+                return replace(one, body={**one.body, "rules": kept})
+
+            self._stored.change(id, learnt_by)
+            self.in_use.read_those_of(id)
+
     def _tell(self, change: str, grant: Grant) -> None:
         above = tuple(one.id for one in grant.lineage[1:])
         self._publish(TOKEN, change, id=grant.id, facts=above, name=grant.name, expires=grant.expires)
@@ -312,11 +332,15 @@ class TokensInUse:
 
     def end_those_of(self, id: str) -> None:
         """End a revoked token and its descendants, as far as they are in use."""
+        self._end(self.read_those_of(id))
+
+    def read_those_of(self, id: str) -> list[Live]:
+        """Read a changed token and its descendants again, as far as they are in use, and return them."""
         with self._lock:
             affected = [live for live in self._live.values() if any(one.id == id for one in live.grant.lineage)]
         for live in affected:
             self._read(live)
-        self._end(affected)
+        return affected
 
     def close(self) -> None:
         """Store the counts, and end the thread."""

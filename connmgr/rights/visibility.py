@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from connmgr.errors import IntegrityError, ScopeDenied, UnknownCategory, UnknownConnection
-from connmgr.fields import Reference
-from connmgr.plugin import AnyConnectionType, Forward, Tunnel, ValidationError, Wrapper
+from connmgr.fields import Reference, secret_references
+from connmgr.plugin import AnyConnectionType, ConnectionType, Forward, Tunnel, ValidationError, Wrapper
 from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant, joined
 from connmgr.vault import Connection, Vault
@@ -146,6 +146,14 @@ class Visibility:
         """Whether a password for sudo is stored for a connection, or for its category or one above that."""
         return self._vault.connections.sudo_passwords.stored(connection, category) is not None
 
+    def with_source_over(self, id: str) -> str | None:
+        """Return the path of a connection whose secret from elsewhere goes over the connection ``id``, or None."""
+        connections = self._vault.connections
+        for one in connections.each(connections.with_dependents([id])).values():
+            if isinstance(one, Connection) and one.id != id and next(secret_references(one.data), None) is not None:
+                return joined(one.path)
+        return None
+
     def with_secret_over(self, id: str) -> str | None:
         """Return the path of a connection whose secret or password for sudo goes over the connection ``id``, or None.
 
@@ -210,6 +218,11 @@ class Visibility:
             # A tunnel that listens on the remote host leads from there to this machine.
             return not kind.listens_far
         return kind is not None and "host" in kind.schema().fields
+
+    def signer_of(self, data: Mapping[str, Any]) -> str | None:
+        """Return the signer whose certificates ``data`` log in by, if any."""
+        kind = self._kind(data)
+        return kind.signer(data) if isinstance(kind, ConnectionType) else None
 
     def is_tunnel(self, data: Mapping[str, Any]) -> bool:
         """Return whether ``data`` belong to a tunnel."""

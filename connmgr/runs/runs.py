@@ -43,7 +43,7 @@ from connmgr.settings import Settings
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Vault
-from connmgr.vault.runs import BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
+from connmgr.vault.runs import TOPIC, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.runs")
 
@@ -55,6 +55,12 @@ TICK_SECONDS = 0.5
 
 IDLE_SECONDS = 3.0
 """Interval of looking on PostgreSQL while none is."""
+
+HELP_SECONDS = 1.0
+"""Time that a run leaves to the daemons that have the links of its connections, before others open their own."""
+
+REST_SECONDS = 10.0
+"""Time for which a daemon keeps its boot when no run is under way."""
 
 GATHER_SECONDS = 0.02
 """Time for further outcomes to come, which are then stored in the same transaction."""
@@ -106,7 +112,7 @@ class Membership:
         self._vault, self._lease = vault, lease
         self._shared = vault.database.is_shared
         self._ends = 0.0
-        self._beaten = float("-inf")
+        self._beaten = self._taken_over = float("-inf")
         self._joining = threading.Lock()
         self.boot = ""
 
@@ -135,7 +141,7 @@ class Membership:
 
     def beat(self) -> None:
         """Renew the lease in time; after it has lapsed, take part anew."""
-        if not self._shared or boot_time() < self._beaten + self._lease / 3:
+        if not (self._shared and self.boot) or boot_time() < self._beaten + self._lease / 3:
             return
         sent = boot_time()
         if sent < self._ends and self._vault.runs.beat(self.boot, self._lease):
@@ -145,9 +151,11 @@ class Membership:
             with self._joining:
                 self._join()
 
-    def take_over(self) -> int:
-        """Free the batches of daemons that are gone."""
-        return self._vault.runs.take_over(self.boot, self._lease)
+    def take_over(self) -> None:
+        """Free the batches of daemons that are gone, now and then."""
+        if boot_time() >= self._taken_over + self._lease / 5:
+            self._taken_over = boot_time()
+            self._vault.runs.take_over(self.boot, self._lease)
 
 
 class Runs:
@@ -170,6 +178,11 @@ class Runs:
         self._states: dict[str, str] = {}
         """The states of the runs under way that were published last."""
 
+        self._known_since: dict[str, float] = {}
+        """When this daemon first saw each of these."""
+
+        self._rests_at = 0.0
+
         self._vault, self._shells, self._jobs = vault, shells, jobs
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
@@ -185,6 +198,8 @@ class Runs:
         """Called when a run may have ended, by whatever thread; it must not wait."""
         self.ended_targets: Counter[str] = Counter()
         """How many targets have ended here, by their states."""
+
+        vault.announcements.on(TOPIC, self.poke)
 
     def begin(self) -> None:
         """Go on with the runs that are under way, as the daemon starts."""
@@ -216,7 +231,7 @@ class Runs:
         return id, is_new
 
     def last_homes(self) -> Mapping[str, str]:
-        """Return which daemon had each connection in the last run, and so has its link; none on SQLite."""
+        """Return the name of the daemon that had each connection in the last run, and so its link; none on SQLite."""
         return self._vault.runs.last_owners() if self._vault.database.is_shared else {}
 
     def home_of(
@@ -235,7 +250,7 @@ class Runs:
             return self.name, True
         is_open = self._shells.surroundings(connection) is not None
         # Of another daemon it is not known whether it still has the link; nothing depends on that but speed.
-        return last.get(connection) or (self._membership.boot if is_open else ""), False
+        return last.get(connection) or (self.name if is_open else ""), False
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""
@@ -341,12 +356,18 @@ class Runs:
 
     def _turn(self) -> float | None:
         """Take part in the runs that are under way, and return the seconds until the next turn; None: when poked."""
+        shared = self._vault.database.is_shared
         if not self.active and not self._vault.runs.are_under_way():
-            self._membership.rest()
             self._tell_of_ended(())
             self._publish_states({})
-            return IDLE_SECONDS if self._vault.database.is_shared else None
-        self._membership.join()
+            if not shared:
+                return None
+            if time.monotonic() >= self._rests_at:
+                self._membership.rest()
+                return IDLE_SECONDS
+            self._membership.beat()
+            return TICK_SECONDS
+        self._rests_at = time.monotonic() + REST_SECONDS
         self._membership.beat()
         self._membership.take_over()
         self._look()
@@ -361,12 +382,17 @@ class Runs:
                 if under_way.get(id, (STOPPED, False))[0] != RUNNING:
                     driver.look()
         self._publish_states({id: state for id, (state, _) in under_way.items()})
-        for id in self._vault.runs.runs_to_do(self._membership.boot, self.name):
+        known = self._known_since = {id: self._known_since.get(id, time.monotonic()) for id in under_way}
+        for id, is_near in self._vault.runs.runs_to_do(self._membership.boot, self.name):
+            since = known.setdefault(id, time.monotonic())
+            if not is_near and time.monotonic() < since + HELP_SECONDS:
+                continue
+            self._membership.join()
             with self._lock:
                 if id in self._drivers or len(self._drivers) >= MAX_DRIVERS or self._closing.is_set():
                     continue
                 access = self._access.get(id) or Access()
-                driver = RunDriver(self, id, self._membership, access)
+                driver = RunDriver(self, id, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
             driver.thread.start()
 
@@ -415,13 +441,16 @@ class Runs:
 
 
 class RunDriver:
-    """Works on the batches of one run that this daemon claims, in a thread of its own, until there are none."""
+    """Works on the batches of one run that this daemon claims, in a thread of its own, until there are none.
 
-    def __init__(self, runs: Runs, id: str, membership: Membership, access: Access) -> None:
+    From ``helps_from`` on, by the monotonic clock, it claims some whose home is another daemon.
+    """
+
+    def __init__(self, runs: Runs, id: str, membership: Membership, access: Access, helps_from: float) -> None:
         self.id = id
         self.thread = threading.Thread(target=self._run, name="run", daemon=True)
         self._runs, self._vault, self._access = runs, runs._vault, access
-        self._membership, self._boot = membership, membership.boot
+        self._membership, self._boot, self._helps_from = membership, membership.boot, helps_from
         self._begun: dict[str, BegunTarget] = {}
         self._closes_at: float | None = None
         self._work: TargetWork | None = None
@@ -510,7 +539,10 @@ class RunDriver:
             if self._closes_at is not None or not held or self._killed:
                 room = 0
             try:
-                step = self._vault.runs.step(self.id, self._boot, self._runs.name, outcomes, room, batch=BATCH)
+                helps = time.monotonic() >= self._helps_from
+                step = self._vault.runs.step(
+                    self.id, self._boot, self._runs.name, outcomes, room, batch=BATCH, helps=helps
+                )
             except VaultUnavailable as error:
                 if self._closes_at is not None:
                     raise

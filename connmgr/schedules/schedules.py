@@ -45,7 +45,7 @@ from connmgr.schedules.notices import Notice, Notices
 from connmgr.schedules.times import Timing
 from connmgr.vault import Vault
 from connmgr.vault.runs import NewRun, StoredRun
-from connmgr.vault.schedules import StoredSchedule, Turn
+from connmgr.vault.schedules import TOPIC, StoredSchedule, Turn
 
 logger = logging.getLogger("connmgr.schedules")
 
@@ -119,6 +119,7 @@ class Schedules:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        vault.announcements.on(TOPIC, self.poke)
 
     def begin(self) -> None:
         """Go on with the vault's schedules, as the daemon starts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -123,6 +123,8 @@ class Access:
 
     def __init__(self, asker: Asker | None = None) -> None:
         self.asker = asker or Asker()
+        self.who: Mapping[str, str] = {}
+        """The client, its session and its token, as entries of the audit log name them; empty for the daemon itself."""
         self._lock = threading.Lock()
         self._principal: Principal | None = None
         self._private = bytearray()
@@ -194,6 +196,7 @@ class Lending(Access):
 
     def __init__(self, own: Access, asker: Asker) -> None:
         super().__init__(asker)
+        self.who = own.who
         self._own = own
 
     @property

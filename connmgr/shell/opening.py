@@ -34,7 +34,7 @@ from connmgr.errors import (
     TransportUnsupported,
 )
 from connmgr.links.chain import Target
-from connmgr.links.link import Admission, Lease, Link, open_link
+from connmgr.links.link import Admission, Lease, Link
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, Deadline
 from connmgr.printable import in_one_line
@@ -191,7 +191,7 @@ class ShellOpener:
         """
 
         def opened(timeout: float, _: object) -> Lease:
-            return open_link(self._vault, self._registry, target, access, timeout).lease(opener=True)
+            return self._links.open_unshared(target, access, timeout).lease(opener=True)
 
         return self._described(opened)
 

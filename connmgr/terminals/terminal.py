@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 
+from connmgr.engine.waiting import Lull, WaitingWork
 from connmgr.errors import Busy, ConnmgrError, ShellLost, TerminalEnded
 from connmgr.links.link import Lease
 from connmgr.pipes.clients import Opening
@@ -93,6 +94,9 @@ class Terminal:
         """The exit status, or the error in its place; None while it runs."""
         self.ended: datetime | None = None
         self.last_used = time.monotonic()
+        self.lull = Lull()
+        self.waiting: WaitingWork | None = None
+        """What the program was last seen to wait for."""
         self._streams = streams
         self._when_ended = when_ended
         self._viewers: list[Viewer] = []
@@ -153,6 +157,10 @@ class Terminal:
             if self._queued + len(data) > MAX_INPUT_BYTES:
                 raise Busy(f"The program has not read the last {MAX_INPUT_BYTES >> 20} MiB of input; try again later.")
             self._queued += len(data)
+        self.lull.stir()
+        if self.waiting is not None:
+            self.waiting = None
+            self._streams.loop.call(lambda: self._changed(self, RUNNING))
         self._streams.loop.call(lambda: self.type(data, self._unqueue))
 
     def resize(self, columns: int, rows: int) -> None:
@@ -338,6 +346,7 @@ class Terminal:
             return
         self._process.close()
         self.end, self.ended, self.state = end, datetime.now(timezone.utc), state
+        self.waiting = None
         self._changed(self, state)
         self._taken(sum(length for _, length in self._waiting))
         if self._overdue_timer is not None:

@@ -13,12 +13,14 @@ from datetime import datetime, timezone
 from functools import partial
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.contract.event import TERMINAL
+from connmgr.contract.event import TERMINAL, WAITING
 from connmgr.engine.dialects import become
 from connmgr.engine.script import Source, exports, new_nonce, script_argv
 from connmgr.engine.state import ShellSnapshot
+from connmgr.engine.waiting import WaitingWork, blocked, waiting_work
 from connmgr.errors import (
     ConnectTimeout,
+    ConnmgrError,
     ShellBusy,
     ShellStartFailed,
     Stopping,
@@ -54,10 +56,16 @@ CLOSE_SECONDS = 5.0
 GREETING_BYTES = 256 << 10
 """Most bytes that start-up files may print before the terminal is ready for a session's state."""
 
+WAITING_SECONDS = 10.0
+"""Longest look at whether terminals of one link wait for input."""
+
 LATE = "The shell did not read the session's directory and variables in time."
 
 _LOGIN = Source(__package__, "login")
 _SESSION = Source(__package__, "session")
+_MARK = "CONNMGR_TERMINAL="
+"""Followed by a terminal's id: what each of its processes has in its environment."""
+
 _BECOME = 'exec "$@"'
 
 
@@ -209,6 +217,44 @@ class Terminals:
         self._tidy()
         with self._lock:
             return list(self._terminals.values())
+
+    def silent(self, terminals: Iterable[Terminal]) -> list[Terminal]:
+        """Return those whose programs may have stopped to wait for input, and are to be looked at now."""
+        found = []
+        for terminal in terminals:
+            if terminal.state != RUNNING:
+                continue
+            if not terminal.lull.note(terminal.output.end):
+                self._note_waiting(terminal, None)
+            elif terminal.lull.is_due(waits=terminal.waiting is not None):
+                found.append(terminal)
+        return found
+
+    def look(self, silent: Iterable[Terminal]) -> None:
+        """Find out which ``silent`` terminals wait for input; where a machine does not answer, nothing changes."""
+        by_link: dict[Link, list[Terminal]] = {}
+        for terminal in silent:
+            terminal.lull.look()
+            by_link.setdefault(terminal.lease.link, []).append(terminal)
+        for link, terminals in by_link.items():
+            marks = {_MARK + terminal.origin.id: terminal for terminal in terminals}
+            try:
+                seen = blocked(link.transport, link.helpers, marks, WAITING_SECONDS)
+            except ConnmgrError:
+                # Such as a container without a shell, or a link that breaks now, which ends its terminals anyway.
+                continue
+            for mark, terminal in marks.items():
+                end = terminal.output.end
+                with terminal.output.look() as (screen, _):
+                    lines = [line.rstrip() for line in screen.grid.lines[: screen.y + 1]]
+                work = waiting_work(seen.get(mark), lines, before=terminal.waiting)
+                if terminal.state == RUNNING and terminal.lull.note(end):
+                    self._note_waiting(terminal, work)
+
+    def _note_waiting(self, terminal: Terminal, work: WaitingWork | None) -> None:
+        before, terminal.waiting = terminal.waiting, work
+        if (before is None) != (work is None):
+            self._tell(terminal, RUNNING if work is None else WAITING)
 
     def close_all(self, connection: str, access: Access) -> int:
         """Close the terminals of a connection; return how many there were.

@@ -24,7 +24,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.vault import schema
-from connmgr.vault.database import Backend, Database, Fault, Kind
+from connmgr.vault.database import Backend, Database, Fault, Kind, Listening
 
 POOL_SIZE, SQLITE_POOL_OVERFLOW, POSTGRESQL_POOL_OVERFLOW, POOL_SECONDS = 8, 56, 24, 10.0
 """Connections that stay open, further connections on either database, and the longest wait for a connection."""
@@ -165,6 +165,12 @@ class SQLite:
             return False
         finally:
             connection.close()
+
+    def announce(self, connection: sa.Connection, topic: str) -> None:
+        pass
+
+    def listen(self) -> Listening:
+        raise NotImplementedError("One process holds a vault on SQLite.")
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         text = str(error.orig)
@@ -315,6 +321,8 @@ _MARK = sa.text(
     f"WITH old AS (DELETE FROM commit_mark WHERE made < now() - interval '{MARK_SECONDS} s')"  # noqa: S608 - a constant
     " INSERT INTO commit_mark (mark) VALUES (:mark)"
 )
+_CHANNEL = "connmgr"
+_ANNOUNCE = sa.text(f"SELECT pg_notify('{_CHANNEL}', :topic)")
 _OUTCOME = sa.text("SELECT EXISTS (SELECT FROM commit_mark WHERE mark = :mark)")
 
 _LOST = VaultUnavailable("The vault's database server does not answer; try again.")
@@ -432,6 +440,16 @@ class PostgreSQL:
         # The server clears tables and log itself, by its administrator's settings.
         return True
 
+    def announce(self, connection: sa.Connection, topic: str) -> None:
+        connection.execute(_ANNOUNCE, {"topic": topic})
+
+    def listen(self) -> PostgresListening:
+        pooled = self.writer.raw_connection()
+        connection = pooled.driver_connection
+        # A link of its own: the pool neither hands it to others nor counts it.
+        pooled.detach()
+        return PostgresListening(connection)
+
     def diagnose(self, error: DBAPIError) -> Fault | None:
         state = getattr(error.orig, "sqlstate", None)
         if state is None:
@@ -439,6 +457,49 @@ class PostgreSQL:
             return Fault(Kind.LOST, _LOST) if lost else None
         matching = [code for code in _POSTGRESQL_FAULTS if state.startswith(code)]
         return _POSTGRESQL_FAULTS[max(matching, key=len)] if matching else None
+
+
+class PostgresListening:
+    """A link on which announcements are heard; see :class:`connmgr.vault.announcements.Listening`."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection, self._topics = connection, set[str]()
+        self._connection.add_notify_handler(lambda notice: self._topics.add(notice.payload))
+        try:
+            self._connection.autocommit = True
+            self._ask(f"LISTEN {_CHANNEL}")
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        return int(self._connection.fileno())
+
+    def take(self) -> set[str]:
+        import psycopg
+
+        try:
+            self._connection.pgconn.consume_input()
+            while (notice := self._connection.pgconn.notifies()) is not None:
+                self._topics.add(notice.extra.decode())
+        except psycopg.Error as error:
+            raise _LOST from error
+        topics, self._topics = self._topics, set()
+        return topics
+
+    def check(self) -> None:
+        self._ask("SELECT 1")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(self, statement: str) -> None:
+        import psycopg
+
+        try:
+            self._connection.execute(statement)
+        except psycopg.Error as error:
+            raise _LOST from error
 
 
 def _set_up(connection: Any, _: object) -> None:

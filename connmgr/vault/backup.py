@@ -47,7 +47,9 @@ _COUNTED = {
     "vault users": "principal WHERE name <> 'vault'",
     "tokens": "document WHERE kind = 'token'",
     "saved commands": "document WHERE kind = 'command'",
+    "signers": "document WHERE kind = 'signer'",
     "approvals": "document WHERE kind = 'approval'",
+    "recovery keys": "document WHERE kind = 'recovery'",
     "jobs": "job",
 }
 """The rows of the vault that a user knows, by the user's word for them."""

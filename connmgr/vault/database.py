@@ -42,6 +42,27 @@ class Fault:
     error: ConnmgrError
 
 
+class Listening(Protocol):
+    """A link to the database on which announcements are heard. For one thread."""
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable when something may have come."""
+
+    def take(self) -> set[str]:
+        """Return the topics that were announced since the last call.
+
+        :raises VaultUnavailable: the link is gone.
+        """
+
+    def check(self) -> None:
+        """Return if the database answers.
+
+        :raises VaultUnavailable: it does not.
+        """
+
+    def close(self) -> None: ...
+
+
 class Backend(Protocol):
     """The differences between the databases that can hold a vault."""
 
@@ -76,6 +97,12 @@ class Backend(Protocol):
 
         If a reader or another process prevents it, a later call erases the rest.
         """
+
+    def announce(self, connection: sa.Connection, topic: str) -> None:
+        """Tell all daemons of the vault of ``topic`` once the transaction is committed."""
+
+    def listen(self) -> Listening:
+        """Return a link on which announcements are heard; only of a shared database."""
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         """Return the meaning of an error, or None if the fault is connmgr's own."""
@@ -156,6 +183,20 @@ class Database:
         except (DBAPIError, PoolTimeout) as error:
             repeat = self._repeat(error)
             raise repeat.fault.error from error
+
+    def announce(self, connection: sa.Connection, topic: str) -> None:
+        """Tell all daemons of the vault of ``topic`` once the transaction of ``connection`` is committed."""
+        self._backend.announce(connection, topic)
+
+    def listen(self) -> Listening:
+        """Return a link on which announcements are heard; only of a shared database.
+
+        :raises VaultUnavailable: the database does not answer.
+        """
+        try:
+            return self._backend.listen()
+        except (DBAPIError, PoolTimeout) as error:
+            raise self._repeat(error).fault.error from error
 
     def prepare(self) -> None:
         """Prepare the database for the first write."""

@@ -1,6 +1,6 @@
 """Documents of the vault: records without their own table, kept as JSON under an authentication code.
 
-A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``.
+A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``, ``recovery``.
 """
 
 from __future__ import annotations
@@ -121,8 +121,11 @@ class Documents:
 
     def remove(self, ids: Iterable[str]) -> None:
         """Remove documents; a missing document is not an error."""
-        of_these = (table.c.kind == self._kind, table.c.id.in_(list(ids)))
-        self._database.write(lambda tx: tx.execute(table.delete().where(*of_these)))
+        self._database.write(lambda tx: self.remove_within(tx, ids))
+
+    def remove_within(self, tx: sa.Connection, ids: Iterable[str]) -> None:
+        """Remove documents within a larger change; a missing document is not an error."""
+        tx.execute(table.delete().where(table.c.kind == self._kind, table.c.id.in_(list(ids))))
 
     def _one(self, tx: sa.Connection, statement: sa.Select[Any], **by: str) -> Document | None:
         row = tx.execute(statement, {"kind": self._kind, **by}).mappings().one_or_none()

@@ -50,11 +50,17 @@ from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import connection_rows, connections, principal_rows
 from connmgr.vault.connection_rows import sealed_secrets
 from connmgr.vault.database import Database
-from connmgr.vault.documents import Documents
+from connmgr.vault.documents import Document, Documents
 from connmgr.vault.schema import canonical, connection, document
 from connmgr.vault.unstored import SUDO_PASSWORD
 
 Outcome = TypeVar("Outcome")
+
+SIGNER = "signer"
+"""The kind of the documents with signers of SSH certificates; the key of each is its name."""
+
+RECOVERY = "recovery"
+"""The kind of document that a recovery key is (:mod:`connmgr.vault.recoveries`)."""
 
 MAX_PRINCIPALS = 64
 MAX_NAMED = 5
@@ -106,7 +112,8 @@ class Principals:
         self._key = key
         self._derivation = KeyDerivation()
         self._throttle = Throttle()
-        self._passwords = Documents(database, key, SUDO_PASSWORD)
+        self._holding = {kind: Documents(database, key, kind) for kind in (SUDO_PASSWORD, SIGNER)}
+        self._recoveries = Documents(database, key, RECOVERY)
         self._numbers = itertools.count(1)
         self.changes = 0
         """A number that changes with every change of the principals by this daemon."""
@@ -246,9 +253,15 @@ class Principals:
             return Status(bool(users), None, [] if users else [VAULT], [])
         return Status(True, user.name, [user.name, VAULT], users)
 
+    def users(self) -> dict[str, Principal]:
+        """Return all users by name."""
+        by_name = self._load()
+        del by_name[VAULT]
+        return by_name
+
     def unlock(self, access: Access, user: str, passphrase: str, guesser: Guesser = _OWNER) -> None:
         """Unlock ``user`` alone for ``access``, or raise UnlockFailed, or UnlockThrottled if ``guesser`` must wait."""
-        access.grant(*self._authenticate(user, passphrase, guesser))
+        access.grant(*self.authenticate(user, passphrase, guesser))
 
     def add_user(self, access: Access, name: str, passphrase: str) -> None:
         """Add a user. Any session may add the first, later ones only a session that has unlocked one.
@@ -277,16 +290,31 @@ class Principals:
         :raises InvalidRequest: the new passphrase breaks the rules.
         """
         check_new_passphrase(new_passphrase)
-        before, private = self._authenticate(user, passphrase, guesser)
+        before, private = self.authenticate(user, passphrase, guesser)
+        self.set_passphrase(before, private, new_passphrase)
+
+    def set_passphrase(
+        self,
+        before: Principal,
+        private: bytes,
+        passphrase: str,
+        also: Callable[[sa.Connection], object] = lambda _: None,
+    ) -> None:
+        """Wrap the ``private`` key of the user ``before`` with a new passphrase, and do ``also`` in one transaction.
+
+        :raises UnlockFailed: the user was changed meanwhile.
+        :raises InvalidRequest: the new passphrase breaks the rules.
+        """
+        check_new_passphrase(passphrase)
         salt = new_salt()
-        wrapping = self._derivation.derive(new_passphrase, salt, MODERATE)
-        after = before.rewrapped(private, wrapping, MODERATE, salt)
+        after = before.rewrapped(private, self._derivation.derive(passphrase, salt, MODERATE), MODERATE, salt)
 
         def rewrap(tx: sa.Connection) -> None:
             by_name = principal_rows.load(tx, self._key)
-            if by_name.get(user) != before:
+            if by_name.get(before.name) != before:
                 raise UnlockFailed(_WRONG)
-            principal_rows.replace(tx, self._key, {**by_name, user: after})
+            principal_rows.replace(tx, self._key, {**by_name, before.name: after})
+            also(tx)
 
         self._change(rewrap)
 
@@ -307,10 +335,10 @@ class Principals:
         :raises VaultLocked: users exist, ``access`` has unlocked none, and there is no ``passphrase``.
         :raises UnlockFailed, UnlockThrottled: as :meth:`unlock`.
         :raises UnknownUser: no user has this name.
-        :raises LastPrincipal: secrets would be lost, and ``force`` is not set; ``details["connections"]`` lists their
-            connections.
+        :raises LastPrincipal: secrets would be lost, and ``force`` is not set or a recovery key of the user opens them;
+            ``details["connections"]`` lists their connections.
         """
-        authenticated = None if passphrase is None else self._authenticate(name, passphrase, guesser)
+        authenticated = None if passphrase is None else self.authenticate(name, passphrase, guesser)
 
         def remove(tx: sa.Connection) -> RemovedUser:
             by_name = principal_rows.load(tx, self._key)
@@ -332,13 +360,24 @@ class Principals:
             anew = _anew(user, heir, by_name, key, opened)
             resealed = [id for id in lost if self._reseal(tx, id, anew)]
             lost = [id for id in lost if id not in resealed]
-            readable, alone = _passwords_sealed_to(tx, user, by_name, key)
-            kept = [of for of in alone if self._reseal_password(tx, of, anew)]
+            readable, alone = _documents_sealed_to(tx, SUDO_PASSWORD, user, by_name, key)
+            kept = [of for of in alone if self._reseal_document(tx, SUDO_PASSWORD, of, anew)]
+            _, signers = _documents_sealed_to(tx, SIGNER, user, by_name, key)
+            lost_signers = [name for name in signers if not self._reseal_document(tx, SIGNER, name, anew)]
+            ways = [one for one in self._recoveries.all_within(tx) if opens(one, user)]
+            if lost_signers and (ways or not force):
+                raise LastPrincipal(
+                    f"Only {name} can open the keys of the signers {', '.join(lost_signers)}. Unlock {name}, or give "
+                    f"the passphrase of {name}, so that they are sealed anew"
+                    + (f"; a recovery key of {name} can set another one." if ways else "; with force they are lost."),
+                    connections=[],
+                )
             lost = _connections_in(tx, [*lost, *(of for of in alone if of not in kept)])
             resealed = [id for id in _connections_in(tx, [*resealed, *kept]) if id not in lost]
             affected = _connections_in(tx, [*affected, *readable])
-            if lost and not force:
-                raise _would_lose(tx, lost, name)
+            if lost and (ways or not force):
+                raise _would_lose(tx, lost, name, ways)
+            self._recoveries.remove_within(tx, [one.id for one in ways])
             principal_rows.replace(tx, self._key, by_name)
             return RemovedUser(affected, resealed, heir.name if resealed else None, lost)
 
@@ -363,10 +402,10 @@ class Principals:
         connections.change_row(tx, self._key, id, {"data": canonical(data)}, None, lambda _: None, lambda _tx, _: {})
         return True
 
-    def _reseal_password(self, tx: sa.Connection, of: str, anew: Anew) -> bool:
-        """Like :meth:`_reseal`, for the password for sudo of a connection or category."""
+    def _reseal_document(self, tx: sa.Connection, kind: str, of: str, anew: Anew) -> bool:
+        """Like :meth:`_reseal`, for a document: a signer, or the password for sudo of a connection or category."""
         try:
-            self._passwords.change_within(
+            self._holding[kind].change_within(
                 tx, of, lambda one: dataclasses.replace(one, body=_with_secrets_replaced(one.body, anew))
             )
         except (SecretLocked, IntegrityError):
@@ -386,8 +425,8 @@ class Principals:
     def _vault_private(self, by_name: Mapping[str, Principal]) -> bytes:
         return unwrap_vault(by_name[VAULT], self._key.wrapping)
 
-    def _authenticate(self, name: str, passphrase: str, guesser: Guesser) -> tuple[Principal, bytes]:
-        """Return a user and its private key."""
+    def authenticate(self, name: str, passphrase: str, guesser: Guesser) -> tuple[Principal, bytes]:
+        """Return a user and its private key; raises as :meth:`unlock`."""
         with self._throttle.attempt(name, guesser) as failed_before:
             by_name = self._load()
             # For an unknown user a key is derived too, so that the answer takes the same time.
@@ -405,17 +444,28 @@ class Principals:
         return user, private
 
 
-def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str) -> LastPrincipal:
+def opens(recovery: Document, user: Principal) -> bool:
+    """Whether a recovery key is one of this user, and not of another one who once had the same name."""
+    return bool(recovery.body["user"] == user.name and recovery.body["keyId"] == user.key_id.hex())
+
+
+def _would_lose(tx: sa.Connection, lost: Sequence[str], name: str, ways: Sequence[Document]) -> LastPrincipal:
     rows = connection_rows.existing(tx, lost[:MAX_NAMED])
     # An empty category may have a password for sudo, too.
     paths = [str(rows[id]["path"]) if id in rows else f"category {id}" for id in lost[:MAX_NAMED]]
     more = f" and {len(lost) - len(paths)} more" if len(lost) > len(paths) else ""
     number = "1 connection" if len(lost) == 1 else f"{len(lost)} connections"
-    return LastPrincipal(
-        f"Only {name} can open secrets of {number}: {', '.join(paths)}{more}. Unlock {name}, or give the passphrase of "
-        f"{name}, so that they are sealed anew; with force they are lost.",
-        connections=list(lost),
-    )
+    only = f"Only {name} can open secrets of {number}: {', '.join(paths)}{more}."
+    anew = f"Unlock {name}, or give the passphrase of {name}, so that they are sealed anew"
+    if ways:
+        ids = ", ".join(one.key for one in ways)
+        return LastPrincipal(
+            f"{only} {anew}. If it was lost, recovery key {ids} sets a new one: `connmgr vault recovery use`. Nothing "
+            "is lost as long as that key is there; `connmgr vault recovery revoke` gives it up.",
+            connections=list(lost),
+            recoveries=[one.key for one in ways],
+        )
+    return LastPrincipal(f"{only} {anew}; with force they are lost.", connections=list(lost))
 
 
 def _check_addition(by_name: Mapping[str, Principal], access: Access, name: str) -> None:
@@ -508,11 +558,14 @@ def _connections_sealed_to(
     return _affected_and_lost(tx.execute(holding), user, others, sealing_key)
 
 
-def _passwords_sealed_to(
-    tx: sa.Connection, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
+def _documents_sealed_to(
+    tx: sa.Connection, kind: str, user: Principal, others: Mapping[str, Principal], sealing_key: bytes
 ) -> tuple[list[str], list[str]]:
-    """Like :func:`_connections_sealed_to`, for passwords for sudo; the ids are of their connections and categories."""
-    holding = sa.select(document.c.key, document.c.body).where(document.c.kind == SUDO_PASSWORD)
+    """Like :func:`_connections_sealed_to`, for documents, by their keys.
+
+    The key of a password for sudo is the id of its connection or category, that of a signer its name.
+    """
+    holding = sa.select(document.c.key, document.c.body).where(document.c.kind == kind)
     return _affected_and_lost(tx.execute(holding.order_by(document.c.key)), user, others, sealing_key)
 
 

@@ -45,6 +45,9 @@ from connmgr.vault.schema import run_batch as batches
 from connmgr.vault.schema import run_output as outputs
 from connmgr.vault.schema import run_target as targets
 
+TOPIC = "runs"
+"""Announced to the daemons of a vault when there may be something to do."""
+
 HELD, CLAIMED = "held", "claimed"
 """The states of batches beside ``waiting`` and ``done``: those of later waves are held."""
 
@@ -139,7 +142,7 @@ _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
 class NewBatch:
     """Targets that are claimed together: their wave, from 0, and the daemon that has their links.
 
-    ``home`` is a boot; if the batch is ``bound`` to it, a boot or the name of a daemon, and no other may claim it.
+    ``home`` is a daemon's name, or its boot; if the batch is ``bound`` to it, no other may claim it.
     """
 
     wave: int
@@ -294,6 +297,7 @@ class StoredRuns:
                 for n, (number, id) in enumerate(every)
             ],
         )
+        self._database.announce(tx, TOPIC)
         return new.id, True
 
     def get(self, id: str) -> StoredRun:
@@ -334,12 +338,16 @@ class StoredRuns:
         return sorted(self._database.read(lambda tx: list(tx.scalars(wanted))))
 
     def last_owners(self) -> dict[str, str]:
-        """Return which boot has worked on each target of the newest run that has ended, by connections."""
+        """Return the name of the daemon that worked on each target of the newest run that has ended, by connections.
+
+        Not its boot, which is another one after each rest.
+        """
         newest = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc()).limit(1)
         wanted = sa.select(targets.c.connection, targets.c.owner).where(
             targets.c.run == newest.scalar_subquery(), targets.c.owner.is_not(None)
         )
-        return {row.connection: row.owner for row in self._database.read(lambda tx: tx.execute(wanted).all())}
+        found = self._database.read(lambda tx: tx.execute(wanted).all())
+        return {row.connection: row.owner.rpartition("/")[0] for row in found}
 
     def targets(
         self,
@@ -373,6 +381,11 @@ class StoredRuns:
             return list(tx.execute(wanted).mappings().all()), tx.scalar(counted) or 0
 
         return self._database.read(work)
+
+    def states(self, id: str) -> list[str]:
+        """Return the states of all targets of a run, in its order."""
+        wanted = sa.select(targets.c.state).where(targets.c.run == id).order_by(targets.c.n)
+        return self._database.read(lambda tx: list(tx.scalars(wanted)))
 
     def sealed_output(self, stdout: bytes, stderr: bytes, *, truncated: bool) -> tuple[bytes, bytes] | None:
         """Return the digest of an output, and the output sealed; None for no output."""
@@ -568,21 +581,26 @@ class StoredRuns:
 
         self._database.write(work)
 
-    def runs_to_do(self, boot: str, name: str) -> list[str]:
-        """Return the runs of which this daemon has batches, or could claim some, oldest first."""
+    def runs_to_do(self, boot: str, name: str) -> list[tuple[str, bool]]:
+        """Return the runs of which this daemon has batches, or could claim some, oldest first.
+
+        With each goes whether some are its own or at home here; the others have their home at another daemon.
+        """
         claimable = sa.and_(
             batches.c.state == WAITING, sa.or_(sa.not_(batches.c.bound), batches.c.home.in_((boot, name)))
         )
+        at_home = sa.and_(batches.c.state == WAITING, batches.c.home.in_((boot, name, "")))
         own = sa.and_(batches.c.state == CLAIMED, batches.c.owner == boot)
+        near = sa.exists().where(batches.c.run == runs.c.id, sa.or_(at_home, own))
         wanted = (
-            sa.select(runs.c.id)
+            sa.select(runs.c.id, near)
             .where(
                 runs.c.state.in_((PENDING, RUNNING, STOPPING)),
                 sa.exists().where(batches.c.run == runs.c.id, sa.or_(claimable, own)),
             )
             .order_by(runs.c.submitted, runs.c.id)
         )
-        return self._database.read(lambda tx: list(tx.scalars(wanted)))
+        return self._database.read(lambda tx: [(row[0], bool(row[1])) for row in tx.execute(wanted)])
 
     def tend(self) -> dict[str, tuple[str, bool]]:
         """Resume the runs whose pause is over, and stop those whose time is over.
@@ -615,10 +633,18 @@ class StoredRuns:
             return
 
     def step(
-        self, id: str, boot: str, name: str, outcomes: Sequence[TargetOutcome], room: int, *, batch: int
+        self,
+        id: str,
+        boot: str,
+        name: str,
+        outcomes: Sequence[TargetOutcome],
+        room: int,
+        *,
+        batch: int,
+        helps: bool = True,
     ) -> RunStep:
-        """Store ``outcomes``, and begin up to ``room`` targets more, in one transaction."""
-        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch))
+        """Store ``outcomes``, and begin up to ``room`` targets more; ``helps`` allows those at home elsewhere."""
+        return self._database.write(lambda tx: self._step(tx, id, boot, name, outcomes, room, batch, helps))
 
     def _step(
         self,
@@ -629,6 +655,7 @@ class StoredRuns:
         outcomes: Sequence[TargetOutcome],
         room: int,
         batch: int,
+        helps: bool,
     ) -> RunStep:
         """Store and begin; claim further batches, of about ``batch`` targets, where the daemon has too few.
 
@@ -651,7 +678,7 @@ class StoredRuns:
         row = tx.execute(_ROW, {"run_id": id}).mappings().one()
         begun: list[BegunTarget] = []
         if row["state"] == RUNNING and room > 0:
-            begun = self._begin(tx, row, boot, name, mine, room, at, batch)
+            begun = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
         if mine and not begun:
             again = sa.select(sa.func.min(targets.c.again)).where(
@@ -710,17 +737,20 @@ class StoredRuns:
         room: int,
         at: datetime,
         batch: int,
+        helps: bool,
     ) -> list[BegunTarget]:
         id = row["id"]
         if self._database.is_shared:
             if not mine:
                 # Even where there is no room now: the others then leave some.
-                mine |= self._claim(tx, id, boot, name, 1)
+                mine |= self._claim(tx, id, boot, name, 1, helps)
             room = min(room, self._room(tx, id, boot, row["parallel"]))
             if room <= 0:
                 return []
         ready = self._ready(tx, id, mine, room, at)
-        while len(ready) < room and (claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1)):
+        while len(ready) < room and (
+            claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1, helps and not ready)
+        ):
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
         if ready:
@@ -745,11 +775,11 @@ class StoredRuns:
             return []
         return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
 
-    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int) -> dict[int, Any]:
+    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool) -> dict[int, Any]:
         found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
         at_home = [one.batch for one in found if one.home in (boot, name, "")]
-        # Batches whose links another daemon has are taken one at a time: it may be about to claim them itself.
-        taken = at_home or [one.batch for one in found[:1]]
+        # Batches whose links another daemon has are taken one at a time: opening links costs more than waiting for it.
+        taken = at_home or ([one.batch for one in found[:1]] if helps else [])
         if not taken:
             return {}
         tx.execute(
@@ -790,6 +820,8 @@ class StoredRuns:
             if row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
                 self._stop_for_failures(tx, row, at)
             self._advance(tx, id, at)
+        if freed:
+            self._database.announce(tx, TOPIC)
         return len(freed)
 
     # The course of a run.
@@ -813,6 +845,7 @@ class StoredRuns:
 
     def _set(self, tx: sa.Connection, id: str, **values: Any) -> None:
         tx.execute(runs.update().where(runs.c.id == id).values(**values))
+        self._database.announce(tx, TOPIC)
 
     def _failures(self, tx: sa.Connection, id: str) -> int:
         counted = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state.in_(FAILURES))

@@ -26,6 +26,9 @@ from connmgr.vault.schema import schedule as table
 
 MAX_SCHEDULES = 1000
 
+TOPIC = "schedules"
+"""Announced to the daemons of a vault when one was added or changed."""
+
 KEEP: Final = object()
 """The last error stays as it is."""
 
@@ -88,6 +91,7 @@ class StoredSchedules:
             if (tx.scalar(sa.select(sa.func.count()).select_from(table)) or 0) >= MAX_SCHEDULES:
                 raise ScheduleExists(f"There are {MAX_SCHEDULES} schedules, which are the most: remove some.")
             tx.execute(table.insert(), self._row(new))
+            self._database.announce(tx, TOPIC)
 
         self._database.write(work)
 
@@ -137,6 +141,7 @@ class StoredSchedules:
             after = change(self._stored(row))
             self._require_name(tx, after)
             tx.execute(table.update().where(table.c.id == id), self._row(after))
+            self._database.announce(tx, TOPIC)
             return after
 
         return self._database.write(work)

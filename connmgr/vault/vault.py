@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from connmgr.errors import IntegrityError, StartupError, VaultUnavailable
 from connmgr.secrets.vault_key import VaultKey
 from connmgr.vault import principal_rows, schema
+from connmgr.vault.announcements import Announcements
 from connmgr.vault.batch import Batches
 from connmgr.vault.categories import Categories
 from connmgr.vault.connections import Connections
@@ -15,7 +16,8 @@ from connmgr.vault.documents import Documents
 from connmgr.vault.facts import StoredFacts
 from connmgr.vault.integrity import upgrade
 from connmgr.vault.jobs import StoredJobs
-from connmgr.vault.principals import Principals
+from connmgr.vault.principals import SIGNER, Principals
+from connmgr.vault.recoveries import Recoveries
 from connmgr.vault.runs import StoredRuns
 from connmgr.vault.schedules import StoredSchedules
 from connmgr.vault.schema import meta
@@ -36,6 +38,7 @@ class Vault:
         self.database = database
         self.audit_mac = key.audit_mac
         """Returns a code in place of a text that may contain secrets; equal texts have equal codes."""
+        self.announcements = Announcements(database)
         self.connections = Connections(database, key)
         self.facts = StoredFacts(database, key)
         self.jobs = StoredJobs(database)
@@ -44,11 +47,13 @@ class Vault:
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
         self.commands = Documents(database, key, "command")
+        self.signers = Documents(database, key, SIGNER)
         self.categories = Categories(database, key, self.connections)
         self.batches = Batches(database, key, self.categories, self.connections)
         try:
             self._open(key)
             self.principals = Principals(database, key)
+            self.recoveries = Recoveries(database, key, self.principals)
         except BaseException:
             database.close()
             raise

@@ -2,7 +2,8 @@
 
 Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``transport`` connects,
 ``packets`` encrypts messages, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``login`` logs in with
-``keys`` or an ``agent``, and ``channels`` carry processes and TCP streams. ``sending`` keeps the order of messages;
+``keys`` or an ``agent``, or with a key that one of the ``signers`` certifies for this login (``certificates``);
+``channels`` carry processes and TCP streams. ``sending`` keeps the order of messages;
 ``forwarding`` has the ports of the remote host.
 """
 
@@ -32,6 +33,7 @@ from connmgr.plugin import (
     Reference,
     Schema,
     Secret,
+    SshSigner,
     Text,
     Transport,
     ValidationError,
@@ -41,6 +43,7 @@ from connmgr.plugin import (
 from connmgr_ssh.config import DEFAULT_PORT, destination_of, jumps
 from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
 from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
+from connmgr_ssh.signers import OwnAuthority, SigningCommand, VaultSecretsEngine
 
 FILE_SECONDS = 10.0
 """Longest time to wait for another thread that writes known_hosts files."""
@@ -80,8 +83,36 @@ def _assignment(value: str) -> None:
         raise ValidationError("Must be of the form NAME=VALUE.")
 
 
+class OnDemandSchema(Schema):
+    """A certificate on demand: who signs it, and what it asks for within the signer's limits."""
+
+    signer = Text(
+        required=True,
+        validate=Length(1, 64),
+        metadata={"description": "The name of a signer (`connmgr ca ls`), which signs a fresh key for each login."},
+    )
+    principals = List(
+        Text(validate=[Length(1, 255), _single_word]),
+        validate=Length(1, 64),
+        metadata={"description": "The names that it certifies; by default as the signer's limit says, or the user."},
+    )
+    seconds = Number(
+        validate=Range(30, 86_400),
+        metadata={"description": "How long it may be used to log in; by default as long as the signer's limit says."},
+    )
+
+
+class _Certificate(Nested):
+    """A certificate's text or file, or an object that says who signs one."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, partial: Any = None, **kwargs: Any) -> Any:
+        if isinstance(value, str):
+            return Text(validate=Length(1, 65536)).deserialize(value)
+        return super()._deserialize(value, attr, data, partial, **kwargs)
+
+
 class IdentitySchema(Schema):
-    """A private key: a file on the daemon's machine, or the key's own text."""
+    """A private key: a file on the daemon's machine, the key's own text, or one that is made for each login."""
 
     file = Text(
         validate=_absolute_file,
@@ -89,15 +120,22 @@ class IdentitySchema(Schema):
     )
     key = Secret(metadata={"description": "The private key itself, in OpenSSH's or PEM format."})
     passphrase = Secret(metadata={"description": "What the private key is encrypted with."})
-    certificate = Text(
-        validate=Length(1, 65536),
-        metadata={"description": "The certificate's text or file; the file's name with -cert.pub by default."},
+    certificate = _Certificate(
+        OnDemandSchema,
+        metadata={
+            "type": ["string", "object"],
+            "description": "The key's certificate: its text or file, the file's name with -cert.pub by default. An "
+            "object stands for a certificate on demand, of a key that is made for each login.",
+        },
     )
 
     @validates_schema
     def _names_one_key(self, data: Mapping[str, Any], **_: Any) -> None:
-        if ("file" in data) == ("key" in data):
-            raise ValidationError("Exactly one of file and key is needed.")
+        on_demand = isinstance(data.get("certificate"), Mapping)
+        if ["file" in data, "key" in data, on_demand].count(True) != 1:
+            raise ValidationError("Exactly one of file, key, and a certificate with a signer is needed.")
+        if on_demand and "passphrase" in data:
+            raise ValidationError("A certificate on demand has no passphrase.")
 
 
 class SshSchema(Schema):
@@ -233,6 +271,12 @@ class Ssh(ConnectionType):
         values = {name: value for name, _, value in (assignment.partition("=") for assignment in assigned)}
         return ClientEnvironment((*destination.send_env, *data.get("sendEnv", ())), values)
 
+    def signer(self, data: Mapping[str, Any]) -> str | None:
+        # Data of a request may be anything yet.
+        identity = data.get("identity")
+        certificate = identity.get("certificate") if isinstance(identity, Mapping) else None
+        return str(certificate.get("signer")) if isinstance(certificate, Mapping) else None
+
     def trust_host_key(self, data: Mapping[str, Any], host: str, key: str) -> bool:
         verifier = self._verifier(data, host)
         if verifier is None:
@@ -261,3 +305,8 @@ class Ssh(ConnectionType):
 @hookimpl
 def connmgr_connection_types() -> Sequence[ConnectionType]:
     return [Ssh()]
+
+
+@hookimpl
+def connmgr_ssh_signers() -> Sequence[SshSigner]:
+    return [OwnAuthority(), SigningCommand(), VaultSecretsEngine()]

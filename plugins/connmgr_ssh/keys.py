@@ -156,6 +156,16 @@ def load(
     return Identity(name, HostKey.parse(line.decode()), _signer(key))
 
 
+def fresh(name: str) -> tuple[Identity, str]:
+    """Return a new key that is nowhere but in memory, and its public part as a line of OpenSSH.
+
+    OpenSSL wipes the private part when the identity is dropped, for nothing here asks for its bytes.
+    """
+    key = ed25519.Ed25519PrivateKey.generate()
+    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return Identity(name, HostKey.parse(line), _signer(key)), line
+
+
 def _decrypted(subject: str, text: bytes, passphrase: bytes | None, asked_as: str) -> Any:
     load = (
         serialization.load_ssh_private_key
@@ -218,7 +228,7 @@ def _is_for(certificate: Message, public: HostKey) -> bool:
     return certificate.get_remainder().startswith(own.get_remainder())
 
 
-HOST = 2
+USER, HOST = 1, 2
 _FIELDS_OF_KEY = {
     "ssh-ed25519": 1,
     "ssh-rsa": 2,

@@ -100,6 +100,8 @@ def gather(
 def offered(destination: Destination, data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the private keys that :func:`gather` would offer besides an agent's; reads no file."""
     requested = data.get("identity")
+    if requested and isinstance(requested.get("certificate"), Mapping):
+        return (f"(a certificate by {requested['certificate']['signer']})",)
     if requested:
         return (shown(Path(requested["file"]).expanduser()) if "file" in requested else STORED,)
     return tuple(shown(Path(name).expanduser()) for name in _named(destination, data))

@@ -41,6 +41,7 @@ from connmgr.errors import (
 )
 from connmgr.plugin import Asker, ByteStream, Deadline, Listener, Pty, Transport
 from connmgr_ssh.agent import AgentClient, ForwardedAgent
+from connmgr_ssh.certificates import log_in_certified
 from connmgr_ssh.channels import ChannelOpenFailure, SessionChannel, TcpStream
 from connmgr_ssh.config import Destination, destination_of, jumps
 from connmgr_ssh.forwarding import refused
@@ -243,6 +244,10 @@ def _stream_to(destination: Destination, via: Transport | None, deadline: Deadli
 
 
 def _log_in(link: SshLink, destination: Destination, data: Mapping[str, Any], deadline: Deadline, asker: Asker) -> None:
+    on_demand = (data.get("identity") or {}).get("certificate")
+    if isinstance(on_demand, Mapping):
+        log_in_certified(UserAuthentication(link, destination.user, str(destination), deadline), on_demand, data, asker)
+        return
     asks_agent = wants_agent(data)
     agent = _agent_for(destination, asker) if asks_agent else None
     details = _lendable(destination, asker) if asks_agent else {}

@@ -45,9 +45,16 @@ async def _commands(call: Callable[..., Awaitable[dict[str, Any]]]) -> None:
     started = await call("run_command", **LOCAL, command="read line; echo got $line; cat", openStdin=True, wait=0)
     await call("write_stdin", job=started["job"], text="this\n")
     assert started["job"] in {one["job"] for one in (await call("list_jobs"))["jobs"]}
+    waits = await call("read_job", job=started["job"], wait=40)
+    await call("answer_prompt", job=started["job"], question=waits["waiting"]["question"], text="more", wait=0)
     await call("stop_job", job=started["job"])
     ended = await call("read_job", job=started["job"], wait=20)
-    assert (ended["state"], ended["stdout"]) == ("killed", "got this\n")
+    assert (ended["state"], ended["stdout"]) == ("killed", "got this\nmore\n")
+    ran = await call("run_on_many", systems=["local"], command="echo on each", wait=20)
+    assert [(one["count"], one["stdout"]) for one in ran["groups"]] == [(1, "on each")]
+    assert (await call("read_run", run=ran["run"], system="local"))["groups"][0]["stdout"] == "on each"
+    assert (await call("stop_run", run=ran["run"]))["state"] == "done"
+    assert (await call("find", text="local machine"))["systems"]
 
 
 async def _files(call: Callable[..., Awaitable[dict[str, Any]]], directory: Path) -> None:

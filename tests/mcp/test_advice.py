@@ -17,7 +17,7 @@ OF_EVERY_REQUEST = {
 }
 OF_THE_TOOLS = {
     *("invalid_arguments", "unreachable", "text_not_found", "text_not_unique", "not_text"),
-    "file_too_large",
+    *("file_too_large", "no_such_question", "asks_for_secret"),
 }
 
 NOT_FOR_AGENTS = {"token_limit"}

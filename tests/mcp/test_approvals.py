@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 import pytest
-from mcp_types import ElicitRequestFormParams, ElicitResult
+from mcp.client import session
+from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitRequestURLParams, ElicitResult
 
 from connmgr.client import Client as DaemonClient
 from connmgr.client import ClientError
@@ -362,3 +363,45 @@ def test_the_program_tells_who_cannot_decide(daemon: Daemon, asking: Holder, tmp
     assert "cannot be read" in fault(daemon, code=4, **variables)
     file.write_text(asking.secret)
     assert "approval.decide and no other" in fault(daemon, code=4, **variables)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_client_without_forms_is_given_the_address_of_the_approval_on_the_page(
+    daemon: Daemon, asking: Holder, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.types, "FormElicitationCapability", lambda: None)
+    opened: list[str] = []
+
+    async def opens(_: object, asked: ElicitRequestParams) -> ElicitResult:
+        assert isinstance(asked, ElicitRequestURLParams)
+        opened.append(asked.url)
+        # The person decides there, and then goes back to the client.
+        id = asked.url.rpartition("/")[2]
+        await anyio.to_thread.run_sync(daemon.client.approval.decide, id, "once")
+        return ElicitResult(action="accept")
+
+    async def work() -> None:
+        async with client_of(daemon, asking, mode, cast("Person", opens)) as client:
+            assert content(await ran(client, "echo a"))["stdout"] == "a\n"
+
+    run(work)
+    [address] = opened
+    assert address.startswith(f"{daemon.url}/#/approvals/")
+
+
+def test_the_pattern_beside_a_request_can_be_approved(daemon: Daemon, deciding: Holder) -> None:
+    rules = [{"effect": "ask", "argv": ["systemctl", "restart", {"re": ".*"}], "mayRunOthers": True}]
+    holder = wire.create(daemon, "connection.read", "shell.any", "job", name="agent", rules=rules)
+    person = Person(chosen("the pattern"))
+
+    async def work() -> None:
+        async with client_of(daemon, holder, "auto", person, deciding) as client:
+            for unit in ("one", "two"):
+                words = {"system": "local machine", "argv": ["systemctl", "restart", f"no-such-{unit}"], "wait": 40}
+                assert content(await client.call_tool("run_command", words))["exitCode"] != 0
+
+    run(work)
+    [asked] = person.asked
+    assert "or as a rule for 30 minutes: systemctl restart NAME on" in asked.message
+    assert asked.requested_schema["properties"]["decision"]["enum"] == ["once", "for an hour", "the pattern", "deny"]
+    assert len(holder.ok("/token/info")["rules"]) == 2

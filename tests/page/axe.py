@@ -21,7 +21,8 @@ def _source() -> str:
 
 def hindrances(page: Page) -> list[str]:
     """Return what axe-core finds on the page as it is now: each rule with what violates it."""
-    page.evaluate(f"() => {{ {_source()} }}")
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(f"() => {{ {_source()} }}")
     found: dict[str, Any] = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{one['id']} ({one['impact']}): {node['html'][:200]} {node['failureSummary']}"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from connmgr.api.page import PAGE
 from tests.api.wire import add, client_of
 from tests.daemon import Daemon
-from tests.deadlines import eventually
 from tests.page.axe import hindrances
 from tests.page.conftest import Visit
 from tests.rights.wire import create
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 VIEWS = re.findall(r'^  \["(\w+)", "\w"\],$', (PAGE / "main.js").read_text(), re.MULTILINE)
 HOSTILE = "<img src=x onerror=alert(1)>\u202e&amp;"
@@ -38,38 +33,36 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     daemon.stop()
 
 
-def settle(page: Page) -> None:
-    """Wait until the page asks nothing any more."""
-    page.wait_for_load_state("networkidle")
-    eventually(lambda: page.evaluate("document.querySelector('#content')?.textContent.trim().length > 0"), "the view")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nobody_is_shut_out_of_a_view(filled: Daemon, visit: Visit, scheme: str) -> None:
+# Two of the four: colours depend on the scheme alone, places and sizes on the window alone.
+@pytest.mark.parametrize("look", ["desktop, light", "phone, dark"])
+def test_every_view_is_for_everybody_and_shows_names_as_text(filled: Daemon, visit: Visit, look: str) -> None:
     from tests.page.browser import DESKTOP, PHONE
 
-    found: dict[str, list[str]] = {}
-    for size in (DESKTOP, PHONE):
-        visitor = visit(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        page = visitor.opened(filled)
-        for view in VIEWS:
-            page.evaluate("view => { location.hash = `#/${view}`; }", view)
-            settle(page)
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            faults = hindrances(page) + ([f"{wide} pixels too wide"] if wide > 0 else [])
-            if faults:
-                found[f"{view} {size['width']} {scheme}"] = faults
-    assert found == {}
-
-
-def test_names_are_text_in_every_view(filled: Daemon, visit: Visit) -> None:
-    visitor = visit()
+    size, scheme = (PHONE, "dark") if "phone" in look else (DESKTOP, "light")
+    visitor = visit(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     page = visitor.opened(filled)
     page.on("dialog", lambda dialog: visitor.faults.append(f"a name has run: {dialog.message}"))
+    found: dict[str, list[str]] = {}
+
+    def look_at(what: str) -> None:
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        found[what] = hindrances(page) + ([f"{wide} pixels too wide"] if wide > 0 else [])
+        assert page.locator("img[src=x], #content b:has-text('backup')").count() == 0, what
+
     for view in VIEWS:
-        page.evaluate("view => { location.hash = `#/${view}`; }", view)
-        settle(page)
-        assert page.locator("img[src=x], #content b:has-text('backup')").count() == 0
+        visitor.settle(page, f"#/{view}")
+        look_at(view)
+    visitor.settle(page, "#/hub/default/local%20machine")
+    page.get_by_role("complementary", name="local machine").wait_for()
+    look_at("details")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("dialog", name="Edit local machine").wait_for()
+    look_at("form")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").wait_for()
+    look_at("palette")
+    assert {view: some for view, some in found.items() if some} == {}
 
 
 @pytest.mark.parametrize(
@@ -81,19 +74,19 @@ def test_a_token_of_fewer_rights_sees_a_smaller_page_without_errors(
     holder = create(filled, *scopes)
     visitor = visit()
     page = visitor.opened(filled, authorization={"Authorization": f"Bearer {holder.secret}"})
-    settle(page)
+    visitor.settle(page)
     shown = [link.get_attribute("href") for link in page.locator("nav.side ul a").all()]
     assert len(shown) < len(VIEWS)
     for address in shown:
-        page.goto(f"{filled.url}/{address}")
-        settle(page)
+        visitor.settle(page, address)
     assert page.locator("#faults").inner_text() == ""
 
 
 def test_the_first_view_is_there_at_once(filled: Daemon, visit: Visit) -> None:
-    page = visit().opened(filled)
+    visitor = visit()
+    page = visitor.opened(filled)
     page.reload()
-    settle(page)
+    visitor.settle(page)
     painted = page.evaluate("performance.getEntriesByName('first-contentful-paint').length")
     assert painted == 1
     # How fast is measured by hand: a test that asserts it would fail on a loaded machine.

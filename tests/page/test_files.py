@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.page.browser import Visitor
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 LARGE = 50 << 20
 

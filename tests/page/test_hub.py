@@ -6,6 +6,7 @@ import random
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,13 +17,13 @@ from connmgr.vault.names import Matcher, compile_exact_pattern
 from tests.api.wire import LOCAL, bearer, client_of, send
 from tests.daemon import Daemon
 from tests.page.conftest import Visit
-from tests.plugins.sshd import Sshd
+from tests.plugins.sshd import Sshd, privilege_separation
 from tests.rights.wire import create
 
 if TYPE_CHECKING:
     from tests.page.browser import Visitor
 
-pytestmark = [pytest.mark.needs("chromium")]
+pytestmark = [pytest.mark.needs("chromium", "libatomic")]
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "\x1b[31mred\x07\n", "\u202eevil", "a" * 250)
 
@@ -42,9 +43,8 @@ def machine(name: str, *category: str, **data: object) -> dict[str, object]:
 
 @pytest.fixture
 def sshd() -> Iterator[Sshd]:
-    running = Sshd()
-    yield running
-    running.close()
+    with privilege_separation(), closing(Sshd()) as running:
+        yield running
 
 
 @pytest.mark.needs("sshd")
@@ -74,19 +74,23 @@ def test_a_machine_is_added_by_its_form_and_its_key_accepted(own_daemon: Daemon,
 
 
 def test_a_change_is_stored_and_undone(own_daemon: Daemon, visitor: Visitor) -> None:
-    [id] = apply(own_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret"))
+    identity = {"file": "/keys/web1", "certificate": "/keys/web1-cert.pub"}
+    [id] = apply(own_daemon, machine("web1", "prod", host="192.0.2.1", password="s3cret", identity=identity))
     before = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
     page = visitor.opened(own_daemon, "#/hub/prod/web1")
     page.get_by_role("button", name="Edit").click()
     dialog = page.get_by_role("dialog")
     assert dialog.get_by_label("Password", exact=True).input_value() == ""
     dialog.get_by_label("Host", exact=True).fill("192.0.2.99")
+    # A field that may be a text or an object.
+    dialog.get_by_label("Certificate", exact=True).fill("/keys/another")
     dialog.get_by_label("Name", exact=True).fill("web2")
     dialog.get_by_role("button", name="Save").click()
     details = page.get_by_role("complementary", name="web2")
     details.get_by_text("192.0.2.99").wait_for()
     stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
-    assert stored["rawData"] == {**before["rawData"], "host": "192.0.2.99"}
+    identity["certificate"] = "/keys/another"
+    assert stored["rawData"] == {**before["rawData"], "host": "192.0.2.99", "identity": identity}
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("complementary", name="web1").get_by_text("192.0.2.1", exact=True).wait_for()
     stored = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon)).json["infos"][0]
@@ -217,19 +221,19 @@ def test_patterns_match_what_the_vault_matches(daemon: Daemon, visitor: Visitor)
 
 
 def test_hostile_names_are_text_in_a_large_category(own_daemon: Daemon, visitor: Visitor) -> None:
-    apply(own_daemon, *(machine(name, "hostile") for name in HOSTILE), *(machine(f"n{n}", "many") for n in range(3000)))
+    apply(own_daemon, *(machine(name, "hostile") for name in HOSTILE), *(machine(f"n{n}", "many") for n in range(1000)))
     page = visitor.opened(own_daemon)
-    page.get_by_text("3,005 connections", exact=True).wait_for()
+    page.get_by_text("1,005 connections", exact=True).wait_for()
     for shown in ("<img src=x onerror=alert(1)>", r"\x1b[31mred\x07\n", r"\u202eevil"):
         page.get_by_text(shown, exact=True).wait_for()
     page.get_by_text(r"\u202eevil", exact=True).click()
     page.get_by_role("complementary", name=r"\u202eevil").wait_for()
     rows = page.locator("#hub-rows")
-    assert int(rows.get_attribute("aria-rowcount") or 0) > 3000
+    assert int(rows.get_attribute("aria-rowcount") or 0) > 1000
     assert page.locator("#hub-rows .row").count() < 80
     rows.focus()
     page.keyboard.press("End")
-    page.get_by_text("n2999", exact=True).wait_for()
+    page.get_by_text("n999", exact=True).wait_for()
     assert page.locator("#hub-rows .row").count() < 80
 
 
@@ -247,8 +251,10 @@ def test_the_palette_goes_to_machines_and_runs_commands(own_daemon: Daemon, visi
     page.keyboard.press("?")
     page.get_by_role("dialog", name="Keys").wait_for()
     page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("a")
+    # Both at once: they belong together only if they come within a second.
+    page.evaluate(
+        """for (const key of "ga") document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}))"""
+    )
     page.get_by_role("heading", name="Audit").wait_for()
 
 
@@ -299,7 +305,7 @@ def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visito
 
 def test_a_token_with_fewer_rights_sees_less_and_no_errors(own_daemon: Daemon, visit: Visit) -> None:
     apply(own_daemon, machine("web1", "prod"), machine("db1", "prod"))
-    for scopes, views in ((["connection.read"], {"Hub", "Tunnels", "Vault"}), ([], {"Vault"})):
+    for scopes, views in ((["connection.read"], {"API", "Facts", "Hub", "Tunnels", "Vault"}), ([], {"API", "Vault"})):
         holder = create(own_daemon, *scopes, connections=["web*"])
         page = visit().opened(own_daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
         page.get_by_role("navigation").get_by_role("link", name="Vault").wait_for()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.page.browser import Visitor
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs("chromium", "libatomic")
 
 LONG_LINE = 100_000_000
 
@@ -153,6 +153,7 @@ def test_what_a_far_side_prints_is_text_and_reaches_no_clipboard(
     page.mouse.click(box["x"] + 3, box["y"] + 5)
     page.mouse.move(box["x"] + 75, box["y"] + 5)
     page.mouse.move(box["x"] + 80, box["y"] + 5)
+    page.locator(".xterm-cursor-pointer").wait_for()
     page.mouse.click(box["x"] + 80, box["y"] + 5)
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("http://127.0.0.1:9/%3Cb%3E").wait_for()
@@ -257,7 +258,11 @@ def test_a_search_finds_what_was_printed(daemon: Daemon, client: Client, visitor
 def test_a_recording_is_replayed_searched_and_exported(daemon: Daemon, client: Client, visitor: Visitor) -> None:
     command = r"printf 'first\r\n'; sleep 0.3; printf '\033[31mSecond\033[0m <b>\r\n'"
     terminal = client.terminal.open(LOCAL_MACHINE, command=command, record=True)
-    eventually(lambda: client.recording.query()[0]["active"] is False, "the recording is complete")
+    recorded = [terminal, False]
+    eventually(
+        lambda: recorded in [[one["recording"], one["active"]] for one in client.recording.query()],
+        "the recording is complete",
+    )
     page = visitor.opened(daemon, "#/recordings")
     page.get_by_role("searchbox").fill("second <B>")
     _button(page, "Find").click()

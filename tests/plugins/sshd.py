@@ -227,8 +227,8 @@ def privilege_separation() -> Iterator[None]:
         return
     # Beside that directory, because other test processes may have a private /tmp.
     markers = PRIVILEGE_SEPARATION.with_name("connmgr-tests-sshd")
-    markers.mkdir(exist_ok=True, mode=0o700)
-    with _locked(markers / "lock"):
+    with _locked(PRIVILEGE_SEPARATION.parent):
+        markers.mkdir(exist_ok=True, mode=0o700)
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
             (markers / "made").touch()
@@ -238,7 +238,7 @@ def privilege_separation() -> Iterator[None]:
     try:
         yield
     finally:
-        with _locked(markers / "lock"):
+        with _locked(PRIVILEGE_SEPARATION.parent):
             marker.unlink()
             alive = [other for other in markers.glob("*-*") if Path("/proc", other.name.partition("-")[0]).exists()]
             if not alive and (markers / "made").exists():
@@ -247,10 +247,14 @@ def privilege_separation() -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _locked(directory: Path) -> Iterator[None]:
+    # The directory itself: a lock file that the last process removes would be another one for whoever waits for it.
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(opened)
 
 
 class SshAgent:

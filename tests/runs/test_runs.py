@@ -29,6 +29,14 @@ def test_targets_come_in_pages(hosts: Hosts) -> None:
     assert ([one["connection"] for one in page["targets"]], page["total"]) == (hosts.ids[5:8], HOSTS)
 
 
+def test_the_states_of_all_targets_are_told_in_a_digit_each(hosts: Hosts) -> None:
+    run = hosts.run("test $N -ne 3", parallel=1, stop_after=1).run
+    info = hosts.client.post("/run/info", run=run, cells=True)
+    states = [list(info["counts"])[int(digit)] for digit in info["cells"]]
+    assert states == 3 * ["done"] + ["failed"] + (HOSTS - 4) * ["stopped"]
+    assert "cells" not in hosts.client.post("/run/info", run=run)
+
+
 def test_equal_outputs_are_told_together(hosts: Hosts) -> None:
     info = hosts.run("test $N -lt 10 && echo same || exit 4")
     groups = hosts.client.runs.output(info.run)
@@ -36,6 +44,8 @@ def test_equal_outputs_are_told_together(hosts: Hosts) -> None:
         (10, "done", 0, "same"),
         (2, "failed", 4, ""),
     ]
+    page = hosts.client.post("/run/output", run=info.run, limit=1)
+    assert (len(page["groups"]), len(page["groups"][0]["connections"]), page["total"]) == (1, 10, 2)
     [one] = hosts.client.runs.output(info.run, hosts.ids[3])
     assert (one.connections, one.stdout) == ([hosts.ids[3]], "same")
 

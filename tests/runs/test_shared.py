@@ -177,3 +177,18 @@ def test_a_local_connection_belongs_to_the_machine_of_the_daemon_that_was_asked(
     info = shared.client(0).runs.wait(begun.run, DEADLINE_SECONDS)
     assert info.state == "done"
     assert [one.daemon for one in shared.client(0).runs.targets(begun.run)] == ["two"]
+
+
+def test_others_take_part_at_once_and_each_keeps_its_links(shared: Shared) -> None:
+    """Whoever had a target in the last run has its link, and so gets it again."""
+
+    def daemons() -> dict[str, str | None]:
+        run = shared.start("homes", "sleep 0.2")
+        assert shared.client(0).runs.wait(run, DEADLINE_SECONDS).state == "done"
+        return {one.connection: one.daemon for one in shared.client(0).runs.targets(run)}
+
+    first = daemons()
+    assert set(first.values()) == {"one", "two"}
+    again = daemons()
+    kept = [id for id, name in again.items() if first[id] == name]
+    assert len(kept) > HOSTS / 2, (first, again)

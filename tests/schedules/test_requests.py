@@ -227,5 +227,15 @@ def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:
     assert "paused: freeze" in connmgr("schedule", "ls").output
     connmgr("schedule", "resume", "nightly")
     assert len(connmgr("schedule", "trigger", "nightly").output.strip()) == 36
+    shown = connmgr("schedule", "show", "nightly").output
+    assert "runs      true\non        '*' --where env=prod, chosen anew each time\n" in shown
     connmgr("schedule", "rm", "nightly")
+    assert "No schedule is called 'nightly'" in connmgr("schedule", "show", "nightly", code=5).errors
+    # Words are joined as by `connmgr run`, or are an argv.
+    connmgr("schedule", "add", "text", "*", "--every", "1h", "--", "exit", "3")
+    connmgr("schedule", "add", "words", "*", "--every", "1h", "--argv", "--", "echo", "a b")
+    assert [(one.run.get("command"), one.run.get("argv")) for one in client.schedules.query()] == [
+        ("exit 3", None),
+        (None, ["echo", "a b"]),
+    ]
     assert connmgr("schedule", "next", "--cron", "0 0 31 2 *", code=None).code != 0

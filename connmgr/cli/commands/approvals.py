@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -33,23 +33,38 @@ DAY = 86400
 @click.option(
     "--grant", metavar="TIME", type=Duration(DAY), help="Approve it repeatedly for this time: 90s, 30m, 1h, 1d."
 )
+@click.option(
+    "--pattern",
+    metavar="TIME",
+    type=Duration(DAY),
+    help="Approve the pattern that is proposed beside it, as a rule of the token for this time.",
+)
 @click.option("--deny", is_flag=True, help="Deny it, for ten minutes.")
 @click.option("--watch", is_flag=True, help="Show requests as they come, until Ctrl-C.")
 @click.option("--notify", is_flag=True, help="With --watch: also a notice of the desktop or terminal for each request.")
 @json_option
 def approve(
-    name: str | None, grant: float | None, *, once: bool, deny: bool, watch: bool, notify: bool, as_json: bool
+    name: str | None,
+    grant: float | None,
+    pattern: float | None,
+    *,
+    once: bool,
+    deny: bool,
+    watch: bool,
+    notify: bool,
+    as_json: bool,
 ) -> None:
     """Decide about requests of tokens, or list them.
 
     Without APPROVAL it lists the pending requests. APPROVAL is a uuid; the command shows the whole request. Without
-    --once, --grant or --deny it then asks on the terminal, and the first 8 digits of the uuid suffice.
+    --once, --grant, --pattern or --deny it then asks on the terminal, and the first 8 digits of the uuid suffice.
 
     --watch shows each request whole as it comes, and what was decided. The notice of --notify names only the token.
     """
-    if sum((once, grant is not None, deny)) > 1:
-        raise click.UsageError("Give one of --once, --grant and --deny.")
-    decided = once or grant is not None or deny
+    if sum((once, grant is not None, pattern is not None, deny)) > 1:
+        raise click.UsageError("Give one of --once, --grant, --pattern and --deny.")
+    verdict = _Verdict(once, grant, pattern, deny)
+    decided = verdict.is_one
     if name is None and decided:
         raise click.UsageError("Name the APPROVAL to decide about; `connmgr approve` lists those that are pending.")
     if watch and (name is not None or decided):
@@ -62,23 +77,42 @@ def approve(
     elif name is None:
         _list(client.post("/approval/query")["approvals"], as_json=as_json)
     else:
-        _decide(client, name, grant, once=once, deny=deny, as_json=as_json)
+        _decide(client, name, verdict, as_json=as_json)
 
 
-def _decide(client: Client, name: str, grant: float | None, *, once: bool, deny: bool, as_json: bool) -> None:
+class _Verdict(NamedTuple):
+    """A decision; without any member it is none."""
+
+    once: bool = False
+    grant: float | None = None
+    pattern: float | None = None
+    deny: bool = False
+
+    @property
+    def is_one(self) -> bool:
+        return self != _Verdict()
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """The members of the request that decides."""
+        if self.once or self.deny:
+            return {"decision": "once" if self.once else "deny"}
+        if self.pattern is not None:
+            return {"decision": "pattern", "seconds": self.pattern}
+        return {"decision": "grant", "seconds": self.grant}
+
+
+def _decide(client: Client, name: str, verdict: _Verdict, *, as_json: bool) -> None:
     """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
-    decided = once or grant is not None or deny
+    decided = verdict.is_one
     every = client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"]
     found = _find(every, name, reads=not decided)
     if not as_json:
         click.echo("\n".join(described(found, f", {_age(found)} ({found['state']})")), err=decided)
     if not decided and not as_json:
-        once, grant, deny = _ask()
-        decided = once or grant is not None or deny
-    if decided:
-        verdict: dict[str, Any] = {"decision": "once" if once else "deny" if deny else "grant"}
-        verdict |= {} if grant is None else {"seconds": grant}
-        found = client.post("/approval/decide", approval=found["approval"], **verdict)
+        verdict = _ask(found.get("pattern"))
+    if verdict.is_one:
+        found = client.post("/approval/decide", approval=found["approval"], **verdict.members)
     if as_json:
         print_json(found)
 
@@ -168,17 +202,19 @@ def _find(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[st
     )
 
 
-def _ask() -> tuple[bool, float | None, bool]:
+def _ask(pattern: Mapping[str, Any] | None) -> _Verdict:
     if not sys.stdin.isatty():
-        raise click.UsageError("Give --once, --grant or --deny: there is no terminal to ask on.")
-    answer = click.prompt(
-        "Approve this? (once, a time such as 1h, deny, nothing)", default="nothing", show_default=False, err=True
-    ).strip()
+        raise click.UsageError("Give --once, --grant, --pattern or --deny: there is no terminal to ask on.")
+    ways = ["once", "a time such as 1h", *(["pattern"] if pattern else []), "deny", "nothing"]
+    question = f"Approve this? ({', '.join(ways)})"
+    answer = click.prompt(question, default="nothing", show_default=False, err=True).strip()
     if answer in ("nothing", "n", "no", ""):
-        return False, None, False
+        return _Verdict()
     if answer in ("once", "deny"):
-        return answer == "once", None, answer == "deny"
-    return False, Duration(DAY).convert(answer, None, None), False
+        return _Verdict(once=answer == "once", deny=answer == "deny")
+    if answer == "pattern" and pattern:
+        return _Verdict(pattern=pattern["seconds"])
+    return _Verdict(grant=Duration(DAY).convert(answer, None, None))
 
 
 def _age(one: Mapping[str, Any]) -> str:

@@ -38,11 +38,22 @@ if TYPE_CHECKING:
     from connmgr.cli.declarative.stored import Stored
 
 
+from_option = click.option(
+    "--from",
+    "sources",
+    metavar="FIELD SOURCE",
+    nargs=2,
+    multiple=True,
+    help='Take a secret field from elsewhere at each login: --from password \'{"source": "pass", "entry": "web1"}\'.',
+)
+
+
 @click.command()
 @click.argument("kind", metavar="TYPE", required=False)
 @click.argument("name", required=False)
 @click.argument("assignments", metavar="[FIELD=VALUE]...", nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
+@from_option
 @click.option("--category", metavar="PATH", help="The category to put it in; created if missing.")
 @click.option("--label", "labels", metavar="LABEL=VALUE", multiple=True, help="A label to give it; repeatable.")
 @click.option("--validate", is_flag=True, help="Open it first, and add it only if that succeeds.")
@@ -53,6 +64,7 @@ def add(
     name: str | None,
     assignments: tuple[str, ...],
     secrets: tuple[str, ...],
+    sources: tuple[tuple[str, str], ...],
     category: str | None,
     labels: tuple[str, ...],
     *,
@@ -78,6 +90,7 @@ def add(
     chosen = type_named(client, kind)
     data: dict[str, Any] = {"type": chosen.name}
     assign_fields(client, chosen, data, assignments, secrets)
+    assign_sources(chosen, data, sources)
     require_fields(chosen, data)
     where = None if category is None else ensure_category(client, category)
     added, is_new = client.connection.ensure(
@@ -135,6 +148,7 @@ def _show_types(client: Client, kind: str | None, *, as_json: bool) -> None:
 @click.command()
 @click.argument("words", metavar="CONNECTION... [FIELD=VALUE]...", type=ConnectionName(), nargs=-1)
 @click.option("--secret", "secrets", metavar="FIELD", multiple=True, help="Ask for a secret field, or read it.")
+@from_option
 @click.option("--unset", metavar="FIELD", multiple=True, help="Remove a field, so that it has its default.")
 @click.option("--validate", is_flag=True, help="Open it with the changes first, and store them only if that succeeds.")
 @all_option
@@ -143,6 +157,7 @@ def _show_types(client: Client, kind: str | None, *, as_json: bool) -> None:
 def edit(
     words: tuple[str, ...],
     secrets: tuple[str, ...],
+    sources: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
     choice: Choice,
     *,
@@ -167,8 +182,8 @@ def edit(
         require_some(names, choice)
     elif not names:
         raise click.UsageError("Missing argument 'CONNECTION'.")
-    if not (assignments or secrets or unset):
-        raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD or --unset FIELD.")
+    if not (assignments or secrets or sources or unset):
+        raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD, --from or --unset FIELD.")
     client = connect()
     ids = [one.id for one in chosen(client, names, choice).names] if everywhere else [client.connection.find(names[0])]
     if not ids:
@@ -177,8 +192,8 @@ def edit(
     # A secret is asked for once, however many connections get it.
     ask = functools.cache(ask_secrets)
     connections = client.connection.info(ids)
-    changed = {one.id: _data(client, one, assignments, secrets, unset, ask) for one in connections}
-    what = [*(word.partition("=")[0] for word in assignments), *secrets, *unset]
+    changed = {one.id: _data(client, one, assignments, secrets, sources, unset, ask) for one in connections}
+    what = [*(word.partition("=")[0] for word in assignments), *secrets, *(field for field, _ in sources), *unset]
     rows = [("change", qualified(one), ", ".join(what)) for one in connections]
     asks = everywhere and means_many(names, choice)
     question = f"Change {counted(len(rows), 'connection')}? Their shells are stopped."
@@ -196,6 +211,7 @@ def _data(
     stored: Connection,
     assignments: tuple[str, ...],
     secrets: tuple[str, ...],
+    sources: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
     ask: Any,
 ) -> dict[str, Any]:
@@ -204,6 +220,7 @@ def _data(
     data = {"type": stored.type, **stored.data}
     unset_fields(kind, data, unset)
     assign_fields(client, kind, data, assignments, secrets, ask)
+    assign_sources(kind, data, sources)
     return data
 
 
@@ -257,6 +274,26 @@ def assign_fields(
         _inside(data, field)[field.rpartition(".")[2]] = value
 
 
+def assign_sources(kind: ConnectionType, data: dict[str, Any], sources: Sequence[tuple[str, str]]) -> None:
+    """Put into ``data`` where secret fields come from, each as the JSON object of a source.
+
+    :raises click.UsageError: a field is not a secret, or its text is not such an object.
+    """
+    for field, text in sources:
+        if not _is_secret(_schema(kind, field)):
+            raise click.UsageError(f"{field} is not a secret: give {field}=value.")
+        try:
+            source = json.loads(text)
+        except ValueError:
+            source = None
+        if not isinstance(source, dict) or not isinstance(source.get("source"), str):
+            raise click.UsageError(
+                f"--from {field} is followed by a JSON object with the name of a source and what it needs: "
+                """'{"source": "pass", "entry": "web1"}'."""
+            )
+        _inside(data, field)[field.rpartition(".")[2]] = {"from": source}
+
+
 def require_fields(kind: ConnectionType, data: Mapping[str, Any]) -> None:
     """Raise UsageError if ``data`` lack a field that the type requires."""
     missing = [name for name in kind.schema.get("required", ()) if name not in data]
@@ -300,6 +337,8 @@ def _describe_fields(schema: Mapping[str, Any], prefix: str) -> Iterator[tuple[s
             continue
         path = f"{prefix}{name}"
         if "properties" in field and not _is_secret(field):
+            if "string" in _types(field):
+                yield path, "string", field.get("description", "")
             yield from _describe_fields(field, f"{path}.")
             continue
         notes = [field.get("description", "")]

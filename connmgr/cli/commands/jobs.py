@@ -122,6 +122,7 @@ def info(name: str, *, as_json: bool) -> None:
         ("session", None if one.session is None else shell_label(one.session)),
         ("command", one.text),
         ("state", outcome(one)),
+        ("waits for", " / ".join(one.waiting.lines[-3:]) if one.waiting is not None and one.waiting.lines else None),
         ("begun", ago(one.created)),
         ("ended", None if one.ended is None else ago(one.ended)),
         ("kept for", lasting(one.keep)),
@@ -360,7 +361,7 @@ def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
 
 def outcome(one: JobInfo) -> str:
     """Return the state of a job in a few words, such as ``exited 3``."""
-    words = [one.state]
+    words = [one.state if one.waiting is None else "waiting for input"]
     if one.exit_code is not None:
         words.append(str(one.exit_code))
     if one.stale and one.ended is None:

@@ -180,7 +180,7 @@ def start(
     --detach. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
     """
     require_some(selectors, choice)
-    request = _what_runs(command, script=script, as_argv=as_argv, saved=saved)
+    request = what_runs(command, script=script, as_argv=as_argv, saved=saved)
     for assignment in env:
         if "=" not in assignment:
             raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint="--env")
@@ -210,10 +210,10 @@ def start(
     _follow(client, begun.run, as_json=as_json)
 
 
-def _what_runs(
+def what_runs(
     command: tuple[str, ...] | None, *, script: str | None, as_argv: bool, saved: str | None
 ) -> dict[str, Any]:
-    """Return the members of a request that say what runs."""
+    """Return the members of a request that say what runs, by the words after ``--``."""
     words = command or ()
     if sum((as_argv, saved is not None, script is not None)) > 1:
         raise click.UsageError("Give one of --argv, --saved and --script.")
@@ -230,7 +230,7 @@ def _what_runs(
         text = sys.stdin.read() if script == "-" else Path(script).read_text(encoding="utf-8")
         return {"script": Script(text=text, arguments=list(words))}
     if not words:
-        raise click.UsageError("Say what to run: connmgr run GLOB... -- COMMAND.")
+        raise click.UsageError("Say what to run, after --.")
     return {"argv": list(words)} if as_argv else {"command": " ".join(words)}
 
 

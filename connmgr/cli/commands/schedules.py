@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from connmgr.cli.commands.runs import read_share
+from connmgr.cli.commands.runs import read_share, what_runs
 from connmgr.cli.connect import connect
+from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group
 from connmgr.cli.output import Duration, counted, json_option, lasting, print_json, print_table
 from connmgr.cli.selection import Choice, choosing, chosen, require_some
 from connmgr.client import Client
-from connmgr.client.names import is_pattern
-from connmgr.contract.message import to_json
+from connmgr.client.names import did_you_mean, is_pattern
+from connmgr.contract.message import Message, to_json
 from connmgr.contract.schedule import EVERY_ONE, LATEST, NONE, QUEUE, SKIP
 
 if TYPE_CHECKING:
@@ -66,6 +69,9 @@ def schedule() -> None:
     help="After times at which no daemon was there: fire for none, once, or for all.",
 )
 @click.option("--until", metavar="TIME", help="Do not fire after this time, such as 2027-01-01T00:00:00Z.")
+@click.option("--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments.")
+@click.option("--script", metavar="FILE", help="Run this script of this machine; the words after -- are its arguments.")
+@click.option("--saved", metavar="COMMAND", help="Run a saved command; the words after -- are its arguments.")
 @click.option("--waves", metavar="N|N%,...", help="As for `connmgr run`.")
 @click.option("--stop-after", metavar="N|N%", help="As for `connmgr run`.")
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
@@ -83,6 +89,9 @@ def add(
     overlap: str,
     catch_up: str,
     until: str | None,
+    as_argv: bool,
+    script: str | None,
+    saved: str | None,
     waves: str | None,
     stop_after: str | None,
     timeout: float | None,
@@ -93,11 +102,10 @@ def add(
     """Add a schedule: connmgr schedule add NAME GLOB --cron '30 2 * * *' -- COMMAND.
 
     One GLOB without a /, or the filters alone (--where, --category, --type), choose anew at each time. Names, several
-    words and a GLOB with a / choose now, and each time goes to the same connections. One word after -- is a text for
-    the shell, several are a program and its arguments.
+    words and a GLOB with a / choose now, and each time goes to the same connections. The words after -- are joined by
+    blanks into one command, as by `connmgr run`.
     """
-    if not command:
-        raise click.UsageError("Give the command after --.")
+    what = what_runs(command, script=script, as_argv=as_argv, saved=saved)
     if (cron is None) == (every is None):
         raise click.UsageError("Give --cron or --every.")
     if choice.failed is not None or choice.limit is not None:
@@ -105,7 +113,7 @@ def add(
     require_some(selectors, choice)
     client = connect()
     run: dict[str, Any] = _selected(client, selectors, choice)
-    run |= {"command": command[0]} if len(command) == 1 else {"argv": list(command)}
+    run |= {field: to_json(value) if isinstance(value, Message) else value for field, value in what.items()}
     more = {"timeout": timeout, "parallel": parallel}
     more["waves"] = None if waves is None else [read_share(word.strip()) for word in waves.split(",")]  # type: ignore[assignment]
     more["stopAfter"] = None if stop_after is None else read_share(stop_after.strip())  # type: ignore[assignment]
@@ -143,12 +151,12 @@ def _ahead(moment: datetime | None) -> str:
 @schedule.command(name="ls")
 @json_option
 def list_schedules(*, as_json: bool) -> None:
-    """List schedules: when each fires next, and how its last run ended."""
+    """List schedules: when each fires next, how its last run ended, and what runs."""
     found = connect().schedules.query()
     if as_json:
         print_json([to_json(one) for one in found])
         return
-    print_table([(one.name, _when(one), _state(one), _last(one)) for one in found])
+    print_table([(one.name, _when(one), _state(one), _last(one), _what(one.run)) for one in found])
 
 
 def _when(one: ScheduleInfo) -> str:
@@ -169,6 +177,64 @@ def _last(one: ScheduleInfo) -> str:
     if one.last_error is not None:
         return f"not started: {one.last_error}"
     return "-" if one.last_run is None else f"{one.last_state or 'removed'} {one.last_run[:8]}"
+
+
+@schedule.command(name="show")
+@click.argument("name", metavar="SCHEDULE")
+@json_option
+def show(name: str, *, as_json: bool) -> None:
+    """Show a schedule: what it runs, where, when, and who is told."""
+    found = connect().schedules.query()
+    one = next((one for one in found if name in (one.name, one.schedule)), None)
+    if one is None:
+        near = did_you_mean(name, {one.name: one.name for one in found})
+        raise Failure(f"No schedule is called {name!r}.{near} `connmgr schedule ls` lists them.", NOT_FOUND)
+    if as_json:
+        print_json(to_json(one))
+        return
+    run = one.run
+    shown = {field: run[field] for field in _BESIDE if run.get(field)}
+    rows = [
+        ("uuid", one.schedule),
+        ("name", one.name),
+        ("fires", _when(one)),
+        ("state", _state(one)),
+        ("until", None if one.until is None else one.until.isoformat()),
+        ("jitter", lasting(one.jitter) if one.jitter else None),
+        ("overlap", one.overlap),
+        ("catch up", one.catch_up),
+        ("runs", _what(run)),
+        ("on", _where(run)),
+        *((field, json.dumps(value, ensure_ascii=False)) for field, value in shown.items()),
+        ("by", "the owner" if one.token is None else f"the token {one.token}"),
+        ("tells", None if one.notify is None else json.dumps(one.notify, ensure_ascii=False)),
+        ("last", _last(one)),
+        ("left out", counted(one.skipped, "time") if one.skipped else None),
+    ]
+    print_table([(title, value) for title, value in rows if value is not None])
+
+
+_BESIDE = ("waves", "stopAfter", "timeout", "parallel", "retries", "cwd", "env", "elevate", "as", "key")
+
+
+def _what(run: Mapping[str, Any]) -> str:
+    """Return what a run of these fields runs."""
+    if run.get("script") is not None:
+        return f"a script of {counted(len(run['script']['text'].splitlines()), 'line')}"
+    if run.get("saved") is not None:
+        return f"the saved command {run['saved']['name']}"
+    return str(run["command"]) if run.get("command") is not None else shlex.join(run["argv"])
+
+
+def _where(run: Mapping[str, Any]) -> str:
+    """Return where a run of these fields runs, as the options of ``connmgr run`` say it."""
+    if run.get("connections") is not None:
+        return f"{counted(len(run['connections']), 'connection')}, always the same"
+    words = [run.get("connectionFilter", "*").removeprefix("**/")]
+    for option, field in (("--category", "categoryFilter"), ("--type", "typeFilter"), ("--where", "where")):
+        if run.get(field) not in (None, "*"):
+            words += [option, run[field]]
+    return f"{shlex.join(words)}, chosen anew each time"
 
 
 @schedule.command(name="rm")

@@ -35,7 +35,7 @@ def serve(**given: Any) -> None:
 @click.command()
 @json_option
 def plugins(*, as_json: bool) -> None:
-    """List connection types, and broken plugins."""
+    """List connection types, secret sources, problems."""
     from connmgr.registry import Registry
 
     registry = Registry.load()
@@ -49,13 +49,17 @@ def plugins(*, as_json: bool) -> None:
         }
         for entry in registry
     ]
+    sources = [{"source": one.name, "description": one.description} for one in registry.sources]
     if as_json:
         problems = [dataclasses.asdict(problem) for problem in registry.problems]
-        click.echo(json.dumps({"types": types, "problems": problems}, indent=2))
+        click.echo(json.dumps({"types": types, "sources": sources, "problems": problems}, indent=2))
         return
     rows = [("TYPE", "DISTRIBUTION", "VERSION", "DESCRIPTION")]
     rows += [(kind["type"], kind["distribution"], kind["version"], kind["description"]) for kind in types]
     print_table(rows)
+    if sources:
+        click.echo()
+        print_table([("SECRET SOURCE", "DESCRIPTION"), *((one["source"], one["description"]) for one in sources)])
     for problem in registry.problems:
         click.echo(visible(f"not used: {problem.plugin} of {problem.distribution}: {problem.reason}"), err=True)
 

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.commands.ssh_config import renew_sockets
-from connmgr.cli.connect import ask_passphrase, connect, kept_session
+from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
 from connmgr.cli.group import Group
 from connmgr.cli.options import read_settings, setting_options
-from connmgr.cli.output import counted, json_option, print_json, print_table
+from connmgr.cli.output import ago, counted, json_option, print_json, print_table
+from connmgr.cli.progress import has_terminal
 from connmgr.client import ClientError
+from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
+    from connmgr.contract.vault import RecoveryWordsResponse
     from connmgr.vault.backup import Contents
 
 
@@ -53,7 +56,7 @@ def unlock(user: str) -> None:
     command instead, and keeps nothing.
     """
     client = connect()
-    client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}"))
+    tell_recoveries(user, client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}")))
     kept_session().keep(client.session_token)
     renew_sockets(client)
 
@@ -126,6 +129,128 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
         print_json(removed._asdict())
     elif removed.connections:
         print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])
+
+
+@vault.group(cls=Group)
+def recovery() -> None:
+    """Look after recovery keys, for lost passphrases."""
+
+
+def _needed_of(_context: click.Context, _option: click.Parameter, value: str) -> tuple[int, int]:
+    """Return the two numbers of ``3/5``."""
+    needed, _, shares = value.partition("/")
+    if not needed.isdecimal() or not shares.isdecimal():
+        raise click.BadParameter(f"{value!r} is not two numbers such as 3/5: three of five shares are needed.")
+    return int(needed), int(shares)
+
+
+@recovery.command(name="create")
+@click.argument("name", metavar="[USER]", required=False)
+@click.option(
+    "--shares",
+    callback=_needed_of,
+    default="1/1",
+    metavar="NEEDED/SHARES",
+    help="Make several shares, and need some of them: 3/5 makes five, and any three of them are the key.",
+)
+@json_option
+def create_recovery(name: str | None, shares: tuple[int, int], *, as_json: bool) -> None:
+    """Make a recovery key, and print its words once.
+
+    It asks for the passphrase of USER, by default of the one who is unlocked. Write the words on paper; nothing keeps
+    them. By them, and by nothing else, USER gets a new passphrase when this one is lost: connmgr vault recovery use.
+    """
+    client = connect()
+    user = name or client.vault.status().user
+    if user is None:
+        raise click.UsageError("Say for which user: no user is unlocked.")
+    needed, made = shares
+    passphrase = ask_passphrase(f"Passphrase of {user}")
+    _print_words(client.vault.create_recovery(user, passphrase, shares=made, threshold=needed), as_json=as_json)
+
+
+@recovery.command(name="ls")
+@json_option
+def list_recoveries(*, as_json: bool) -> None:
+    """List recovery keys, without their words."""
+    found = connect().vault.recoveries()
+    if as_json:
+        print_json([to_json(one) for one in found])
+        return
+    rows = [
+        (
+            one.recovery,
+            one.user,
+            f"{one.threshold} of {counted(one.shares, 'share')}",
+            f"made {ago(one.created)}",
+            "never used" if one.used is None else f"used {ago(one.used)}",
+        )
+        for one in found
+    ]
+    print_table(rows)
+
+
+@recovery.command(name="use")
+def use_recovery() -> None:
+    """Set a new passphrase by the words of a recovery key.
+
+    It asks for share after share on the terminal until there are enough, and for the new passphrase; other standard
+    input has each as a line. Sessions and secrets stay as they are. Rotate the key afterwards.
+    """
+    client = connect()
+    shares, found = list[str](), None
+    while found is None:
+        shares.append(ask_passphrase(f"Words of share {len(shares) + 1}"))
+        try:
+            found = client.vault.recover(shares)
+        except ClientError as error:
+            if error.code == "wrong_shares" and error.details.get("missing"):
+                continue
+            if error.code != "wrong_shares" or not shares[-1] or not has_terminal():
+                raise
+            # Asked for again, because twenty words are easily mistyped.
+            click.echo(f"connmgr: {visible(error.message)}", err=True)
+            shares.pop()
+    client.vault.recover(shares, ask_passphrase(f"New passphrase of {found.user}", confirm=True))
+    click.echo(
+        f"{found.user} has a new passphrase. The words of recovery key {found.recovery} are valid still: "
+        f"`connmgr vault recovery rotate {found.recovery}` makes others.",
+        err=True,
+    )
+
+
+@recovery.command(name="rotate")
+@click.argument("key", metavar="ID")
+@json_option
+def rotate_recovery(key: str, *, as_json: bool) -> None:
+    """Replace a recovery key by a new one.
+
+    It has as many shares; the old words open nothing any more. It asks for the passphrase of its user.
+    """
+    client = connect()
+    of = next((one.user for one in client.vault.recoveries() if one.recovery == key), "its user")
+    _print_words(client.vault.rotate_recovery(key, ask_passphrase(f"Passphrase of {of}")), as_json=as_json)
+
+
+@recovery.command(name="revoke")
+@click.argument("key", metavar="ID")
+def revoke_recovery(key: str) -> None:
+    """Remove a recovery key. A user must be unlocked."""
+    connect().vault.revoke_recovery(key)
+
+
+def _print_words(made: RecoveryWordsResponse, *, as_json: bool) -> None:
+    if as_json:
+        print_json(to_json(made))
+        return
+    all = "the whole key" if made.threshold == 1 else f"any {made.threshold} of them are the key"
+    click.echo(
+        f"Recovery key {made.recovery} of {made.user} has {counted(len(made.shares), 'share')}; {all}. These words are "
+        "shown once: write them down, and keep shares apart from each other and from this machine.",
+        err=True,
+    )
+    for share in made.shares:
+        click.echo(share)
 
 
 _KEY_NOT_INCLUDED = "The vault's key is not part of it, and no secret can be read without it: keep a copy elsewhere."

@@ -66,7 +66,8 @@ def apply(file: Any, *, prune: bool, yes: bool, as_json: bool) -> None:
     none. Connections that the file does not name stay, unless --prune is given. Categories are never removed.
 
     `{secret: kept}` in the file stands for a secret that stays as it is, and so does a secret that the file omits;
-    null removes it. A secret in plain text is refused. Labels that the file omits stay; `labels: {}` removes all.
+    null removes it. A secret in plain text is refused; `{from: {source: pass, entry: web1}}` says where one is. Labels
+    that the file omits stay; `labels: {}` removes all.
     """
     client = connect()
     with waiting("reading and comparing"):
@@ -273,7 +274,8 @@ def _category(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _check_secret(key: str, at: str, value: Any) -> None:
-    if value == KEPT or is_secret(value):
+    # Where a secret comes from is no secret.
+    if value == KEPT or is_secret(value) or (isinstance(value, Mapping) and isinstance(value.get("from"), Mapping)):
         return
     name = at.rpartition(".")[2]
     raise Failure(

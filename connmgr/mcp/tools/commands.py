@@ -18,8 +18,9 @@ from connmgr.contract.common import MAX_COMMAND
 from connmgr.contract.job import ENDED, MIN_BYTES, UNDER_WAY, JobStartRequest
 from connmgr.mcp.bridge import AgentShell, Bridge
 from connmgr.mcp.call import path_in, persist, start
-from connmgr.mcp.output import LOOK_SECONDS, Following, Ran, StreamBytes, text_of, whole_end
+from connmgr.mcp.output import LOOK_SECONDS, Following, OpenQuestion, Ran, StreamBytes, text_of, whole_end
 from connmgr.mcp.tool import Call, Session, System, derived, tool
+from connmgr.mcp.tools.terminals import TerminalScreen, screen_of, type_into
 from connmgr.printable import visible
 
 MAX_WAIT_SECONDS = 45
@@ -42,6 +43,9 @@ Cwd = Annotated[
     str,
     Field(max_length=4096, description="The directory for this command only, absolute or relative to yours."),
 ]
+
+MAX_ANSWER = 8192
+_ID_OR_NONE = "^([0-9a-fA-F-]{36})?$"
 
 COMMAND_CHARACTERS = 500
 MAX_LISTED = 100
@@ -86,9 +90,10 @@ def run_command(
 ) -> Ran:
     """Run a command on a system, and return its exit code and output.
 
-    If it does not end within `wait` seconds, or if this call is cancelled, it runs on as a job: read_job shows its
-    state and output. The directory that `command` changes to lasts for your next command, as in a shell; variables,
-    aliases and functions do not: use `env`. Commands have no terminal: use open_terminal for programs that need one.
+    If it does not end within `wait` seconds, waits for input (`waiting`), or this call is cancelled, it runs on as a
+    job: read_job shows its state and output. The directory that `command` changes to lasts for your next command, as in
+    a shell; variables, aliases and functions do not: use `env`. Commands have no terminal: use open_terminal for
+    programs that need one.
     """
     if cwd.startswith("~"):
         raise ClientError("cwd: ~ is not expanded here; write `cd ~/…` in the command.", "invalid_arguments", 0)
@@ -155,8 +160,8 @@ def read_job(
 ) -> Ran:
     """Show the state and output of a job: the beginning and the end, or all output from the offsets on.
 
-    With `wait` it waits for the job's end; with offsets it also returns when there is more output. Take the offsets
-    from `next` of the previous answer. Reading does not consume the output.
+    With `wait` it waits for the job's end, or until it waits for input; with offsets it also returns when there is more
+    output. Take the offsets from `next` of the previous answer. Reading does not consume the output.
     """
     with call.client() as client:
         followed = client.jobs.get(job)
@@ -176,7 +181,7 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     while True:
         seconds = max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
         found = persist(call, partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), is_transient)
-        if found.stdout or found.stderr or found.ended or seconds == 0 or call.cancelled.is_set():
+        if found.stdout or found.stderr or found.ended or found.waiting or seconds == 0 or call.cancelled.is_set():
             break
         call.news = f"The command is {found.state}."
     pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
@@ -193,6 +198,7 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
         directory=None,
         truncated=found.truncated,
         stale=found.stale,
+        waiting=OpenQuestion.of(found.waiting),
     )
 
 
@@ -211,6 +217,49 @@ def write_stdin(
     with call.client() as client:
         client.jobs.get(job).input(text, eof=eof)
     return InputWritten(bytes=len(text.encode()))
+
+
+class Answered(BaseModel):
+    """What came after an answer: of a job or of a terminal."""
+
+    ran: Ran | None = Field(default=None, description="Of a job: as read_job shows it.")
+    screen: TerminalScreen | None = Field(default=None, description="Of a terminal: as read_screen shows it.")
+
+
+@tool("job.input", "job.output", runs=True, destroys=True)
+def answer_prompt(
+    call: Call,
+    question: Annotated[str, Field(max_length=64, description="`question` of the `waiting` that you answer.")],
+    text: Annotated[str, Field(max_length=MAX_ANSWER, description="The answer, without the newline at its end.")],
+    job: Annotated[str, Field(pattern=_ID_OR_NONE, description="The job that waits. This or terminal.")] = "",
+    terminal: Annotated[str, Field(pattern=_ID_OR_NONE, description="The terminal that waits.")] = "",
+    wait: Wait = 5,
+) -> Answered:
+    """Answer what a job or a terminal waits for, and show what comes after.
+
+    Nothing is sent if it does not wait any more, or for another question. Secrets are never answered here: use a system
+    whose password is stored, such as NAME/root, or ask the person to answer.
+    """
+    if bool(job) == bool(terminal):
+        raise ClientError("Either job or terminal says what is answered.", "invalid_arguments", 0)
+    with call.client() as client:
+        if terminal:
+            _require_question(screen_of(call, client, terminal, {"wait": 0}).waiting, question)
+            return Answered(screen=type_into(call, client, terminal, f"{text}\r".encode(), {"wait": wait}))
+        followed = client.jobs.get(job)
+        _require_question(OpenQuestion.of(followed.output(max_bytes=MIN_BYTES).waiting), question)
+        followed.input(f"{text}\n")
+        following = Following(call, client, followed, MAX_ANSWER)
+        following.wait(wait)
+        return Answered(ran=following.shown())
+
+
+def _require_question(waits: OpenQuestion | None, question: str) -> None:
+    """Require that this very question waits, and that it does not ask for a secret."""
+    if waits is None or waits.question != question:
+        raise ClientError("This question is over, or another one waits. Nothing was sent.", "no_such_question", 0)
+    if waits.secret:
+        raise ClientError("It asks for a secret, which agents do not type. Nothing was sent.", "asks_for_secret", 0)
 
 
 class Ended(BaseModel):
@@ -249,6 +298,7 @@ class JobSummary(BaseModel):
     command: str = Field(description="What runs; the beginning of what is long.")
     state: str = Field(description="starting, running, exited, killed, timed_out or lost.")
     exit_code: Annotated[int | None, derived(JobInfo, "exit_code")] = Field(alias="exitCode")
+    waits: bool = Field(description="Whether it waits for input: read_job shows for what.")
     age: int = Field(description="Seconds since its start.")
     yours: bool = Field(description="Whether you have started it since you were connected.")
 
@@ -282,6 +332,7 @@ def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> JobSummary:
         command=visible(job.text[:COMMAND_CHARACTERS], lines=True),
         state=job.state,
         exitCode=job.exit_code,
+        waits=job.waiting is not None,
         age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),
         yours=job.name == bridge.session,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -13,6 +14,7 @@ from connmgr.contract.message import from_json
 from connmgr.contract.shell import MAX_PROCESS_COMMAND
 from connmgr.contract.terminal import TerminalInfo, TerminalScreenResponse
 from connmgr.mcp.call import persist
+from connmgr.mcp.output import OpenQuestion
 from connmgr.mcp.tool import Call, System, derived, tool
 from connmgr.printable import visible
 
@@ -68,6 +70,9 @@ class TerminalScreen(BaseModel):
     full_screen: Annotated[bool, derived(TerminalScreenResponse, "alternate")] = Field(alias="fullScreen")
     state: str = Field(description="running; at its end exited, lost or closed.")
     exit_code: Annotated[int | None, derived(TerminalInfo, "exit_code")] = Field(alias="exitCode")
+    waiting: OpenQuestion | None = Field(
+        default=None, description="While its program waits for input, after a second of silence: answer_prompt answers."
+    )
 
 
 @tool("terminal.open", "terminal.screen", "connection.query", runs=True, destroys=True)
@@ -99,14 +104,14 @@ def open_terminal(
         terminal = client.terminal.open(
             place.connection, command=command or None, argv=argv or None, columns=columns, rows=rows
         )
-        return _screen(call, client, terminal, {"since": 0, "contains": contains or None, "wait": wait})
+        return screen_of(call, client, terminal, {"since": 0, "contains": contains or None, "wait": wait})
 
 
 @tool("terminal.screen", reads=True)
 def read_screen(call: Call, terminal: TerminalId, contains: Contains = "", wait: Wait = 0) -> TerminalScreen:
     """Show what is on the screen of a terminal; with `contains` wait for that."""
     with call.client() as client:
-        return _screen(call, client, terminal, {"contains": contains or None, "wait": wait})
+        return screen_of(call, client, terminal, {"contains": contains or None, "wait": wait})
 
 
 @tool("terminal.input", "terminal.screen", runs=True, destroys=True)
@@ -124,10 +129,15 @@ def send_keys(
     """Type into a terminal, and show its screen afterwards. Type no password: ask the person to store it."""
     data = text.encode(errors="replace") + b"".join(map(sent, keys))
     with call.client() as client:
-        before = client.terminal.screen(terminal)
-        if data:
-            client.terminal.input(terminal, data)
-        return _screen(call, client, terminal, {"since": before["offset"], "contains": contains or None, "wait": wait})
+        return type_into(call, client, terminal, data, {"contains": contains or None, "wait": wait})
+
+
+def type_into(call: Call, client: Client, terminal: str, data: bytes, options: Mapping[str, Any]) -> TerminalScreen:
+    """Type ``data`` into a terminal, and return its screen after that."""
+    before = client.terminal.screen(terminal)
+    if data:
+        client.terminal.input(terminal, data)
+    return screen_of(call, client, terminal, {"since": before["offset"], **options})
 
 
 def sent(key: str) -> bytes:
@@ -157,7 +167,8 @@ def close_terminal(call: Call, terminal: TerminalId) -> Closed:
     return Closed(terminal=terminal)
 
 
-def _screen(call: Call, client: Client, terminal: str, options: dict[str, Any]) -> TerminalScreen:
+def screen_of(call: Call, client: Client, terminal: str, options: Mapping[str, Any]) -> TerminalScreen:
+    """Return the screen of a terminal; ``options`` are those of :meth:`connmgr.client.terminals.Terminals.screen`."""
     seconds = min(options["wait"], call.left())
     wanted = {**options, "wait": seconds}
     answer = persist(call, lambda: client.terminal.screen(terminal, **wanted), is_transient)
@@ -175,4 +186,5 @@ def _screen(call: Call, client: Client, terminal: str, options: dict[str, Any]) 
         fullScreen=found.alternate,
         state=found.state,
         exitCode=found.exit_code,
+        waiting=OpenQuestion.of(found.waiting),
     )

@@ -5,6 +5,8 @@ import { ApiError, socket } from "./api.js";
 const SILENCE_MS = 40_000;
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
+/** The page goes on without a stream that has not begun by then, and reads everything again when it has. */
+const PATIENCE_MS = 3000;
 /** Reasons for an end after which connecting again is of no use. */
 const FINAL = ["scope_denied", "token_revoked", "token_expired", "invalid_token", "not_found"];
 
@@ -52,10 +54,24 @@ export function tell(event) {
   for (const some of all) for (const fn of some ?? []) fn(event);
 }
 
-/** Listens until the returned function is called. Resolves when the stream stands, or cannot. */
+/**
+ * Listens until `end` is called. `begun` resolves when the stream stands, or cannot: what is read from then on misses no
+ * change.
+ */
 export function listen() {
   /** @type {number | undefined} */
   let last;
+  /** @type {() => void} */
+  let goOn = () => {};
+  let isLate = false;
+  const begun = new Promise((resolve) => {
+    goOn = () => {
+      clearTimeout(patience);
+      isLate = true;
+      resolve(undefined);
+    };
+    const patience = setTimeout(goOn, PATIENCE_MS);
+  });
   /** @type {WebSocket | undefined} */
   let current;
   let timer = 0;
@@ -70,6 +86,7 @@ export function listen() {
     current = undefined;
     clearTimeout(timer);
     setLive(false);
+    goOn();
     if (ended) return;
     timer = window.setTimeout(connect, wait);
     wait = Math.min(wait * 2, LONGEST_WAIT_MS);
@@ -77,11 +94,15 @@ export function listen() {
   /** @param {Event} event */
   const received = (event) => {
     alive();
+    const isFirst = last === undefined;
     last = event.number;
     if (event.kind !== "stream") return tell(event);
     if (event.change === "begun") {
       wait = FIRST_WAIT_MS;
       setLive(true);
+      // What has happened since the page read its lists, no stream has told.
+      if (isFirst && isLate) tell({ ...event, change: "missed" });
+      goOn();
     } else if (event.change === "missed") tell(event);
     else if (event.change === "ended" && FINAL.includes(event.code ?? "")) ended = true;
   };
@@ -101,9 +122,11 @@ export function listen() {
     }
   };
   connect();
-  return () => {
+  const end = () => {
     ended = true;
     clearTimeout(timer);
     current?.close();
+    goOn();
   };
+  return { begun, end };
 }

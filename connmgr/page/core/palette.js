@@ -1,9 +1,9 @@
 // The palette (Ctrl-K) and the keys: every command of every view by its name, and every connection by its own.
 
-import { html, useEffect, useMemo, useState } from "../vendor/htm-preact.js";
+import { html, useLayoutEffect, useMemo, useState } from "../vendor/htm-preact.js";
 import { fold } from "./names.js";
 import { address, go } from "./router.js";
-import { can, matching, nameOf, qualified, store } from "./store.js";
+import { can, matching, nameOf, qualified, store, useChoice, useStore } from "./store.js";
 import { failed, openDialog, Rows, text } from "./ui.js";
 
 /**
@@ -62,7 +62,8 @@ function Palette({ connection, close }) {
   const [wanted, want] = useState("");
   const [on, choose] = useState(connection);
   const [active, move] = useState(0);
-  const items = useMemo(() => found(wanted, on), [wanted, on]);
+  const { connections } = useStore();
+  const items = useMemo(() => found(wanted, on), [wanted, on, connections, connections.size]);
   /** @param {any} item */
   const open = (item) => {
     if (item.connection && !item.command && commandsOn(item.connection).length) {
@@ -75,15 +76,18 @@ function Palette({ connection, close }) {
     if (item.command) run(item.command, on?.connection);
     else go(address("hub", item.connection.connection));
   };
+  const choice = useChoice(() => items[active] && open(items[active]));
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
     if (by) {
       event.preventDefault();
       move(Math.max(0, Math.min(items.length - 1, active + by)));
-    } else if (event.key === "Enter" && items[active]) {
+    } else if (event.key === "Enter") {
       event.preventDefault();
-      open(items[active]);
+      // A command that the arrows have chosen is not meant to wait for machines.
+      if (active === 0 && !on) choice.make();
+      else if (items[active]) open(items[active]);
     } else if (event.key === "Backspace" && !wanted && on && !connection) choose(undefined);
   };
   return html`
@@ -95,12 +99,13 @@ function Palette({ connection, close }) {
         onInput=${(/** @type {any} */ event) => {
           want(event.target.value);
           move(0);
+          choice.forget();
         }} />
     </label>
     ${
       items.length
         ? html`<${Rows} id="palette-items" items=${items} label="Commands" active=${active} keyOf=${(/** @type {any} */ item) => item.key} open=${open} row=${line} height=${36} isPassive />`
-        : html`<p class="empty">Nothing is called so.</p>`
+        : html`<p class="empty">${choice.isReady ? "Nothing is called so." : "Reading the connections …"}</p>`
     }
   `;
 }
@@ -160,7 +165,7 @@ const CHORD_MS = 1000;
 
 /** Listens to the keys of the page, while it is shown. */
 export function useKeys() {
-  useEffect(() => {
+  useLayoutEffect(() => {
     let before = "";
     let at = 0;
     /** @param {KeyboardEvent} event */

@@ -1,6 +1,6 @@
 // Addresses: each view has one below `#/`, which can be kept, sent and gone back to.
 
-import { useEffect, useState } from "../vendor/htm-preact.js";
+import { useLayoutEffect, useState } from "../vendor/htm-preact.js";
 
 /** @typedef {{view: string, path: string[], query: URLSearchParams}} Route */
 
@@ -38,7 +38,9 @@ function decoded(segment) {
 /** The route, now and whenever it changes. */
 export function useRoute() {
   const [now, set] = useState(route);
-  useEffect(() => {
+  // Not by useEffect, here and wherever a component listens: it runs some frames later, and what happens until then would
+  // be lost.
+  useLayoutEffect(() => {
     const changed = () => set(route());
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);

@@ -20,6 +20,7 @@ function kindOf(name, schema) {
   if (types.includes("boolean")) return schema.default === undefined ? "maybe" : "check";
   if (types.includes("integer") || types.includes("number")) return "number";
   if (types.includes("array")) return "lines";
+  if (types.includes("object") && types.includes("string")) return "textOrGroup";
   if (types.includes("object")) return schema.properties ? "group" : "pairs";
   return schema.maxLength > 4096 ? "long" : "text";
 }
@@ -29,10 +30,11 @@ export const labelOf = (name) =>
   name[0].toUpperCase() + name.slice(1).replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`);
 
 /**
- * The fields of an object. `value` is never changed; `change` gets the whole new one.
- * @param {{schema: Schema, value: Record<string, any>, change: (value: any) => void, isNested?: boolean, type?: string}} props
+ * The fields of an object. `value` is never changed; `change` gets the whole new one. Of an object that may be left out
+ * and `isAbsent`, nothing is required.
+ * @param {{schema: Schema, value: Record<string, any>, change: (value: any) => void, isNested?: boolean, isAbsent?: boolean, type?: string}} props
  */
-export function Fields({ schema, value, change, isNested = false }) {
+export function Fields({ schema, value, change, isNested = false, isAbsent = false }) {
   const names = Object.keys(schema.properties ?? {}).filter(
     (name) => name !== "type" || schema.properties.type.const === undefined,
   );
@@ -49,7 +51,7 @@ export function Fields({ schema, value, change, isNested = false }) {
   };
   const order = [...names].sort((one, other) => Number(required.includes(other)) - Number(required.includes(one)));
   const field = (/** @type {string} */ name) => html`
-    <${Field} key=${name} name=${name} schema=${schema.properties[name]} value=${value[name]} required=${required.includes(name)} set=${(/** @type {any} */ given) => set(name, given)} />
+    <${Field} key=${name} name=${name} schema=${schema.properties[name]} value=${value[name]} required=${!isAbsent && required.includes(name)} set=${(/** @type {any} */ given) => set(name, given)} />
   `;
   const more = order.filter((name) => !isShown(name));
   return html`
@@ -63,11 +65,20 @@ function Field({ name, schema, value, required, set }) {
   const kind = kindOf(name, schema);
   const label = labelOf(name);
   const typed = (/** @type {any} */ event) => set(event.target.value === "" ? undefined : event.target.value);
+  if (kind === "textOrGroup") {
+    if (typeof value === "object")
+      return html`<${Field} ...${{ name, value, required, set }} schema=${{ ...schema, type: "object" }} />`;
+    const asText = { type: "string", description: schema.description, maxLength: 65536 };
+    return html`
+      <${Field} ...${{ name, value, required, set }} schema=${asText} />
+      <button type="button" class="link" onClick=${() => set({})}>Fill in the parts of an object instead</button>
+    `;
+  }
   if (kind === "group") {
     return html`
       <details open=${value !== undefined}>
         <summary>${label}${schema.description && ` – ${schema.description}`}</summary>
-        <${Fields} schema=${schema} value=${value ?? {}} isNested change=${(/** @type {any} */ given) => set(Object.keys(given).length ? given : undefined)} />
+        <${Fields} schema=${schema} value=${value ?? {}} isNested isAbsent=${value === undefined && !required} change=${(/** @type {any} */ given) => set(Object.keys(given).length ? given : undefined)} />
       </details>
     `;
   }

@@ -1,7 +1,7 @@
 // What the page knows: who it is, the connections and categories, and what stands and runs there. Read once, then kept
 // current by events.
 
-import { useEffect, useReducer } from "../vendor/htm-preact.js";
+import { useLayoutEffect, useReducer, useRef } from "../vendor/htm-preact.js";
 import { ApiError, call } from "./api.js";
 import { on } from "./events.js";
 import { folded, search } from "./names.js";
@@ -64,10 +64,75 @@ export function changed() {
   });
 }
 
+/**
+ * `read`, one at a time: whoever asks for it while it is under way gets the next one, so that no older answer replaces a
+ * newer one.
+ * @template T @param {() => Promise<T>} read @returns {() => Promise<T>}
+ */
+export function latest(read) {
+  /** @type {Promise<T> | null} */
+  let now = null;
+  /** @type {Promise<T> | null} */
+  let next = null;
+  const begin = () => {
+    next = null;
+    now = read().finally(() => {
+      now = null;
+    });
+    return now;
+  };
+  return () => {
+    // Whoever asked for the one before is told of its failure.
+    if (now) next ??= now.then(begin, begin);
+    return next ?? begin();
+  };
+}
+
+/** What events have told while a list was read, for each list that is being read. @type {Set<import("./events.js").Event[]>} */
+const meanwhile = new Set();
+
+/** As {@link latest}, for a list of the store: its answer may be older than events that came before it. @param {() => Promise<void>} read */
+const list = (read) =>
+  latest(async () => {
+    /** @type {import("./events.js").Event[]} */
+    const told = [];
+    meanwhile.add(told);
+    try {
+      await read();
+      for (const event of told) note(event);
+      changed();
+    } finally {
+      meanwhile.delete(told);
+    }
+  });
+
+/**
+ * What Enter does where it chooses among connections. `make` does it: at once, or when the connections are there if they
+ * are still being read. `forget` is for whatever is typed meanwhile.
+ * @param {() => unknown} act
+ */
+export function useChoice(act) {
+  const isMade = useRef(false);
+  const isReady = useStore().loaded || store.fault !== null || !can("connection.query");
+  const forget = () => {
+    isMade.current = false;
+  };
+  useLayoutEffect(() => {
+    if (!isReady || !isMade.current) return;
+    forget();
+    act();
+  });
+  const make = () => {
+    isMade.current = !isReady;
+    if (isReady) act();
+  };
+  return { isReady, make, forget };
+}
+
 /** Renders the calling component again whenever the store changes. */
 export function useStore() {
   const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     watchers.add(/** @type {() => void} */ (render));
     return () => {
       watchers.delete(/** @type {() => void} */ (render));
@@ -117,7 +182,7 @@ export async function load() {
   changed();
 }
 
-async function loadWork() {
+const loadWork = list(async () => {
   const [{ jobs }, { terminals }] = await Promise.all([
     can("job.query") ? call("/job/query", { states: UNDER_WAY }, { quiet: true }) : { jobs: [] },
     can("terminal.query") ? call("/terminal/query", {}, { quiet: true }) : { terminals: [] },
@@ -125,8 +190,7 @@ async function loadWork() {
   store.work = new Map();
   for (const one of jobs) working(one.connection, one.job, "job");
   for (const one of terminals) if (one.state === "running") working(one.connection, one.terminal, "terminal");
-  changed();
-}
+});
 
 /** Notes that something runs on a connection, or with no `kind` that it has ended. @param {string} connection @param {string} id @param {"job" | "terminal"} [kind] */
 function working(connection, id, kind) {
@@ -138,16 +202,16 @@ function working(connection, id, kind) {
   else store.work.delete(base);
 }
 
-async function loadConnections() {
+const loadConnections = list(async () => {
   const { found, names } = await call("/connection/query", EVERYTHING, { quiet: true });
   store.connections = new Map(
     found.map((/** @type {string} */ id, /** @type {number} */ at) => [id, named(id, names[at])]),
   );
   store.infos.clear();
-  changed();
-}
+  changes += 1;
+});
 
-async function loadCategories() {
+const loadCategories = list(async () => {
   const { found } = await call("/category/query", { filter: "*" }, { quiet: true });
   const { infos } = await call("/category/info", { categories: found }, { quiet: true });
   const root = infos.find((/** @type {any} */ one) => one.parentCategory === null);
@@ -157,8 +221,7 @@ async function loadCategories() {
       .filter((/** @type {any} */ one) => one !== root)
       .map((/** @type {any} */ one) => [one.category, { category: one.category, name: one.name.slice(1) }]),
   );
-  changed();
-}
+});
 
 async function loadTypes() {
   const { types } = await call("/connection/types", {}, { quiet: true });
@@ -166,21 +229,19 @@ async function loadTypes() {
   changed();
 }
 
-async function loadShells() {
+const loadShells = list(async () => {
   const { shells } = await call("/shell/list", {}, { quiet: true });
   store.shells = new Map();
   for (const shell of shells) {
     const base = shell.connection.split("+")[0];
     store.shells.set(base, [...(store.shells.get(base) ?? []), shell]);
   }
-  changed();
-}
+});
 
-async function loadTunnels() {
+const loadTunnels = list(async () => {
   const { tunnels } = await call("/tunnel/query", {}, { quiet: true });
   store.tunnels = new Map(tunnels.map((/** @type {any} */ one) => [one.connection, one]));
-  changed();
-}
+});
 
 /** @param {string} id @param {any} found @returns {Connection} */
 function named(id, found) {
@@ -194,6 +255,8 @@ function named(id, found) {
 /** @type {Set<string>} */
 const wanted = new Set();
 let asking = false;
+/** How often something stored has changed: an answer that was asked for before is out of date. */
+let changes = 0;
 
 /** What is stored of a connection; undefined until it was read, which this begins. @param {string} id */
 export function infoOf(id) {
@@ -209,6 +272,9 @@ export function infoOf(id) {
   return found;
 }
 
+/** Reads again what is stored of a connection, which this page has changed. @param {string} id */
+export const reread = (id) => readSome([id]);
+
 async function readInfos() {
   while (wanted.size) {
     const some = [...wanted].slice(-SEEN);
@@ -219,8 +285,13 @@ async function readInfos() {
 
 /** @param {string[]} some */
 async function readSome(some) {
+  const before = changes;
   try {
     const { infos } = await call("/connection/info", { connections: some }, { quiet: true });
+    if (before !== changes) {
+      for (const id of some) wanted.add(id);
+      return;
+    }
     for (const info of infos) store.infos.set(info.connection, info);
     changed();
   } catch (error) {
@@ -253,60 +324,59 @@ function soon(read) {
   };
 }
 
+const readAll = soon(async () => load());
+const readTunnels = soon(async () => loadTunnels());
+const readCategories = soon(async () => {
+  await loadCategories();
+  await loadConnections();
+});
+const readConnections = soon(async (ids) => {
+  if (ids.size > MANY) return loadConnections();
+  const { infos } = await call("/connection/info", { connections: [...ids] }, { quiet: true });
+  for (const info of infos) {
+    store.infos.set(info.connection, info);
+    store.connections.set(info.connection, named(info.connection, info));
+  }
+  store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
+  changed();
+});
+
 /** Keeps the store current until the returned function is called. */
 export function follow() {
-  const reread = soon(async () => load());
-  const changedConnections = soon(async (ids) => {
-    if (ids.size > MANY) return loadConnections();
-    const { infos } = await call("/connection/info", { connections: [...ids] }, { quiet: true });
-    for (const info of infos) {
-      store.infos.set(info.connection, info);
-      store.connections.set(info.connection, named(info.connection, info));
-    }
-    store.connections = new Map([...store.connections].sort(([, one], [, other]) => byPath(one, other)));
+  return on("*", (event) => {
+    for (const told of meanwhile) told.push(event);
+    note(event);
     changed();
   });
-  const changedTunnels = soon(async () => loadTunnels());
-  const changedCategories = soon(async () => {
-    await loadCategories();
-    await loadConnections();
-  });
-  const ended = [
-    on("*", (event) => {
-      if (event.kind === "stream") return reread("");
-      const id = event.connection ?? "";
-      if (event.kind === "connection" && event.change === "removed") {
-        store.connections.delete(id);
-        store.infos.delete(id);
-        changed();
-      } else if (event.kind === "connection") {
-        changedConnections(id);
-        if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") changedTunnels(id);
-      } else if (event.kind === "category") changedCategories(event.id ?? "");
-      else if (event.kind === "shell") shellChanged(event);
-      else if (event.kind === "job" || event.kind === "terminal") {
-        working(id, event.id ?? "", RUNNING.includes(event.change) ? event.kind : undefined);
-        changed();
-      } else if (event.kind === "tunnel") {
-        const known = store.tunnels.get(id);
-        if (!known) return changedTunnels(id);
-        store.tunnels.set(id, {
-          ...known,
-          state: event.state ?? event.change,
-          address: event.address ?? null,
-          since: event.time,
-          wanted: event.change !== "stopped",
-        });
-        changed();
-      } else if (event.kind === "link") {
-        store.links.set(id.split("+")[0], event);
-        changed();
-      }
-    }),
-  ];
-  return () => {
-    for (const end of ended) end();
-  };
+}
+
+/** Notes what an event tells; that it is told twice does no harm. @param {import("./events.js").Event} event */
+function note(event) {
+  const id = event.connection ?? "";
+  if (event.kind === "connection") changes += 1;
+  if (event.kind === "stream") readAll("");
+  else if (event.kind === "connection" && event.change === "removed") {
+    store.connections.delete(id);
+    store.infos.delete(id);
+  } else if (event.kind === "connection") {
+    readConnections(id);
+    if (store.types.get(store.connections.get(id)?.type ?? "")?.usageCategory === "tunnel") readTunnels(id);
+  } else if (event.kind === "category") readCategories(event.id ?? "");
+  else if (event.kind === "shell") shellChanged(event);
+  else if (event.kind === "job" || event.kind === "terminal")
+    working(id, event.id ?? "", RUNNING.includes(event.change) ? event.kind : undefined);
+  else if (event.kind === "tunnel") {
+    const known = store.tunnels.get(id);
+    if (!known) readTunnels(id);
+    else
+      store.tunnels.set(id, {
+        ...known,
+        state: event.state ?? event.change,
+        address: event.address ?? null,
+        since: event.time,
+        wanted: event.change !== "stopped",
+      });
+  } else if (event.kind === "link") store.links.set(id.split("+")[0], event);
 }
 
 /** An event says enough of a shell; asking each time would fill the audit log. @param {import("./events.js").Event} event */
@@ -330,7 +400,6 @@ function shellChanged({ connection = "", session, change, time }) {
         ];
   if (next.length) store.shells.set(base, next);
   else store.shells.delete(base);
-  changed();
 }
 
 /** @param {Connection} one @param {Connection} other */

@@ -92,7 +92,7 @@ const narrow = matchMedia("(max-width: 760px)");
 /** Whether the page is as narrow as a phone, now and later. */
 export function useNarrow() {
   const [is, set] = useState(narrow.matches);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const changed = () => set(narrow.matches);
     narrow.addEventListener("change", changed);
     return () => narrow.removeEventListener("change", changed);

@@ -8,7 +8,7 @@ import { can, store } from "../core/store.js";
 import { ago, doing, Empty, exact, hooks, html, lines, State, text, toast, useAnswer } from "../core/ui.js";
 import { Facts, Listing, useTick } from "./listing.js";
 
-const { useEffect, useState } = hooks;
+const { useEffect, useLayoutEffect, useState } = hooks;
 
 /** @typedef {Omit<import("../contract.d.ts").ApprovalInfo, "asked"> & {asked: any}} Approval */
 
@@ -26,7 +26,7 @@ const EXPIRY_SECONDS = 15;
 /** The approvals in these states, kept current. @param {string[]} states */
 function useApprovals(states) {
   const found = useAnswer(() => call("/approval/query", { states }, { quiet: true }), []);
-  useEffect(() => on("approval", found.again), []);
+  useLayoutEffect(() => on("approval", found.again), []);
   // No event tells of an expiry.
   const all = /** @type {Approval[] | undefined} */ (found.answer?.approvals);
   useTick(EXPIRY_SECONDS, Boolean(all?.length));
@@ -39,7 +39,7 @@ function useWaiting() {
   useEffect(() => {
     document.title = document.title.replace(/^(\(\d+\) )?/, count ? `(${count}) ` : "");
   });
-  useEffect(
+  useLayoutEffect(
     () =>
       on("approval", (event) => {
         if (event.change !== "requested" || !canNotify()) return;
@@ -118,6 +118,7 @@ function Details({ one, again }) {
             ${ground && html`<${Facts} facts=${factsOf(ground)} />`}</section>`;
           })
     }
+    ${one.pattern && html`<section><h3>Or as a rule</h3><pre class="printed">${lines(one.pattern.words.join(" "))}</pre><p class="note">on ${text(one.pattern.names.join(", "))}, for ${one.pattern.seconds / 60} minutes; NAME is any service</p></section>`}
     ${terminal !== undefined && html`<p>It ${terminal ? "gets a" : "gets no"} terminal.</p>`}
     ${
       beyond.length > 0 &&
@@ -139,6 +140,7 @@ function Details({ one, again }) {
         html`<span class="joined"><button onClick=${decide("grant")}>Approve repeatedly for</button>
       <select aria-label="How long" onChange=${(/** @type {any} */ event) => last(Number(event.target.value))}>${LASTING.map(([said, value]) => html`<option value=${value} selected=${value === seconds}>${said}</option>`)}</select></span>`
       }
+      ${one.pattern && one.state !== "granted" && html`<button onClick=${decide("pattern")}>Approve the pattern for ${one.pattern.seconds / 60} minutes</button>`}
       ${one.state !== "denied" && html`<button onClick=${decide("deny")}>${isPending ? "Deny" : "Take it back"}</button>`}
     </div>`
     }

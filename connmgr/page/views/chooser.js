@@ -1,6 +1,6 @@
 // Chooses a machine as one types.
 
-import { matching, qualified } from "../core/store.js";
+import { matching, qualified, useChoice, useStore } from "../core/store.js";
 import { text } from "../core/ui.js";
 import { html, useState } from "../vendor/htm-preact.js";
 
@@ -10,6 +10,7 @@ const MOST_CHOICES = 8;
 export function Chooser({ label, choose }) {
   const [wanted, want] = useState("");
   const [at, move] = useState(0);
+  useStore();
   const found = wanted
     ? matching(wanted)
         .filter((one) => one.usageCategory === "shell")
@@ -19,14 +20,18 @@ export function Chooser({ label, choose }) {
     want("");
     choose(one.connection);
   };
+  const choice = useChoice(() => found.length && open(found[Math.min(at, found.length - 1)]));
   /** @param {KeyboardEvent} event */
   const onKeyDown = (event) => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (by && found.length) {
       event.preventDefault();
       move((at + by + found.length) % found.length);
-    } else if (event.key === "Enter" && found.length) open(found[Math.min(at, found.length - 1)]);
-    else if (event.key === "Escape") want("");
+    } else if (event.key === "Enter") choice.make();
+    else if (event.key === "Escape") {
+      want("");
+      choice.forget();
+    }
   };
   return html`
     <div class="choice">
@@ -35,6 +40,7 @@ export function Chooser({ label, choose }) {
         onKeyDown=${onKeyDown} onInput=${(/** @type {any} */ event) => {
           want(event.target.value);
           move(0);
+          choice.forget();
         }} />
       <ul id="choices" role="listbox" aria-label="Machines" hidden=${!found.length}>
         ${found.map(

@@ -4,7 +4,7 @@ import { ApiError } from "../core/api.js";
 import { go } from "../core/router.js";
 import { nameOf } from "../core/store.js";
 import { confirm, failed, form, text, toast } from "../core/ui.js";
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { above, join, size, toWire } from "./files-names.js";
 import { addressOf, ask } from "./files-place.js";
 import { download } from "./files-transfer.js";
@@ -70,6 +70,8 @@ export function Editor({ place, path }) {
   const [problem, tell] = useState(/** @type {any} */ (null));
   const [changed, change] = useState(false);
   const [saving, save] = useState(false);
+  /** Whether it was asked for once more while it was under way. */
+  const isWanted = useRef(false);
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const load = () =>
     read(place, path).then((found) => {
@@ -87,21 +89,9 @@ export function Editor({ place, path }) {
     addEventListener("beforeunload", stay);
     return () => removeEventListener("beforeunload", stay);
   }, [changed]);
-  if (problem) {
-    return html`
-      <section class="view files" aria-label="Editor">
-        <p class="how" role="alert">
-          ${text(problem.message)}
-          ${problem instanceof Unfit && html`<button class="primary" onClick=${() => download(place, toWire(path), null).catch(failed)}>Download</button>`}
-          <a href=${addressOf(place, above(path))}>Back</a>
-        </p>
-      </section>
-    `;
-  }
-  if (!content) return null;
-
   const store = async () => {
-    if (!field.current || saving) return;
+    isWanted.current = saving;
+    if (!field.current || !content || saving) return;
     save(true);
     const given = field.current.value;
     const written = given.replaceAll("\n", content.endings);
@@ -119,6 +109,7 @@ export function Editor({ place, path }) {
   };
   /** @param {string} given @param {string} written */
   const conflict = async (given, written) => {
+    if (!content) return;
     const now = await read(place, path).catch((error) => failed(error));
     if (!now) return;
     const question = {
@@ -131,11 +122,27 @@ export function Editor({ place, path }) {
     try {
       const sha256 = await write(place, path, written, { replaces: now.sha256 });
       open({ ...content, text: given, sha256 });
-      change(false);
+      change(field.current?.value !== given);
     } catch (error) {
       failed(error);
     }
   };
+  useLayoutEffect(() => {
+    if (!saving && isWanted.current) store();
+  }, [saving]);
+  if (problem) {
+    return html`
+      <section class="view files" aria-label="Editor">
+        <p class="how" role="alert">
+          ${text(problem.message)}
+          ${problem instanceof Unfit && html`<button class="primary" onClick=${() => download(place, toWire(path), null).catch(failed)}>Download</button>`}
+          <a href=${addressOf(place, above(path))}>Back</a>
+        </p>
+      </section>
+    `;
+  }
+  if (!content) return null;
+
   const leave = async () => {
     if (changed && !(await confirm({ title: "Leave without saving?", text: text(path), yes: "Leave", danger: true })))
       return;

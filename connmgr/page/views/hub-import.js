@@ -1,21 +1,27 @@
-// Connections from a list: an ssh configuration, lines of hosts, or what `connmgr export --json` writes. What would be
-// added is shown first; it is then stored in one step, or nothing is.
+// Connections from a list: an ssh configuration, lines of hosts, or what `connmgr export` writes. What would be added is
+// shown first; it is then stored in one step, or nothing is.
 
 import { call } from "../core/api.js";
 import { fold } from "../core/names.js";
-import { refresh, store } from "../core/store.js";
+import { can, refresh, store } from "../core/store.js";
 import { counted, Form, hooks, html, Labeled, openDialog, text, toast } from "../core/ui.js";
+import { callsOf, isExport, readExport, To } from "./export-file.js";
 
 const { useMemo, useState } = hooks;
 
 const MOST_SHOWN = 200;
 
-/** @typedef {{name: string, data: Record<string, any>, category?: string[], gateway?: string}} Entry */
+/**
+ * One of the list: `called` are the names by which others of it may refer to it, `lacks` its secrets, which are to be
+ * given afterwards.
+ * @typedef {{name: string, data: Record<string, any>, path?: string[], category?: string[], called?: string[], labels?: Record<string, string>, lacks?: string[], id?: string}} Entry
+ */
 
-/** @typedef {{entries: Entry[], problems: string[]}} Found */
+/** @typedef {{entries: Entry[], problems: string[], categories?: string[][]}} Found */
 
-/** What a text holds: blocks of `Host` as in ssh_config, or lines such as `user@host:port name`. @param {string} given @returns {Found} */
-export function read(given) {
+/** What a text holds: an export, blocks of `Host` as in ssh_config, or lines such as `user@host:port name`. @param {string} given @returns {Found} */
+function read(given) {
+  if (isExport(given)) return readExport(given);
   return /^\s*host\s/im.test(given) ? readConfig(given) : readLines(given);
 }
 
@@ -68,7 +74,7 @@ function readConfig(given) {
         else if (key === "forwardagent") data.forwardAgent ??= value.toLowerCase() === "yes";
       }
       if (key === "proxyjump" && value.toLowerCase() !== "none") {
-        if (/^[^,@:]+$/.test(value)) for (const one of open) one.gateway = value;
+        if (/^[^,@:]+$/.test(value)) for (const one of open) one.data.gateway = new To(value);
         else
           found.problems.push(
             `Line ${index + 1}: ProxyJump ${text(value)}: only a single name of this list is taken; set the gateway afterwards.`,
@@ -80,22 +86,42 @@ function readConfig(given) {
   return found;
 }
 
-/** The entries in an order in which each comes after its gateway, as the API wants them. @param {Entry[]} entries */
-export function ordered(entries) {
-  /** @type {Entry[]} */
-  const sorted = [];
-  const names = new Map(entries.map((one) => [one.name, one]));
+/** The connections that data refers to by their names. @param {any} data @returns {To[]} */
+const referred = (data) =>
+  data instanceof To ? [data] : data !== null && typeof data === "object" ? Object.values(data).flatMap(referred) : [];
+
+/** A copy of data in which `found` stands in place of each name. @param {any} data @param {(to: To) => any} found @returns {any} */
+const settled = (data, found) =>
+  data instanceof To
+    ? found(data)
+    : Array.isArray(data)
+      ? data.map((one) => settled(one, found))
+      : data !== null && typeof data === "object"
+        ? Object.fromEntries(Object.entries(data).map(([name, one]) => [name, settled(one, found)]))
+        : data;
+
+/** Entries by all their names. @param {Entry[]} entries */
+const byNames = (entries) =>
+  new Map(entries.flatMap((one) => (one.called ?? [one.name]).filter(Boolean).map((name) => [fold(name), one])));
+
+/** The entries in an order in which each comes after those that it refers to, as the API wants them. @param {Entry[]} entries */
+function ordered(entries) {
+  const names = byNames(entries);
+  /** @type {Set<Entry>} */
+  const sorted = new Set();
   /** @type {Set<Entry>} */
   const under = new Set();
   const put = (/** @type {Entry} */ one) => {
-    if (sorted.includes(one) || under.has(one)) return;
+    if (under.has(one)) return;
     under.add(one);
-    const gateway = one.gateway !== undefined ? names.get(one.gateway) : undefined;
-    if (gateway && gateway !== one) put(gateway);
-    sorted.push(one);
+    for (const { name } of referred(one.data)) {
+      const other = names.get(fold(name));
+      if (other) put(other);
+    }
+    sorted.add(one);
   };
   for (const one of entries) put(one);
-  return sorted;
+  return [...sorted];
 }
 
 /** Opens the dialog. */
@@ -107,64 +133,77 @@ export function openImport() {
 function Import({ close }) {
   const [given, give] = useState("");
   const [category, setCategory] = useState("");
-  const { entries, problems } = useMemo(() => read(given), [given]);
+  const { entries, problems, categories = [] } = useMemo(() => read(given), [given]);
   const path = store.categories.get(category)?.name;
+  const hasPlaces = entries.some((one) => one.category);
   const there = useMemo(() => {
-    const names = new Set(
-      [...store.connections.values()]
-        .filter((one) => !path || one.category.join("/") === path.join("/"))
-        .map((one) => fold(one.name.join("/"))),
+    const stored = [...store.connections.values()].filter((one) => !path || one.category.join("/") === path.join("/"));
+    const names = new Set(stored.flatMap(callsOf));
+    return new Set(
+      entries.filter((one) =>
+        one.category
+          ? names.has(fold([...one.category, ...(one.path ?? [])].join("/"))) || names.has(one.id ?? "")
+          : names.has(fold(one.name)),
+      ),
     );
-    return new Set(entries.filter((one) => names.has(fold(one.name))));
   }, [entries, category]);
   const fresh = ordered(entries.filter((one) => !there.has(one)));
   const submit = async () => {
-    const labels = new Map(fresh.map((one, index) => [one.name, `${index}`]));
-    const known = new Map([...store.connections.values()].map((one) => [one.name.join("/"), one.connection]));
+    const own = byNames(fresh);
+    const known = new Map(
+      [...store.connections.values()].flatMap((one) => callsOf(one).map((name) => [name, one.connection])),
+    );
     /** @type {string[]} */
     const missing = [];
-    const add = fresh.map((one) => {
-      const label = labels.get(one.name);
-      const gateway =
-        one.gateway === undefined
-          ? undefined
-          : labels.has(one.gateway)
-            ? { label: labels.get(one.gateway) }
-            : known.get(one.gateway);
-      if (one.gateway !== undefined && gateway === undefined)
-        missing.push(`${text(one.name)} goes through ${text(one.gateway)}, which is neither stored nor in the list.`);
+    const add = fresh.map((one, index) => {
+      const found = ({ name: wanted } = new To("")) => {
+        const other = own.get(fold(wanted));
+        const id = other ? { label: `${fresh.indexOf(other)}` } : known.get(fold(wanted));
+        if (!id)
+          missing.push(`${text(one.name)} goes through ${text(wanted)}, which is neither stored nor in the list.`);
+        return id;
+      };
+      const into = one.category ?? path;
       return {
-        label,
+        label: `${index}`,
         name: one.name,
-        data: { ...one.data, ...(gateway && { gateway }) },
-        ...(path && { category: path }),
+        data: settled(one.data, found),
+        ...(into && { category: into }),
+        ...(one.labels && { labels: one.labels }),
       };
     });
     if (missing.length) throw new Error(missing.join("\n"));
-    const { added } = await call("/connection/apply", { add });
-    await refresh("connections");
+    const { added } = await call("/connection/apply", { add, categories });
+    await Promise.all([refresh("connections"), categories.length && can("category.query") && refresh("categories")]);
     close();
     const ids = added.filter((/** @type {any} */ one) => one.added).map((/** @type {any} */ one) => one.connection);
-    toast(`${counted(ids.length, "connection is", "connections are")} added.`, {
-      undo: async () => {
-        await call("/connection/apply", { remove: ids });
-        await refresh("connections");
+    const lacking = fresh.filter((one) => one.lacks?.length).length;
+    toast(
+      `${counted(ids.length, "connection is", "connections are")} added.${lacking ? ` ${counted(lacking, "lacks", "lack")} secrets, which no file has: edit them.` : ""}`,
+      {
+        undo: async () => {
+          await call("/connection/apply", { remove: ids });
+          await refresh("connections");
+        },
       },
-    });
+    );
   };
   /** @param {any} event */
   const chosen = async (event) => give(await event.target.files[0].text());
   return html`
     <${Form} yes=${fresh.length ? `Add ${counted(fresh.length, "connection")}` : "Add"} cancel=${() => close()} submit=${submit} busy="Storing them">
-      <${Labeled} label="A list of machines" hint=${html`Lines of <code>user@host:port name</code>, or an ssh configuration.`}>${(
+      <${Labeled} label="A list of machines" hint=${html`Lines of <code>user@host:port name</code>, an ssh configuration, or what <code>connmgr export</code> prints.`}>${(
         /** @type {any} */ tied,
       ) => html`<textarea ...${tied} rows="7" class="mono" autofocus required spellcheck=${false} placeholder=${"deploy@web1.example.com web1\nroot@192.0.2.7:2222\n\nor the text of ~/.ssh/config"}
           value=${given} onInput=${(/** @type {any} */ event) => give(event.target.value)}></textarea>`}<//>
       <${Labeled} label="Or from a file">${(/** @type {any} */ tied) => html`<input ...${tied} type="file" onChange=${chosen} />`}<//>
-      <${Labeled} label="Into the category">${(
-        /** @type {any} */ tied,
-      ) => html`<select ...${tied} value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}><option value="">The default one</option>
-          ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}</select>`}<//>
+      ${
+        !hasPlaces &&
+        html`<${Labeled} label="Into the category">${(
+          /** @type {any} */ tied,
+        ) => html`<select ...${tied} value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}><option value="">The default one</option>
+          ${[...store.categories.values()].map((one) => html`<option key=${one.category} value=${one.category}>${text(one.name.join(" / "))}</option>`)}</select>`}<//>`
+      }
       ${problems.length > 0 && html`<ul class="fault">${problems.slice(0, 20).map((one) => html`<li>${one}</li>`)}</ul>`}
       ${
         entries.length > 0 &&
@@ -175,8 +214,12 @@ function Import({ close }) {
             (
               one,
               index,
-            ) => html`<tr key=${index} class=${there.has(one) ? "note" : ""}><td>${text(one.name)}</td><td class="mono">${text(one.data.host)}</td>
-            <td>${text(one.data.user ?? "")}</td><td>${one.data.port ?? ""}</td><td>${text(one.gateway ?? "")}</td><td>${there.has(one) ? "there already" : "new"}</td></tr>`,
+            ) => html`<tr key=${index} class=${there.has(one) ? "note" : ""}><td>${text((hasPlaces ? [...(one.category ?? []), ...(one.path ?? [])] : [one.name]).join("/"))}</td><td class="mono">${typeof one.data.host === "string" ? text(one.data.host) : text(one.data.type)}</td>
+            <td>${text(one.data.user ?? "")}</td><td>${one.data.port ?? ""}</td><td>${text(
+              referred(one.data)
+                .map((to) => to.name)
+                .join(", "),
+            )}</td><td>${there.has(one) ? "there already" : one.lacks?.length ? `new, without its ${text(one.lacks.join(", "))}` : "new"}</td></tr>`,
           )}</tbody></table>
         ${entries.length > MOST_SHOWN && html`<p class="note">and ${counted(entries.length - MOST_SHOWN, "more", "more")}</p>`}`
       }

@@ -16,6 +16,7 @@ import {
   refresh,
   stateOf,
   store,
+  useChoice,
   useStore,
 } from "../core/store.js";
 import {
@@ -37,8 +38,9 @@ import {
 } from "../core/ui.js";
 import { addConnection, editConnection } from "./hub-edit.js";
 import { openImport } from "./hub-import.js";
+import { Labels } from "./labels.js";
 
-const { useEffect, useMemo, useRef, useState } = hooks;
+const { useEffect, useLayoutEffect, useMemo, useRef, useState } = hooks;
 
 const CLOSED = "connmgr.hub.closed";
 const MOST_NAMED = 12;
@@ -148,7 +150,7 @@ function Hub({ path }) {
     }
   });
 
-  useEffect(() => register({ name: "Search connections", key: "/", run: () => field.current?.focus() }), []);
+  useLayoutEffect(() => register({ name: "Search connections", key: "/", run: () => field.current?.focus() }), []);
 
   /** @param {Item} item @param {boolean} [isOpen] */
   const toggle = (item, isOpen) => {
@@ -162,6 +164,7 @@ function Hub({ path }) {
   };
   /** @param {Item} item */
   const open = (item) => ("one" in item ? go(item.one === one ? "#/hub" : addressOf(item.one)) : toggle(item));
+  const choice = useChoice(() => items[0] && open(items[0]));
   /** @param {KeyboardEvent} event @param {Item} item */
   const keys = (event, item) => {
     if (event.key === "." && item && "one" in item) openPalette(item.one);
@@ -172,9 +175,10 @@ function Hub({ path }) {
   };
   /** @param {KeyboardEvent} event */
   const typed = (event) => {
-    if (event.key === "Enter" && items[0]) open(items[0]);
+    if (event.key === "Enter") choice.make();
     else if (event.key === "Escape") {
       want("");
+      choice.forget();
       field.current?.blur();
     } else if (event.key === "ArrowDown") document.getElementById("hub-rows")?.focus();
     else return;
@@ -186,7 +190,10 @@ function Hub({ path }) {
       <header>
         <h1>Hub</h1>
         <input ref=${field} type="search" class="find" aria-label="Search connections" placeholder="Search: name, web/*, {db,web}1  ( / )" value=${wanted}
-          spellcheck=${false} onKeyDown=${typed} onInput=${(/** @type {any} */ event) => want(event.target.value)} />
+          spellcheck=${false} onKeyDown=${typed} onInput=${(/** @type {any} */ event) => {
+            want(event.target.value);
+            choice.forget();
+          }} />
         ${can("connection.add") && html`<button class="primary" onClick=${() => addConnection(category === undefined ? undefined : idOf(category))}>Add</button>`}
         ${can("connection.apply") && html`<button onClick=${() => openImport()}>Import</button>`}
         ${can("category.add") && html`<button onClick=${() => addCategory(category)}>New category</button>`}
@@ -302,7 +309,7 @@ function Details({ one }) {
   useEffect(() => {
     if (isUntold && can("shell.list")) readShells(one.connection).catch(failed);
   }, [isUntold]);
-  const commands = commandsOn(one).sort((a, b) => Number(HUB.has(a)) - Number(HUB.has(b)));
+  const commands = commandsOn(one).sort((a, b) => rankOf(a) - rankOf(b));
   const own = commands.filter((command) => !AT_END.has(command));
   const atEnd = commands.filter((command) => AT_END.has(command));
   const button = (/** @type {import("../core/palette.js").Command} */ command, /** @type {string} */ look) =>
@@ -324,7 +331,7 @@ function Details({ one }) {
           <dd class=${fact.isSecret ? "note" : "mono"}>${fact.connection && store.connections.has(fact.connection) ? html`<a href=${address("hub", fact.connection)}>${text(fact.said)}</a>` : text(fact.said)}</dd></div>`,
           )
         }
-        ${info && Object.entries(info.labels ?? {}).map(([name, value]) => html`<div key=${`label ${name}`}><dt>${text(name)}</dt><dd>${text(value)}</dd></div>`)}
+        ${info && html`<div><dt>Labels</dt><dd><${Labels} connection=${one.connection} /></dd></div>`}
         ${info && html`<div><dt>Last used</dt><dd>${ago(info.lastUsed)}</dd></div><div><dt>Changed</dt><dd>${ago(info.lastModified)}</dd></div>`}
         <div><dt>Id</dt><dd class="mono id">${one.connection}</dd></div>
       </dl>
@@ -487,6 +494,11 @@ const LAST = [
   { name: "Forget the host key", on, actions: ["hostkey.forget"], fits: (one) => one.type === "ssh", run: forgetKey },
   { name: "Remove", on, actions: ["connection.apply"], fits: (one) => one.connection !== LOCAL, run: removeConnection },
 ];
+/** What is offered first, in whatever order the views were loaded. */
+const OFFERED = ["Open a terminal", "Open files", "Run a command", "Start a job"];
+/** @param {import("../core/palette.js").Command} command */
+const rankOf = (command) =>
+  HUB.has(command) ? OFFERED.length + 1 : (OFFERED.indexOf(command.name) + OFFERED.length + 1) % (OFFERED.length + 1);
 const AT_END = new Set(LAST);
 const HUB = new Set([...FIRST, ...LAST]);
 for (const command of HUB) register(command);

@@ -25,7 +25,7 @@ import {
 } from "../core/ui.js";
 import { Facts, Listing, Printed, plain, took, useTick } from "./listing.js";
 
-const { useEffect, useState } = hooks;
+const { useEffect, useLayoutEffect, useState } = hooks;
 
 const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
@@ -37,9 +37,11 @@ const commandOf = (/** @type {any} */ job) =>
   job.locked ? "(locked)" : Array.isArray(job.command) ? job.command.join(" ") : (job.command ?? "");
 /** @param {any} job */
 const stateOf = (job) =>
-  job.exitCode
-    ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
-    : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
+  job.waiting
+    ? { kind: "busy", word: "waits for input" }
+    : job.exitCode
+      ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
+      : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
 
 /** @param {{path: string[]}} props */
 function Jobs({ path }) {
@@ -47,13 +49,19 @@ function Jobs({ path }) {
   const { answer, error, again } = useAnswer(() => call("/job/query", {}).then((found) => found.jobs), []);
   const [wanted, want] = useState("");
   const [changes, setChanges] = useState(/** @type {Record<string, any>} */ ({}));
-  useEffect(
+  useLayoutEffect(
     () =>
-      on("job", ({ id = "", change, state, exitCode, time }) => {
-        if (change === "started") return again();
+      on("job", ({ kind, id = "", change, state, exitCode, time }) => {
+        if (kind === "stream") setChanges({});
+        // What it waits for is in the answer alone.
+        if (change === "waiting") setChanges(({ [id]: _, ...others }) => others);
+        if (kind === "stream" || change === "started" || change === "waiting") return again();
         setChanges((before) => ({
           ...before,
-          [id]: change === "removed" ? null : { state, exitCode, ended: state === "running" ? null : time },
+          [id]:
+            change === "removed"
+              ? null
+              : { state, exitCode, ended: state === "running" ? null : time, waiting: undefined },
         }));
       }),
     [],
@@ -75,7 +83,7 @@ function Jobs({ path }) {
   return html`<${Listing} view="jobs" title="Jobs" items=${jobs} error=${error} again=${again} reading="Reading the jobs" keyOf=${(/** @type {any} */ job) => job.job}
     one=${all?.find((/** @type {any} */ job) => job.job === path[0])} details=${(/** @type {any} */ job) => html`<${Details} job=${job} />`}
     tools=${all?.length > 0 && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(/** @type {any} */ event) => want(event.target.value)} />${begin}`}
-    columns=${[["State", "7rem"], ["Command", "minmax(0, 2fr)"], ["On", "minmax(0, 1fr)"], ["Took", "6rem"], ["Started", "6rem"]]}
+    columns=${[["State", "9rem"], ["Command", "minmax(0, 2fr)"], ["On", "minmax(0, 1fr)"], ["Took", "6rem"], ["Started", "6rem"]]}
     row=${(/** @type {any} */ job, /** @type {boolean} */ isNarrow) => {
       const state = html`<${State} ...${stateOf(job)} />`;
       const gist = html`<span class=${job.name ? "" : "mono"}>${text(job.name ?? commandOf(job))}</span>`;
@@ -154,7 +162,13 @@ function Details({ job }) {
     const field = /** @type {HTMLInputElement} */ (
       /** @type {HTMLFormElement} */ (event.currentTarget).elements.namedItem("line")
     );
-    call("/job/input", { job: job.job, data: `${field.value}\n` }).then(() => (field.value = ""), failed);
+    const data = field.value;
+    // At once: what is typed until the answer comes is the next line.
+    field.value = "";
+    call("/job/input", { job: job.job, data: `${data}\n` }).catch((error) => {
+      field.value ||= data;
+      failed(error);
+    });
   };
   return html`
     <header><div><h2>${text(job.name ?? "Job")}</h2><p class="note">on ${text(nameOf(job.connection))}, ${exact(job.created)}</p></div></header>
@@ -165,12 +179,13 @@ function Details({ job }) {
     ${error && html`<${Fault} error=${error} again=${again} />`}
     ${cut && html`<p class="note">Only the end of the output is shown.</p>`}
     <${Printed} label="Output">${parts.map(([name, part]) => (name === "stderr" ? html`<span class="err">${part}</span>` : part))}${!parts.length && html`<span class="note">${isOn ? "Nothing printed yet" : "It printed nothing"}</span>`}<//>
+    ${job.waiting && html`<p role="status">It waits for input${job.waiting.lines.length > 0 && html`: <span class="mono">${text(job.waiting.lines.at(-1))}</span>`}</p>`}
     ${dropped && html`<p class="note">The rest was dropped by the daemon's limit.</p>`}
     ${
       isOn &&
       job.stdinOpen &&
       can("job.input") &&
-      html`<form class="does" onSubmit=${send}><input name="line" class="mono find" aria-label="Input" placeholder="A line of input" autocomplete="off" /><button>Send</button>
+      html`<form class="does" onSubmit=${send}><input name="line" type=${job.waiting?.secret ? "password" : "text"} class="mono find" aria-label="Input" placeholder="A line of input" autocomplete="off" /><button>Send</button>
       <button type="button" class="quiet" onClick=${doing(() => call("/job/input", { job: job.job, eof: true }))}>End the input</button></form>`
     }
     <${Facts} facts=${[["Ended", job.ended && exact(job.ended)], ["Kept for", `${Math.round(job.keep / 3600)} hours after its end`], ["Id", html`<code>${job.job}</code>`]]} />

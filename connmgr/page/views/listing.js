@@ -1,9 +1,31 @@
 // What the views of work have in common: a list with one thing beside it, and what programs printed.
 
 import { address, go } from "../core/router.js";
-import { Fault, hooks, html, lines, Rows, useNarrow, Waiting } from "../core/ui.js";
+import { counted, Fault, hooks, html, lines, Rows, State, text, useNarrow, Waiting } from "../core/ui.js";
 
-const { useEffect, useLayoutEffect, useReducer, useRef } = hooks;
+const { useEffect, useLayoutEffect, useReducer, useRef, useState } = hooks;
+
+/** Names that stand before "and so many more". */
+export const MOST_NAMED = 5;
+const MOST_SHOWN = 20_000;
+
+/**
+ * Asks again so many seconds after an answer has come, while that is of use and the page is seen.
+ * @param {() => void} again @param {number} seconds @param {unknown} answer @param {boolean} isOf
+ */
+export function useEvery(again, seconds, answer, isOf) {
+  useEffect(() => {
+    if (!isOf) return;
+    const timer = setTimeout(() => {
+      if (!document.hidden) return again();
+      document.addEventListener("visibilitychange", again, { once: true });
+    }, seconds * 1000);
+    return () => {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", again);
+    };
+  }, [answer, isOf]);
+}
 
 /** Renders the calling component again every so many seconds, while that is of use. @param {number} seconds @param {boolean} [isOf] */
 export function useTick(seconds, isOf = true) {
@@ -26,6 +48,15 @@ export function took(from, to) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
+/** As the API wants it: `3`, or `"5%"`. @param {string} given */
+export const numberOrShare = (given) => (/^\s*\d+\s*$/.test(given) ? Number(given) : given.trim());
+
+/** A number of bytes, in the units of conditions: `1.5 GiB`. @param {number} count */
+export function bytes(count) {
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(count, 1)) / 10));
+  return `${(count / 1024 ** power).toLocaleString("en", { maximumFractionDigits: 1 })} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
 const COLOURS = /\x1b\[[\d;:]*m/g;
 
 /** What a program printed, without its colours. @param {string} printed */
@@ -45,6 +76,9 @@ export function Printed({ label, children }) {
     isAtEnd.current = scrollTop + clientHeight >= scrollHeight - 4;
   }}>${children}</pre>`;
 }
+
+/** Columns that have room beside a thing's details. */
+const MOST_BESIDE = 3;
 
 /**
  * A list, and beside it the thing that the address names. `columns` are pairs of a head and a width; on a phone the
@@ -68,8 +102,9 @@ export function Listing({
   reading,
 }) {
   const isNarrow = useNarrow();
+  const heads = one ? columns.slice(0, MOST_BESIDE) : columns;
   return html`
-    <div class=${`view table work ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : columns.map(([, width]) => width).join(" ") }}>
+    <div class=${`view table work ${one ? "with-one" : ""}`} style=${{ "--columns": isNarrow ? "minmax(0, 1fr) auto" : heads.map(([, width]) => width).join(" ") }}>
       <header><h1>${title}</h1>${tools}</header>
       ${filters}
       <div class="split">
@@ -80,7 +115,7 @@ export function Listing({
           ${
             items &&
             items.length > 0 &&
-            html`${!isNarrow && html`<div class="columns" aria-hidden="true">${columns.map(([head]) => html`<span>${head}</span>`)}</div>`}
+            html`${!isNarrow && html`<div class="columns" aria-hidden="true">${heads.map(([head]) => html`<span>${head}</span>`)}</div>`}
             <${Rows} items=${items} label=${title} keyOf=${keyOf} row=${(/** @type {any} */ item) => row(item, isNarrow)}
               classOf=${(/** @type {any} */ item) => (item === one ? "chosen" : "")}
               open=${(/** @type {any} */ item) => go(item === one ? `#/${view}` : address(view, keyOf(item)))} />`
@@ -93,6 +128,34 @@ export function Listing({
         }
       </div>
     </div>
+  `;
+}
+
+/**
+ * What machines with an equal outcome printed. `line` is one of their lines, of `/shell/broadcast` or of a run.
+ * @param {{names: string[], line: {exitCode?: number | null, stdout?: string, stderr?: string, error?: any, truncated?: boolean | null, state?: string}}} props
+ */
+export function Group({ names, line }) {
+  const [isWhole, setWhole] = useState(false);
+  const printed = [line.stdout ?? "", line.stderr ?? ""];
+  const isLong = printed.some((one) => one.length > MOST_SHOWN);
+  const [stdout, stderr] = printed.map((one) => plain(isWhole ? one : one.slice(0, MOST_SHOWN)));
+  const [kind, word] = line.error
+    ? ["lost", text(line.error.code)]
+    : line.exitCode
+      ? ["lost", `exit ${line.exitCode}`]
+      : line.exitCode === null
+        ? ["off", text(line.state)]
+        : ["up", "done"];
+  return html`
+    <section class="group" aria-label=${`${word} on ${counted(names.length, "machine")}`}>
+      <h2><${State} kind=${kind} word=${word} /> <span>${names.slice(0, MOST_NAMED).join(", ")}</span></h2>
+      ${names.length > MOST_NAMED && html`<details><summary>and ${names.length - MOST_NAMED} more</summary>${names.slice(MOST_NAMED).join(", ")}</details>`}
+      ${line.error && html`<p class="fault">${lines(line.error.message)}</p>`}
+      ${(stdout || stderr) && html`<pre class="printed" tabindex="0">${stdout}${stdout && stderr && "\n"}<span class="err">${stderr}</span></pre>`}
+      ${isLong && !isWhole && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all of it</button>`}
+      ${line.truncated && html`<p class="note">The rest of the output was dropped by the daemon's limit.</p>`}
+    </section>
   `;
 }
 

@@ -4,9 +4,9 @@ import { call, eachLine } from "../core/api.js";
 import { search } from "../core/names.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
-import { nameOf, store, useStore } from "../core/store.js";
-import { counted, doing, Empty, Fault, hooks, html, lines, Rows, State, text, toast, useAnswer } from "../core/ui.js";
-import { plain } from "./listing.js";
+import { can, nameOf, store, useStore } from "../core/store.js";
+import { counted, doing, Empty, Fault, failed, hooks, html, Rows, text, toast, useAnswer } from "../core/ui.js";
+import { Group, MOST_NAMED, numberOrShare } from "./listing.js";
 
 const { useEffect, useMemo, useRef, useState } = hooks;
 
@@ -16,8 +16,8 @@ const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*"
 /** The first is every token's; the second only of those that may run commands. */
 const COMMANDS = ["shell.broadcast", "run.query"];
 const MOST = 1000;
-const MOST_NAMED = 5;
-const MOST_SHOWN = 20_000;
+/** Most connections of a run. */
+const MOST_KEPT = 50_000;
 /** Errors that a person can remedy when the shell is started alone. */
 const REMEDIED = ["host_key_unknown", "secret_locked", "vault_locked"];
 
@@ -30,6 +30,7 @@ function Run({ path, query }) {
   const [chosen, choose] = useState(() => new Set(path));
   const [results, setResults] = useState(/** @type {Map<string, Line>} */ (new Map()));
   const [running, setRunning] = useState(/** @type {string[]} */ ([]));
+  const [isKept, keep] = useState(query.has("kept"));
   const [error, setError] = useState(/** @type {Error | null} */ (null));
   const stop = useRef(/** @type {AbortController | null} */ (null));
   const form = useRef(/** @type {HTMLFormElement | null} */ (null));
@@ -118,7 +119,26 @@ function Run({ path, query }) {
   };
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
-    if (chosen.size && !running.length) start([...chosen]);
+    if (isKept) kept().catch(failed);
+    else if (chosen.size && !running.length) start([...chosen]);
+  };
+  /** Starts it as a run, which the daemon keeps, and goes there. */
+  const kept = async () => {
+    const given = new FormData(/** @type {HTMLFormElement} */ (form.current));
+    const value = (/** @type {string} */ key) => String(given.get(key) ?? "").trim() || undefined;
+    const waves = value("waves")?.split(",").map(numberOrShare) ?? [];
+    const request = {
+      ...order(),
+      connections: [...chosen],
+      name: value("name"),
+      waves: given.has("canary") ? [1, ...waves] : waves.length ? waves : undefined,
+      wavePause: Number(value("pause")) || undefined,
+      waveApproval: given.has("approval") || undefined,
+      stopAfter: value("stopAfter") && numberOrShare(String(value("stopAfter"))),
+      parallel: Number(value("parallel")) || undefined,
+    };
+    const { run } = await call("/run/start", request);
+    go(address("runs", run));
   };
   const failures = [...results.values()].filter((line) => line.error || line.exitCode);
   const retry = doing(async () => {
@@ -139,7 +159,7 @@ function Run({ path, query }) {
             <label>Where<input placeholder="env=prod and os.id=debian" spellcheck=${false} onChange=${(/** @type {any} */ event) => require(event.target.value.trim())} /></label>
           </div>
           ${where.error && html`<${Fault} error=${where.error} />`}
-          <p class="does bar"><button class="quiet" disabled=${!shown.length} onClick=${() => choose(new Set([...chosen, ...shown.map((one) => one.connection)].slice(0, MOST)))}>Choose all ${shown.length.toLocaleString("en")}</button>
+          <p class="does bar"><button class="quiet" disabled=${!shown.length} onClick=${() => choose(new Set([...chosen, ...shown.map((one) => one.connection)].slice(0, isKept ? MOST_KEPT : MOST)))}>Choose all ${shown.length.toLocaleString("en")}</button>
             ${chosen.size > 0 && html`<button class="quiet" onClick=${() => choose(new Set())}>Choose none</button>`}</p>
           ${
             shown.length
@@ -170,6 +190,22 @@ function Run({ path, query }) {
               <label class="field"><span>In the directory</span><input name="cwd" spellcheck=${false} /></label>
               <label class="field"><span>At most, in seconds</span><input name="timeout" type="number" min="1" /></label>
               <label class="check"><input type="checkbox" name="fresh" /> In a new shell</label></div></details>
+            ${
+              can("run.start", "run.query") &&
+              html`<label class="check"><input type="checkbox" checked=${isKept} onChange=${(/** @type {any} */ event) => keep(event.target.checked)} />
+              <span>Keep it as a run<br /><small>It goes on without this page, in waves, and stops when too much fails.</small></span></label>`
+            }
+            ${
+              isKept &&
+              html`<div class="choices">
+              <label class="field"><span>Name</span><input name="name" maxlength="200" placeholder="to find it by" /></label>
+              <label class="field"><span>Waves</span><input name="waves" placeholder="10%, 50%, 100%" spellcheck=${false} /></label>
+              <label class="field"><span>Stop after so many failures</span><input name="stopAfter" placeholder="3, or 5%" spellcheck=${false} /></label>
+              <label class="field"><span>Seconds between waves</span><input name="pause" type="number" min="0" /></label>
+              <label class="field"><span>At a time</span><input name="parallel" type="number" min="1" max="500" placeholder="100" /></label>
+              <div><label class="check"><input type="checkbox" name="canary" /> One machine before all others</label>
+              <label class="check"><input type="checkbox" name="approval" /> Wait for me between waves</label></div></div>`
+            }
             <p class="note">${
               chosen.size
                 ? `On ${[...chosen]
@@ -186,7 +222,7 @@ function Run({ path, query }) {
           ${error && html`<${Fault} error=${error} />`}
           <p role="status" class="note">${running.length > 0 && html`<progress max=${running.length} value=${done} aria-label="Machines that have answered"></progress> ${done} of ${counted(running.length, "machine")}`}
             ${!running.length && results.size > 0 && `${counted(results.size - failures.length, "machine")} done, ${failures.length} failed`}</p>
-          ${grouped([...results.values()]).map((some) => html`<${Group} key=${some[0].connection} some=${some} />`)}
+          ${grouped([...results.values()]).map((some) => html`<${Group} key=${some[0].connection} names=${some.map(machineOf)} line=${some[0]} />`)}
         </section>
       </div>
     </div>
@@ -220,31 +256,6 @@ function grouped(all) {
 }
 
 const machineOf = (/** @type {Line} */ line) => text(line.name?.join("/") ?? nameOf(line.connection));
-
-/** @param {{some: Line[]}} props */
-function Group({ some }) {
-  const [isWhole, setWhole] = useState(false);
-  const [line] = some;
-  const printed = [line.stdout ?? "", line.stderr ?? ""];
-  const isLong = printed.some((one) => one.length > MOST_SHOWN);
-  const [stdout, stderr] = printed.map((one) => plain(isWhole ? one : one.slice(0, MOST_SHOWN)));
-  const names = some.map(machineOf);
-  const [kind, word] = line.error
-    ? ["lost", text(line.error.code)]
-    : line.exitCode
-      ? ["lost", `exit ${line.exitCode}`]
-      : ["up", "done"];
-  return html`
-    <section class="group" aria-label=${`${word} on ${counted(some.length, "machine")}`}>
-      <h2><${State} kind=${kind} word=${word} /> <span>${names.slice(0, MOST_NAMED).join(", ")}</span></h2>
-      ${names.length > MOST_NAMED && html`<details><summary>and ${names.length - MOST_NAMED} more</summary>${names.slice(MOST_NAMED).join(", ")}</details>`}
-      ${line.error && html`<p class="fault">${lines(line.error.message)}</p>`}
-      ${(stdout || stderr) && html`<pre class="printed" tabindex="0">${stdout}${stdout && stderr && "\n"}<span class="err">${stderr}</span></pre>`}
-      ${isLong && !isWhole && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all of it</button>`}
-      ${line.truncated && html`<p class="note">The rest of the output was dropped by the daemon's limit.</p>`}
-    </section>
-  `;
-}
 
 /** @param {Line[]} all */
 async function copied(all) {

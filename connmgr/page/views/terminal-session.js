@@ -94,6 +94,8 @@ export function xtermOptions() {
     cursorBlink: false,
     fontFamily: 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace',
     fontSize: Number(localStorage.getItem("connmgr.terminal.font")) || 14,
+    // At 1 the row below covers the underscores of some fonts, such as DejaVu's.
+    lineHeight: 1.1,
     minimumContrastRatio: MIN_CONTRAST,
     screenReaderMode: localStorage.getItem("connmgr.terminal.reader") === "on",
     scrollback: SCROLLBACK_LINES,
@@ -241,7 +243,8 @@ export class Session {
 
   /** @param {string} text */
   type(text) {
-    if (this.watch || this.state !== "attached") return;
+    // While it connects, keys wait for the first drawing; into a lost terminal nobody types blindly.
+    if (this.watch || this.state === "lost" || this.state === "ended") return;
     if (this.control) {
       this.control = false;
       this._host.changed();
@@ -299,6 +302,7 @@ export class Session {
       this._become("ended", GONE.has(error.code) ? "The terminal is gone: it ended some time ago." : error.message);
       return;
     }
+    this._queue = [];
     this._become("lost", "The daemon does not answer; trying again.");
     this._timer = window.setTimeout(() => this._attach(), this._wait);
     this._wait = Math.min(2 * this._wait, LONGEST_WAIT_MS);
@@ -327,10 +331,10 @@ export class Session {
     const first = this.state !== "attached";
     if (first) {
       this._room = WINDOW_BYTES;
-      this._queue = [];
       this._unreported = 0;
       this._wait = FIRST_WAIT_MS;
       this._become("attached", "");
+      this._send(new Uint8Array());
     }
     // What xterm has not drawn is not acknowledged, so the program waits instead of the page's memory.
     this.term.write(data, () => {
@@ -382,7 +386,12 @@ export class Session {
   /** @param {Uint8Array} data */
   _send(data) {
     if (data.length) this._queue.push(data);
-    while (this._room > 0 && this._queue.length && this._socket?.readyState === WebSocket.OPEN) {
+    while (
+      this.state === "attached" &&
+      this._room > 0 &&
+      this._queue.length &&
+      this._socket?.readyState === WebSocket.OPEN
+    ) {
       const next = this._queue[0];
       const part = next.subarray(0, this._room);
       if (part.length === next.length) this._queue.shift();

@@ -5,9 +5,9 @@ import { call } from "../core/api.js";
 import { on } from "../core/events.js";
 import { register } from "../core/palette.js";
 import { go, useRoute } from "../core/router.js";
-import { nameOf, useStore } from "../core/store.js";
+import { latest, nameOf, useStore } from "../core/store.js";
 import { ago, confirm, failed, lines, text, toast } from "../core/ui.js";
-import { html, useEffect, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useLayoutEffect, useReducer, useRef, useState } from "../vendor/htm-preact.js";
 import { Chooser } from "./chooser.js";
 import { Session } from "./terminal-session.js";
 import { addressOf, MAX_PANES, opened, storedTabs, storeTabs, tabAt, without } from "./terminal-tabs.js";
@@ -39,18 +39,18 @@ const host = {
 /** Renders again whatever changes here. */
 function useTerminals() {
   const [, render] = useReducer((/** @type {number} */ count) => count + 1, 0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const again = /** @type {() => void} */ (render);
     watchers.add(again);
     return () => watchers.delete(again);
   }, []);
 }
 
-async function refresh() {
+const refresh = latest(async () => {
   const { terminals } = await call("/terminal/query", { connectionFilter: "*", categoryFilter: "*", typeFilter: "*" });
   known = new Map(terminals.map((/** @type {any} */ one) => [one.terminal, one]));
   changed();
-}
+});
 
 /** @param {import("./terminal-tabs.js").Tab[]} next */
 function keep(next) {
@@ -109,7 +109,7 @@ function Terminals() {
   const { view, path } = useRoute();
   useTerminals();
   useStore();
-  useEffect(() => {
+  useLayoutEffect(() => {
     refresh().catch(failed);
     return on("terminal", () => refresh().catch(failed));
   }, []);

@@ -28,7 +28,7 @@ import {
   Waiting,
 } from "../core/ui.js";
 
-const { useEffect, useState } = hooks;
+const { useLayoutEffect, useState } = hooks;
 
 /** The scopes, in a few words. */
 export const SCOPES = /** @type {Record<string, string>} */ ({
@@ -44,6 +44,7 @@ export const SCOPES = /** @type {Record<string, string>} */ ({
   "fs.write": "Write, move and remove files",
   tunnel: "Open tunnels and TCP streams",
   "ssh.agent": "Use forwarded ssh-agents",
+  "ssh.certificate": "Set up logins by certificate",
   "secret.decrypt": "Open sealed secrets",
   "approval.decide": "Decide approvals",
   "vault.admin": "Administer users, saved commands, the daemon",
@@ -74,7 +75,7 @@ const KINDS = /** @type {Record<string, string>} */ ({ valid: "up", expired: "of
 function Tokens({ path }) {
   const { answer, error, again } = useAnswer(() => call("/token/query").then((found) => found.tokens), []);
   const isNarrow = useNarrow();
-  useEffect(() => on("token", again), []);
+  useLayoutEffect(() => on("token", again), []);
   const tokens = answer ? [...answer].reverse() : [];
   const one = tokens.find((token) => token.id === path[0]);
   const add = doing(() => create(again));

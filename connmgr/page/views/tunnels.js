@@ -6,15 +6,17 @@ import { described } from "../core/schema-form.js";
 import { can, infoOf, nameOf, refresh, store, useStore } from "../core/store.js";
 import { ago, doing, Empty, html, State, text, useAnswer } from "../core/ui.js";
 import { addConnection } from "./hub-edit.js";
-import { Facts, Listing } from "./listing.js";
+import { Labels } from "./labels.js";
+import { bytes, Facts, Listing } from "./listing.js";
 
 const KINDS = /** @type {Record<string, string>} */ ({ stopped: "off", open: "up", failed: "lost" });
-const FIGURES = new Intl.NumberFormat("en", {
-  style: "unit",
-  unit: "byte",
-  notation: "compact",
-  unitDisplay: "narrow",
-});
+
+/** Ports of web servers; those at others have the label `web`. */
+const WEB = /** @type {Record<number, string>} */ ({ 80: "http", 8080: "http", 443: "https", 8443: "https" });
+
+/** How a browser reaches what a tunnel leads to; empty where that is nothing for a browser. @param {any} info */
+const schemeOf = ({ labels = {}, rawData }) =>
+  labels.web === undefined ? (WEB[rawData.remotePort] ?? "") : /^https?$/.test(labels.web) ? labels.web : "";
 
 const isWanted = (/** @type {any} */ one) => one.state !== "stopped";
 /** The port of a tunnel on this machine, or an empty text. @param {any} one */
@@ -44,8 +46,7 @@ function Tunnels({ path }) {
   const add_ = can("connection.add") && html`<button class="primary" onClick=${doing(add)}>Add a tunnel</button>`;
   /** @param {any} one */
   const acts = (one) => html`
-    ${can("connection.toggle") && html`<button onClick=${toggle(one)}>${isWanted(one) ? "Close" : "Open"}</button>`}
-    ${portOf(one) && html`<a class="button" href=${`http://${portOf(one)}/`} target="_blank" rel="noopener noreferrer">Open in a new tab</a>`}`;
+    ${can("connection.toggle") && html`<button onClick=${toggle(one)}>${isWanted(one) ? "Close" : "Open"}</button>`}`;
   return html`<${Listing} view="tunnels" title="Tunnels" items=${items} error=${error} again=${again} reading="Reading the tunnels" tools=${items?.length ? add_ : null}
     keyOf=${(/** @type {any} */ one) => one.connection} one=${items?.find((one) => one.connection === path[0])} details=${(/** @type {any} */ one) => html`<${Details} one=${one} acts=${acts} />`}
     columns=${[["State", "7rem"], ["Name", "minmax(0, 1.5fr)"], ["Listens at", "minmax(0, 1fr)"], ["Streams", "5rem"], ["Since", "6rem"]]}
@@ -62,21 +63,25 @@ function Tunnels({ path }) {
 /** @param {{one: any, acts: (one: any) => any}} props */
 function Details({ one, acts }) {
   const info = infoOf(one.connection);
+  const scheme = info && schemeOf(info);
+  const port = portOf(one);
   const facts = info ? described(info.rawData, store.types.get(info.type)?.schema) : [];
   return html`
     <header><div><h2>${text(nameOf(one.connection))}</h2></div></header>
     <p><${State} kind=${KINDS[one.state] ?? "busy"} word=${one.state} /></p>
-    <div class="does">${acts(one)}</div>
+    <div class="does">${acts(one)}${port && scheme && html`<a class="button" href=${`${scheme}://${port}/`} target="_blank" rel="noopener noreferrer">Open in a new tab</a>`}</div>
+    ${port && scheme === "" && html`<p class="note">Not known as a web server: set the label <code>web=http</code> or <code>web=https</code> if it is one.</p>`}
     ${one.lastError && html`<p class="fault">${text(one.lastError.message)}</p>`}
     <${Facts} facts=${[
       ["Listens at", one.address && html`<code>${text(one.address)}</code>`],
       ["Since", ago(one.since)],
       ...facts.map((fact) => [fact.name, text(fact.said)]),
+      ["Labels", html`<${Labels} connection=${one.connection} />`],
       ["Next attempt", one.nextRetry && html`${ago(one.nextRetry)}, after ${one.retries}`],
       ["Dialled by", one.relay && text(one.relay)],
       ["Streams", `${one.streams}${one.waiting ? `, ${one.waiting} wait` : ""}`],
-      ["Received", FIGURES.format(one.bytesIn)],
-      ["Sent", FIGURES.format(one.bytesOut)],
+      ["Received", bytes(one.bytesIn)],
+      ["Sent", bytes(one.bytesOut)],
     ]} />
     <p class="note"><a href=${`#/hub/${one.connection}`}>In the hub</a></p>
   `;

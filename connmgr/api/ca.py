@@ -1,0 +1,247 @@
+"""``/ca``: signers of SSH certificates."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from connmgr import errors
+from connmgr.api.body import describe
+from connmgr.api.context import caller, detail
+from connmgr.api.endpoint import Group
+from connmgr.api.services import services
+from connmgr.contract.ca import (
+    CaInfo,
+    CaInitRequest,
+    CaInitResponse,
+    CaLimit,
+    CaLimitRequest,
+    CaNameRequest,
+    CaQueryRequest,
+    CaQueryResponse,
+    CaRevokeRequest,
+    CaRevokeResponse,
+    CaRotateRequest,
+    CaTrustResponse,
+)
+from connmgr.errors import InvalidRequest
+from connmgr.fields import ValidationError
+from connmgr.signers import Limit, Signer, revocation_list
+
+group = Group(
+    "ca",
+    "Signers of SSH certificates. A connection whose identity has a `certificate` with a `signer` logs in by a key "
+    "that is made for the login, certified for minutes, and forgotten.",
+)
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhWUlLMGpnt47wGQzkVVlkG0RKUhVwUhn9WSI6QLQ6u"
+CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
+LIST = "U1NIS1JMCgAAAAABAAAAAAAAAAAAAAAAaXyXnAAAAAAAAAAAAAAAAAAAAAA="
+
+
+@group.endpoint(
+    "/init",
+    CaInitRequest,
+    CaInitResponse,
+    has_content=True,
+    action="ca.init",
+    about=("name",),
+    raises=[errors.SignerExists, errors.IntegrityError],
+    example={"name": "team", "seconds": 300},
+    answer={"name": "team", "authorities": [KEY]},
+)
+def init(request: CaInitRequest) -> CaInitResponse:
+    """Store a signer. Without `data` it is an authority of connmgr's own, with a new Ed25519 key.
+
+    The key is sealed as any secret: to the user that this session has unlocked, or else for all who may use the vault.
+    Whoever may not open it cannot log in by its certificates.
+    """
+    data = dict(request.data) or {"type": "ca"}
+    if not isinstance(data.get("type"), str):
+        raise InvalidRequest("data.type: Missing data for required field.")
+    if request.authority is not None:
+        _require_key(request.authority)
+        if data["type"] == "ca":
+            raise InvalidRequest("authority: An authority of connmgr's own has the key that is made for it.")
+    limit = Limit(None if request.principals is None else tuple(request.principals), request.seconds)
+    authority = None if request.authority is None else " ".join(request.authority.split()[:2])
+    try:
+        signer = services().signers.add(request.name, data, authority, limit, caller().access)
+    except ValidationError as error:
+        messages = error.messages if isinstance(error.messages, dict) else {"": error.messages}
+        raise InvalidRequest(describe(messages, "data")) from None
+    detail(type=signer.type)
+    return CaInitResponse(name=signer.name, authorities=list(signer.authorities))
+
+
+def _require_key(line: str) -> None:
+    try:
+        kind, blob = line.split()[:2]
+        whole = base64.b64decode(blob, validate=True)
+    except (ValueError, binascii.Error):
+        kind, whole = "", b""
+    if not kind or whole[4 : 4 + len(kind)] != kind.encode():
+        raise InvalidRequest("authority: Not a public key as a line of OpenSSH: type and base64.")
+
+
+@group.endpoint(
+    "/query",
+    CaQueryRequest,
+    CaQueryResponse,
+    action="ca.query",
+    reads=True,
+    raises=[errors.UnknownSigner, errors.IntegrityError],
+    example={},
+    answer={
+        "signers": [
+            {
+                "name": "team",
+                "type": "ca",
+                "authorities": [KEY],
+                "rotating": False,
+                "limits": [
+                    {"category": None, "principals": None, "seconds": 300},
+                    {"category": CATEGORY, "principals": ["deploy"], "seconds": 60},
+                ],
+                "revoked": 0,
+            }
+        ]
+    },
+)
+def query(request: CaQueryRequest) -> CaQueryResponse:
+    """List signers, without their secrets."""
+    signers = services().signers
+    found = signers.all() if request.name is None else [signers.get(request.name)]
+    return CaQueryResponse(signers=[_info(one) for one in found])
+
+
+def _info(signer: Signer) -> CaInfo:
+    limits = [(None, signer.limit), *signer.places.items()]
+    return CaInfo(
+        name=signer.name,
+        type=signer.type,
+        authorities=list(signer.authorities),
+        rotating=signer.following is not None,
+        limits=[
+            CaLimit(
+                category=category,
+                principals=None if limit.principals is None else list(limit.principals),
+                seconds=limit.seconds,
+            )
+            for category, limit in limits
+        ],
+        revoked=len(signer.revoked),
+    )
+
+
+@group.endpoint(
+    "/trust",
+    CaNameRequest,
+    CaTrustResponse,
+    action="ca.trust",
+    about=("name",),
+    reads=True,
+    raises=[errors.UnknownSigner, errors.IntegrityError],
+    example={"name": "team"},
+    answer={"lines": [f"{KEY} connmgr-team"], "revoked": LIST},
+)
+def trust(request: CaNameRequest) -> CaTrustResponse:
+    """Return what hosts need in order to trust a signer, and which of its certificates they shall refuse.
+
+    While a rotation is under way there are two lines. A signer of which no public key is known has none.
+    """
+    signer = services().signers.get(request.name)
+    lines = [f"{line} connmgr-{signer.name}" for line in signer.authorities]
+    return CaTrustResponse(lines=lines, revoked=_revoked(signer))
+
+
+def _revoked(signer: Signer) -> str:
+    return base64.b64encode(revocation_list(signer, len(signer.revoked))).decode()
+
+
+@group.endpoint(
+    "/limit",
+    CaLimitRequest,
+    CaInfo,
+    action="ca.limit",
+    about=("name", "category"),
+    raises=[errors.UnknownSigner, errors.UnknownCategory, errors.IntegrityError],
+    example={"name": "team", "category": CATEGORY, "principals": ["deploy"], "seconds": 60},
+    answer={
+        "name": "team",
+        "type": "ca",
+        "authorities": [KEY],
+        "rotating": False,
+        "limits": [
+            {"category": None, "principals": None, "seconds": 300},
+            {"category": CATEGORY, "principals": ["deploy"], "seconds": 60},
+        ],
+        "revoked": 0,
+    },
+)
+def limit(request: CaLimitRequest) -> CaInfo:
+    """Say what the certificates of a signer may be, for all connections or for a category and all below it.
+
+    The nearest category upwards decides; what its limit leaves open, that for all connections says. Links that are
+    open stay.
+    """
+    if request.category is not None:
+        services().vault.categories.infos([request.category])
+    principals = None if request.principals is None else tuple(request.principals)
+    new = None if request.remove else Limit(principals, request.seconds)
+    detail(principals=request.principals, seconds=request.seconds)
+    return _info(services().signers.limit(request.name, request.category, new))
+
+
+@group.endpoint(
+    "/rotate",
+    CaRotateRequest,
+    CaTrustResponse,
+    action="ca.rotate",
+    about=("name",),
+    raises=[errors.UnknownSigner, errors.IntegrityError],
+    example={"name": "team"},
+    answer={"lines": [f"{KEY} connmgr-team", f"{KEY} connmgr-team"], "revoked": LIST},
+)
+def rotate(request: CaRotateRequest) -> CaTrustResponse:
+    """Replace the key of an authority of connmgr's own, in two steps.
+
+    The first makes the next key, and returns both lines: put them on all hosts. The second, with `finish`, signs by the
+    next key from then on, and returns its line alone. Links that are open stay.
+    """
+    detail(finish=request.finish)
+    signer = services().signers.rotate(request.name, caller().access, finish=request.finish)
+    lines = [f"{line} connmgr-{signer.name}" for line in signer.authorities]
+    return CaTrustResponse(lines=lines, revoked=_revoked(signer))
+
+
+@group.endpoint(
+    "/revoke",
+    CaRevokeRequest,
+    CaRevokeResponse,
+    action="ca.revoke",
+    about=("name", "certificates"),
+    raises=[errors.UnknownSigner, errors.IntegrityError],
+    example={"name": "team", "certificates": ["4711"]},
+    answer={"revoked": LIST},
+)
+def revoke(request: CaRevokeRequest) -> CaRevokeResponse:
+    """Revoke certificates before they expire. Hosts refuse them once they have the list.
+
+    Certificates that have expired leave the list. To revoke all, rotate the authority and take its old line from the
+    hosts. Links that are open stay: close them, or end them on the host.
+    """
+    return CaRevokeResponse(revoked=_revoked(services().signers.revoke(request.name, request.certificates)))
+
+
+@group.endpoint(
+    "/remove",
+    CaNameRequest,
+    action="ca.remove",
+    about=("name",),
+    raises=[errors.UnknownSigner, errors.IntegrityError],
+    example={"name": "team"},
+)
+def remove(request: CaNameRequest) -> None:
+    """Remove a signer with its key. Connections that name it cannot be opened any more; links that are open stay."""
+    services().signers.remove(request.name)

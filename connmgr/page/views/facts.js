@@ -1,0 +1,165 @@
+// Facts: what machines said about themselves, as a table and by groups of equal ones; conditions choose among them.
+
+import { call } from "../core/api.js";
+import { address } from "../core/router.js";
+import { can, store, useStore } from "../core/store.js";
+import { ago, counted, doing, Empty, Fault, hooks, html, lines, text, toast, useAnswer, Waiting } from "../core/ui.js";
+import { Labels } from "./labels.js";
+import { bytes, Facts, Listing } from "./listing.js";
+
+const { useState } = hooks;
+
+/** @typedef {import("../contract.d.ts").MachineFacts & {facts: Record<string, any>}} Machine */
+
+const SHOWN = ["os.*", "arch", "kernel", "host.name", "cpu.count", "memory.total", "disk.total", "disk.free", "uptime"];
+/** What differs from machine to machine, or from minute to minute, makes no groups. */
+const ALONE = ["uptime", "host.name", "disk.free"];
+const PAGE = 2000;
+const MOST = 20_000;
+const MOST_GROUPS = 40;
+const [DAY, HOUR] = [86_400, 3600];
+
+/** A value in a condition, in quotes where it needs them. @param {string} value */
+const quoted = (value) => (/^[^\s()'"=<>!~][^\s()'"]*$/.test(value) ? value : `'${value.replace(/['\\]/g, "\\$&")}'`);
+/** @param {string} name @param {any} value */
+const shown = (name, value) =>
+  typeof value !== "number"
+    ? lines(value)
+    : name === "uptime"
+      ? value < DAY
+        ? counted(Math.floor(value / HOUR), "hour")
+        : counted(Math.floor(value / DAY), "day")
+      : /^(memory|swap|disk)\b/.test(name)
+        ? bytes(value)
+        : value.toLocaleString("en");
+
+/** Tunnels and the like are not machines. @param {Machine} one */
+const isMachine = ({ connection }) => (store.connections.get(connection)?.usageCategory ?? "shell") === "shell";
+
+/** All machines for which a condition holds. @param {string} where */
+async function machinesOf(where) {
+  const asked = { ...(where ? { where } : { connectionFilter: "*" }), names: SHOWN, limit: PAGE };
+  /** @type {Machine[]} */
+  const machines = [];
+  for (let offset = 0; ; offset += PAGE) {
+    const { machines: some, total } = await call("/fact/query", { ...asked, offset });
+    machines.push(...some);
+    if (offset + PAGE >= Math.min(total, MOST)) return { machines, total };
+  }
+}
+
+/** @param {{path: string[], query: URLSearchParams}} props */
+function FactsView({ path, query }) {
+  useStore();
+  const [where, require] = useState(query.get("where") ?? "");
+  const [by, group] = useState("os.name");
+  const { answer, error, again } = useAnswer(() => machinesOf(where), [where]);
+  const machines = answer?.machines.filter(isMachine);
+  const names = [...new Set(machines?.flatMap((one) => [...Object.keys(one.labels), ...Object.keys(one.facts)]))];
+  const gather = doing(async () => {
+    const { gathered } = await call("/fact/gather", where ? { where } : { connectionFilter: "*" });
+    const failures = gathered.filter((/** @type {any} */ one) => one.error);
+    toast(
+      `${counted(gathered.length - failures.length, "machine")} asked${failures.length ? `, ${failures.length} failed: ${text(failures[0].error.message)}` : ""}.`,
+      { isFault: failures.length > 0 },
+    );
+    again();
+  });
+  const ask =
+    can("fact.gather") &&
+    html`<button class=${machines?.length ? "" : "primary"} onClick=${gather}>Ask ${where ? "these machines" : "all machines"} now</button>`;
+  return html`<${Listing} view="facts" title="Facts" items=${machines} error=${error} again=${again} reading="Reading the facts" tools=${ask}
+    keyOf=${(/** @type {Machine} */ one) => one.connection} one=${machines?.find((one) => one.connection === path[0])} details=${(/** @type {Machine} */ one) => html`<${Details} key=${one.connection} machine=${one} told=${again} />`}
+    filters=${html`<div class="filters">
+      <label>Where<input type="search" class="mono" placeholder="env=prod and os.id=debian" spellcheck=${false} key=${where} defaultValue=${where} onChange=${(/** @type {any} */ event) => require(event.target.value.trim())} /></label>
+      <label>Together by<select value=${by} onChange=${(/** @type {any} */ event) => group(event.target.value)}>${[
+        ...new Set([by, ...names]),
+      ]
+        .filter((name) => !ALONE.includes(name))
+        .sort()
+        .map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select></label></div>
+      ${machines && machines.length > 0 && html`<${Groups} machines=${machines} by=${by} choose=${(/** @type {string} */ said) => require(where ? `(${where}) and ${said}` : said)} />`}
+      ${answer && answer.total > MOST && html`<p class="note">Only the first ${MOST.toLocaleString("en")} of ${answer.total.toLocaleString("en")} are shown.</p>`}`}
+    columns=${[["Name", "minmax(0, 1fr)"], ["System", "minmax(0, 1.7fr)"], ["Kernel", "minmax(0, 1fr)"], ["CPUs", "3.5rem"], ["Memory", "5.5rem"], ["Disk used", "6rem"], ["Up for", "5.5rem"], ["Labels", "minmax(0, 1.2fr)"]]}
+    row=${(/** @type {Machine} */ { name, facts, labels }, /** @type {boolean} */ isNarrow) => {
+      const system = html`<span class=${facts["os.name"] ? "" : "note"}>${text(facts["os.name"] ?? facts["os.type"] ?? "not asked yet")}</span>`;
+      const called = html`<span>${text(name.join("/"))}</span>`;
+      const used = 1 - facts["disk.free"] / facts["disk.total"];
+      return isNarrow
+        ? html`${called}${system}`
+        : html`${called}${system}<span class="mono">${text(facts.kernel ?? "")}</span><span class="number">${facts["cpu.count"] ?? ""}</span>
+        <span class="number">${facts["memory.total"] && bytes(facts["memory.total"])}</span>
+        <span class="number">${used >= 0 && html`<meter min="0" max="1" high="0.85" optimum="0" value=${used} aria-label="Disk used"></meter> ${Math.round(100 * used)} %`}</span>
+        <span class="number">${facts.uptime !== undefined && shown("uptime", facts.uptime)}</span><span class="mono">${text(
+          Object.entries(labels)
+            .map(([label, value]) => `${label}=${value}`)
+            .join(" "),
+        )}</span>`;
+    }}
+    empty=${html`<${Empty} title=${where ? "The condition holds for no machine" : "No machines yet"}><p>${where ? html`<button class="link" onClick=${() => require("")}>Show all</button>` : html`Machines are added in the <a href="#/hub">hub</a>.`}</p><//>`} />`;
+}
+
+/** How many machines have the same label or fact; choosing one narrows the condition. @param {{machines: Machine[], by: string, choose: (said: string) => void}} props */
+function Groups({ machines, by, choose }) {
+  /** @type {Map<string | undefined, number>} */
+  const counts = new Map();
+  for (const one of machines) {
+    const value = one.labels[by] ?? one.facts[by]?.toString();
+    counts.set(value, (counts.get(value) ?? 0) + 1);
+  }
+  const all = [...counts].sort(([, one], [, other]) => other - one);
+  return html`<ul class="groups" aria-label=${`Machines by ${text(by)}`}>${all.slice(0, MOST_GROUPS).map(
+    ([value, count]) => html`<li key=${value} style=${{ flexGrow: count }}>
+      <button onClick=${() => choose(value === undefined ? `not ${by}` : `${by}=${quoted(value)}`)}><strong>${count.toLocaleString("en")}</strong> ${value === undefined ? "without" : text(by === "memory.total" || by === "disk.total" ? bytes(Number(value)) : value)}</button></li>`,
+  )}${all.length > MOST_GROUPS && html`<li class="note">and ${counted(all.length - MOST_GROUPS, "more value")}</li>`}</ul>`;
+}
+
+/** @param {{machine: Machine, told: () => void}} props */
+function Details({ machine: { connection, name }, told }) {
+  useStore();
+  const [wanted, want] = useState("");
+  const { answer, error, again } = useAnswer(
+    async () => (await call("/fact/query", { connections: [connection] })).machines[0],
+    [connection],
+  );
+  const packages = useAnswer(
+    async () =>
+      wanted
+        ? (await call("/fact/query", { connections: [connection], names: [`package.*${wanted}*`] })).machines[0]
+        : null,
+    [connection, wanted],
+  );
+  const machine = /** @type {Machine | undefined} */ (answer);
+  const gather = doing(async () => {
+    const [{ error }] = (await call("/fact/gather", { connections: [connection] })).gathered;
+    if (error) throw new Error(error.message);
+    again();
+    told();
+  });
+  return html`
+    <header><div><h2>${text(name.join("/"))}</h2><p class="note"><a href=${address("hub", connection)}>In the hub</a></p></div></header>
+    <div class="does">${can("fact.gather") && html`<button class="primary" onClick=${gather}>Ask it now</button>`}</div>
+    <${Facts} facts=${[["Labels", html`<${Labels} connection=${connection} />`]]} />
+    ${error && html`<${Fault} error=${error} again=${again} />`}
+    ${!machine && !error && html`<${Waiting} reason="Reading its facts" />`}
+    ${
+      machine &&
+      html`<${Facts} facts=${[
+        ...Object.entries(machine.facts).map(([fact, value]) => [text(fact), shown(fact, value)]),
+        ...Object.entries(machine.gathered).map(([part, time]) => [`Asked for: ${text(part)}`, ago(time)]),
+      ]} />`
+    }
+    ${machine?.gathered.package && html`<input type="search" class="find" aria-label="Search packages" placeholder="Search packages" spellcheck=${false} onChange=${(/** @type {any} */ event) => want(event.target.value.trim())} />`}
+    ${packages.error && html`<${Fault} error=${packages.error} />`}
+    ${packages.answer && html`<${Facts} facts=${Object.entries(packages.answer.facts).map(([fact, value]) => [text(fact.replace("package.", "")), html`<code>${text(value)}</code>`])} />`}
+    ${packages.answer && !Object.keys(packages.answer.facts).length && html`<p class="note">No package is called so.</p>`}
+  `;
+}
+
+export default {
+  name: "facts",
+  title: "Facts",
+  icon: "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11",
+  actions: ["fact.query", "connection.query"],
+  component: FactsView,
+};

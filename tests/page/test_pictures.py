@@ -1,0 +1,25 @@
+"""The pictures of the page in the documentation: each is shown, and together they are small."""
+
+from __future__ import annotations
+
+import re
+
+from tests.test_layering import ROOT
+
+MOST_BYTES = 600_000
+PICTURES = sorted((ROOT / "docs" / "screenshots").iterdir())
+
+
+def test_every_picture_is_shown_and_taken_by_the_script() -> None:
+    shown = set(re.findall(r"!\[[^]]+\]\(screenshots/([\w-]+)\.png\)", (ROOT / "docs" / "WEB.md").read_text()))
+    taken = set(
+        re.findall(r'^        \("([\w-]+)", f?"#/', (ROOT / "scripts" / "screenshots.py").read_text(), re.MULTILINE)
+    )
+    assert {picture.name for picture in PICTURES} == {f"{name}.png" for name in shown}
+    assert taken == shown
+    assert "](docs/screenshots/hub.png)" in (ROOT / "README.md").read_text()
+
+
+def test_the_pictures_are_small() -> None:
+    sizes = {picture.name: picture.stat().st_size for picture in PICTURES}
+    assert sum(sizes.values()) <= MOST_BYTES, sizes

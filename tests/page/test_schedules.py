@@ -1,0 +1,70 @@
+"""The view of schedules: added by a form, seen in the coming week, held, begun at once and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.page.axe import hindrances
+from tests.page.browser import PHONE
+
+if TYPE_CHECKING:
+    from tests.page.conftest import Visit
+
+pytestmark = pytest.mark.needs("chromium", "libatomic")
+
+
+def test_a_schedule_is_added_by_a_form_stands_in_the_week_and_is_begun_at_once(
+    clean_daemon: Daemon, visit: Visit
+) -> None:
+    visitor = visit(timezone_id="UTC")
+    page = visitor.opened(clean_daemon, "#/schedules")
+    page.get_by_role("button", name="Add a schedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("<b>nightly</b>")
+    dialog.get_by_label("Command").fill("echo '<i>backup</i>'")
+    dialog.get_by_label("On the machines").fill("local machine")
+    dialog.get_by_label("When").fill("30 2 31 2 *")
+    dialog.get_by_label("Time zone").fill("Europe/Vienna")
+    dialog.get_by_role("button", name="Add").click()
+    dialog.get_by_role("alert").wait_for()
+    visitor.forgive("400")
+    dialog.get_by_label("When").fill("30 2 * * *")
+    dialog.get_by_role("button", name="Add").click()
+    details = page.get_by_role("complementary", name="Schedules")
+    details.get_by_role("heading", name="<b>nightly</b>").wait_for()
+    details.get_by_text("local machine", exact=True).wait_for()
+    week = page.get_by_role("list", name="The coming week")
+    # Tonight's time may have been, or tomorrow's began while the page was read.
+    assert week.get_by_role("link", name="<b>nightly</b>").count() in (6, 7)
+    details.get_by_role("button", name="Pause").click()
+    details.get_by_role("button", name="Resume").wait_for()
+    assert page.get_by_role("row").get_by_text("paused").count() == 1
+    week.get_by_role("link").first.wait_for(state="detached")
+    page.get_by_role("button", name="Undo").click()
+    details.get_by_role("button", name="Run it now").click()
+    page.get_by_role("complementary", name="Runs").get_by_text("<i>backup</i>", exact=True).last.wait_for()
+    visitor.settle(page, "#/schedules")
+    page.get_by_role("row").click()
+    details.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_text("No schedules yet").wait_for()
+
+
+def test_what_fires_often_is_told_once_a_day(clean_daemon: Daemon, visit: Visit) -> None:
+    run = {"connectionFilter": "*", "command": "true"}
+    for name, seconds in (("hourly", 3600), ("always", 60)):
+        clean_daemon.client.post("/schedule/add", name=name, every=seconds, run=run)
+    page = visit(viewport=PHONE, timezone_id="UTC", color_scheme="dark").opened(clean_daemon, "#/schedules")
+    week = page.get_by_role("list", name="The coming week")
+    week.wait_for()
+    days = [day.inner_text() for day in week.locator(":scope > li").all()]
+    assert len(days) == 7
+    assert all(day.count("always") == day.count("hourly") == 1 for day in days[1:])
+    assert "24 \N{MULTIPLICATION SIGN}" in days[1]
+    assert "often" in days[-1]
+    assert hindrances(page) == []
+    for one in clean_daemon.client.post("/schedule/query")["schedules"]:
+        clean_daemon.client.post("/schedule/remove", schedule=one["schedule"])

@@ -1,0 +1,1 @@
+"""Signers of SSH certificates: stored, limited, asked and checked."""
