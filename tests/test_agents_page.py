@@ -89,6 +89,7 @@ def _part(told: Any, expected: Any) -> Any:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.needs("bash", "linux", "sshd")
 def test_the_page_is_what_happens(
     ssh_home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

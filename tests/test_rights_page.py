@@ -37,6 +37,7 @@ def _comparable(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("bash", "linux", "sshd")
 def test_the_page_is_what_a_terminal_shows(
     ssh_home: Path, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

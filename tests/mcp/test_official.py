@@ -101,6 +101,7 @@ def failures(home: Path, url: str, version: str) -> set[str]:
     return {name for mark, name in summary if mark == "✗"}
 
 
+@pytest.mark.slow
 def test_the_server_conforms(tmp_path: Path, daemon: Daemon, holder: Holder) -> None:
     everything = [sys.executable, "-m", "tests.mcp.everything"]
     with HttpBridge(daemon, program=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:

@@ -76,6 +76,7 @@ def locked_key(directory: Path, canaries: Canaries) -> str:
     return key
 
 
+@pytest.mark.slow
 def test_twenty_secrets_leave_no_trace(daemon: Daemon, tmp_path: Path, closed_port: int) -> None:
     canaries = Canaries()
     new = canaries.new
