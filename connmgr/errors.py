@@ -388,10 +388,6 @@ class AuthFailed(OperationError):
     """The remote host refused every credential offered."""
 
 
-class SecretUnavailable(OperationError):
-    """A secret source did not return the secret that a connection takes from there."""
-
-
 class SignerUnavailable(OperationError):
     """A signer of SSH certificates cannot be reached, or fails."""
 
@@ -410,6 +406,10 @@ class CertificateInvalid(OperationError):
 
 class CertificateExpired(OperationError):
     """A login's certificate is not valid at this time: it expired during the login, or clocks are apart."""
+
+
+class SecretUnavailable(OperationError):
+    """A secret source did not return the secret that a connection takes from there."""
 
 
 class ElevationFailed(OperationError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pluggy
 
@@ -42,6 +42,7 @@ GROUP = "connmgr"
 BUNDLED = "connmgr"
 USAGE_CATEGORIES = ("shell", "tunnel", "command", "group")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+Kind = TypeVar("Kind", SshSigner, SecretSource)
 SLOW_SECONDS = 2.0
 """After this time a plugin that is still loading is named in the log."""
 
@@ -56,18 +57,10 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class OfferedSource:
-    """A secret source and its distribution."""
+class Offered(Generic[Kind]):
+    """A signer of SSH certificates or a secret source that a plugin offers, and its distribution."""
 
-    source: SecretSource
-    distribution: str
-
-
-@dataclass(frozen=True)
-class OfferedSigner:
-    """A kind of signers of SSH certificates, and its distribution."""
-
-    kind: SshSigner
+    kind: Kind
     distribution: str
 
 
@@ -88,8 +81,8 @@ class Registry:
         registered: Iterable[Registered],
         problems: Iterable[Problem] = (),
         plugins: pluggy.PluginManager | None = None,
-        signers: Iterable[OfferedSigner] = (),
-        sources: Iterable[OfferedSource] = (),
+        signers: Iterable[Offered[SshSigner]] = (),
+        sources: Iterable[Offered[SecretSource]] = (),
     ) -> None:
         self.plugins = plugins or _manager()
         """Calls the hooks of all usable plugins."""
@@ -99,33 +92,25 @@ class Registry:
             # In lower case, because people type names and filters ignore case.
             owners.setdefault(entry.type.name.lower(), []).append(entry)
         self._types = MappingProxyType(dict(sorted(self._without_rivals(owners))))
-        self.sources = SecretSources(self._usable(sources))
-        self._signers: dict[str, OfferedSigner] = {}
-        for offered in signers:
-            first = self._signers.setdefault(offered.kind.name.lower(), offered)
-            if first is not offered:
-                reason = f"refused: {first.distribution} offers a signer of this name already"
-                self.problems.append(Problem(offered.kind.name, offered.distribution, reason))
+        self._signers = {kind.name.lower(): kind for kind in self._usable("signer", signers)}
+        self.sources = SecretSources(self._usable("secret source", sources))
 
     @classmethod
     def load(cls) -> Registry:
         """Load every installed plugin; ``problems`` lists those that fail."""
         registered: list[Registered] = []
-        signers: list[OfferedSigner] = []
+        signers: list[Offered[SshSigner]] = []
         problems: list[Problem] = []
-        sources: list[OfferedSource] = []
+        sources: list[Offered[SecretSource]] = []
         plugins = _manager()
         for entry_point in metadata.entry_points(group=GROUP):
             with _contained(problems, entry_point.name, _owner(entry_point.dist)):
                 owner, version = _named(entry_point.dist)
                 with _added(plugins, entry_point.load(), f"{owner} {entry_point.name}") as plugin:
                     kinds = _types_of(plugins, plugin)
-                    made, found = _signers_of(plugins, plugin), _sources_of(plugins, plugin)
+                    signers += [Offered(kind, owner) for kind in _signers_of(plugins, plugin)]
+                    sources += [Offered(kind, owner) for kind in _sources_of(plugins, plugin)]
                     registered += [Registered(kind, owner, version) for kind in kinds]
-                    signers += [OfferedSigner(kind, owner) for kind in made]
-                    sources += [OfferedSource(source, owner) for source in found]
-        # A bundled one keeps its name whatever is installed beside it.
-        signers.sort(key=lambda one: one.distribution != BUNDLED)
         return cls(registered, problems, plugins, signers, sources)
 
     def prepare(self, directory: Path) -> None:
@@ -145,20 +130,20 @@ class Registry:
                     reason = _refusal(rival, [entry for entry in entries if entry is not rival])
                     self.problems.append(Problem(rival.type.name, rival.distribution, reason))
 
-    def _usable(self, offered: Iterable[OfferedSource]) -> Iterator[SecretSource]:
-        """Yield one source of each name: of rivals the bundled one, or none, as it is with types."""
-        by_name: dict[str, list[OfferedSource]] = {}
+    def _usable(self, what: str, offered: Iterable[Offered[Kind]]) -> Iterator[Kind]:
+        """Yield one kind of each name: of rivals the bundled one, or none, as it is with types."""
+        by_name: dict[str, list[Offered[Kind]]] = {}
         for one in offered:
-            by_name.setdefault(one.source.name.lower(), []).append(one)
+            by_name.setdefault(one.kind.name.lower(), []).append(one)
         for rivals in by_name.values():
-            bundled = [one for one in rivals if one.distribution == BUNDLED]
-            winner = [*bundled, *rivals][0] if len(rivals) == 1 or bundled else None
+            bundled: list[Offered[Kind]] = [one for one in rivals if one.distribution == BUNDLED]
+            winner = (bundled or rivals)[0] if len(rivals) == 1 or bundled else None
             if winner is not None:
-                yield winner.source
+                yield winner.kind
             for one in rivals:
                 if one is not winner:
-                    reason = f"refused: the secret source {one.source.name!r} is offered more than once"
-                    self.problems.append(Problem(one.source.name, one.distribution, reason))
+                    reason = f"refused: the {what} {one.kind.name!r} is offered more than once"
+                    self.problems.append(Problem(one.kind.name, one.distribution, reason))
 
     def get(self, name: str) -> AnyConnectionType:
         """Return the connection type called ``name``.
@@ -180,7 +165,7 @@ class Registry:
         if found is None:
             installed = ", ".join(sorted(self._signers)) or "none"
             raise InvalidRequest(f"Unknown type of signers: {name} (installed: {installed})")
-        return found.kind
+        return found
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(self._types.values())
@@ -237,17 +222,13 @@ def _added(plugins: pluggy.PluginManager, plugin: object, name: str) -> Iterator
         raise
 
 
-def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
-    """Return the secret sources that ``plugin`` offers."""
-    sources: list[SecretSource] = _offered(plugins, plugin, "connmgr_secret_sources") or []
-    for source in sources:
-        if not isinstance(source, SecretSource):
-            raise TypeError(f"not an instance of SecretSource: {source!r}")
-        _check_words(source, ("name", "description"))
-        for name, field in every_field(_check_fields(source)):
-            if name == "source" or isinstance(field, Reference):
-                raise TypeError(f"{type(source).__name__}.schema: {name} is a field that only connection types have")
-    return sources
+def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
+    """Return what ``plugin`` alone returns for the hook ``name``; None if it does not implement it."""
+    others = [other for other in plugins.get_plugins() if other is not plugin]
+    hook = plugins.subset_hook_caller(name, others)
+    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
+        return None
+    return [one for found in hook() for one in found]
 
 
 def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConnectionType]:
@@ -264,22 +245,25 @@ def _types_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[AnyConn
 
 def _signers_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SshSigner]:
     """Return the kinds of signers that ``plugin`` offers."""
-    signers: list[SshSigner] = _offered(plugins, plugin, "connmgr_ssh_signers") or []
-    for kind in signers:
-        if not isinstance(kind, SshSigner):
-            raise TypeError(f"not an instance of SshSigner: {kind!r}")
+    return _checked(SshSigner, "type", _offered(plugins, plugin, "connmgr_ssh_signers"))
+
+
+def _sources_of(plugins: pluggy.PluginManager, plugin: object) -> Sequence[SecretSource]:
+    """Return the secret sources that ``plugin`` offers."""
+    return _checked(SecretSource, "source", _offered(plugins, plugin, "connmgr_secret_sources"))
+
+
+def _checked(wanted: Any, ours: str, offered: Sequence[Any] | None) -> Sequence[Any]:
+    """Return what a plugin offers of the ``wanted`` kind; in its data, the field ``ours`` is connmgr's."""
+    for kind in offered or ():
+        if not isinstance(kind, wanted):
+            raise TypeError(f"not an instance of {wanted.__name__}: {kind!r}")
         _check_words(kind, ("name", "description"))
-        _check_fields(kind)
-    return signers
-
-
-def _offered(plugins: pluggy.PluginManager, plugin: object, name: str) -> list[Any] | None:
-    """Return what ``plugin`` offers by the hook ``name``; None if it does not implement that."""
-    others = [other for other in plugins.get_plugins() if other is not plugin]
-    hook = plugins.subset_hook_caller(name, others)
-    if not any(implementation.plugin is plugin for implementation in hook.get_hookimpls()):
-        return None
-    return [one for found in hook() for one in found]
+        for path, field in every_field(_check_fields(kind, ours)):
+            if isinstance(field, Reference):
+                owner = type(kind).__name__
+                raise TypeError(f"{owner}.schema: {path} is a reference to a connection, which only types have")
+    return offered or ()
 
 
 def _check(kind: object) -> None:
@@ -303,13 +287,13 @@ def _check_words(kind: AnyConnectionType | SshSigner | SecretSource, attributes:
         raise ValueError(f"{owner}.name is {kind.name!r}, not made of letters, digits, hyphens, dots and underscores")
 
 
-def _check_fields(kind: AnyConnectionType | SshSigner | SecretSource) -> Schema:
+def _check_fields(kind: AnyConnectionType | SshSigner | SecretSource, ours: str = "type") -> Schema:
     owner, schema = type(kind).__name__, getattr(kind, "schema", None)
     if not isinstance(schema, type) or not issubclass(schema, Schema):
         raise TypeError(f"{owner}.schema is {schema!r}, not a subclass of connmgr.plugin.Schema")
     made = schema()
-    if "type" in made.fields:
-        raise TypeError(f"{owner}.schema has a field `type`, which is connmgr's")
+    if ours in made.fields:
+        raise TypeError(f"{owner}.schema has a field `{ours}`, which is connmgr's")
     for path, field in every_field(made):
         _check_place(f"{owner}.schema: {path}", field)
     return made

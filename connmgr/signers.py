@@ -111,6 +111,11 @@ class Signer:
     revoked: Mapping[str, str] = field(default_factory=dict)
     """When each serial number and key id was revoked."""
 
+    @property
+    def secrets(self) -> list[dict[str, Any]]:
+        """The sealed secrets that a login with it needs."""
+        return list(sealed_secrets(self.data))
+
     @classmethod
     def of(cls, document: Document) -> Signer:
         """Return the signer that a document of the vault describes."""
@@ -290,22 +295,28 @@ class Signers:
         document = self._vault.signers.by_key(name)
         self._vault.signers.remove([document.id] if document else [])
 
-    def sealed_secrets(self, name: str) -> list[Mapping[str, Any]]:
-        """Return the sealed secrets that a login with the signer needs."""
-        return list(sealed_secrets(self.get(name).data))
-
     def certify(
-        self, wish: CertificateWish, timeout: float, *, connection: str | None, asking: Access, by: Access
+        self,
+        among: Iterable[Signer],
+        wish: CertificateWish,
+        timeout: float,
+        *,
+        connection: str | None,
+        asking: Access,
+        by: Access,
     ) -> SignedCertificate:
         """Order a certificate for a login to ``connection`` within ``timeout`` seconds; the answer is unchecked.
 
-        ``asking`` wants it, and ``by`` opens the signer's secrets: the same, or a loan to it.
+        The signer is one of ``among``. ``asking`` wants the certificate, and ``by`` opens the signer's secrets: the
+        same, or a loan to it.
         :raises UnknownSigner | SignerRefused | SignerUnavailable | SignerTimeout: there is no certificate.
         :raises connmgr.errors.SecretLocked: ``by`` may not open the signer's secrets.
         :raises AuditUnavailable: a required audit log cannot be written.
         """
         began, deadline = time.monotonic(), Deadline(timeout)
-        signer = self.get(wish.signer)
+        signer = next((one for one in among if one.name == wish.signer), None)
+        if signer is None:
+            raise UnknownSigner(wish.signer)
         principals, seconds = self._limit_for(signer, connection).of(wish, signer.name)
         kind = self._registry.signer(signer.type)
         with self._lock:

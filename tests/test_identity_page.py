@@ -1,4 +1,4 @@
-"""docs/IDENTITY.md, verbatim, against a real daemon and a real sshd."""
+"""docs/IDENTITY.md, verbatim, against a real daemon, a real sshd and a real pass."""
 
 from __future__ import annotations
 
@@ -25,19 +25,13 @@ VARIABLE = {
 }
 """What differs from run to run."""
 
+SECOND_PART = "## Secrets from elsewhere"
+
 
 def _comparable(text: str) -> list[str]:
     for pattern, replacement in VARIABLE.items():
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return [line.rstrip() for line in text.splitlines()]
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    with pass_store() as environment:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield environment
 
 
 @pytest.fixture
@@ -54,8 +48,28 @@ def web1(tmp_path: Path) -> Iterator[Sshd]:
     users.remove(user)
 
 
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    with pass_store() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield environment
+
+
+@pytest.mark.needs("bash", "linux", "sshd", "root")
+def test_certificates_are_what_a_terminal_shows(
+    web1: Sshd, start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon()
+    data = {"type": "ssh", "host": "127.0.0.1", "port": web1.port, "user": web1.user, "hostKeyChecking": "acceptNew"}
+    daemon.client.connection.add("web1", {**data, "identity": {"file": str(web1.client_key)}})
+    sit_down(daemon, monkeypatch)
+    for text in transcripts("IDENTITY.md", ends=SECOND_PART):
+        assert _comparable(typed(text, tmp_path)) == _comparable(text)
+
+
 @pytest.mark.needs("bash", "jq", "linux", "sshd", "root", "pass", "gpg")
-def test_the_page_is_what_a_terminal_shows(
+def test_secrets_from_elsewhere_and_the_way_back_are_what_a_terminal_shows(
     web1: Sshd,
     store: dict[str, str],
     start_daemon: StartDaemon,
@@ -75,8 +89,6 @@ def test_the_page_is_what_a_terminal_shows(
     (desk / "key").write_text(web1.client_key.read_text())
     (desk / "passphrase").write_text("four words or more\n")
     (desk / "new-passphrase").write_text("four other words or more\n")
-    data = {"type": "ssh", "host": "127.0.0.1", "port": web1.port, "user": web1.user, "hostKeyChecking": "acceptNew"}
-    daemon.client.connection.add("web1", {**data, "identity": {"file": str(web1.client_key)}})
     sit_down(daemon, monkeypatch)
-    for text in transcripts("IDENTITY.md"):
+    for text in transcripts("IDENTITY.md", begins=SECOND_PART):
         assert _comparable(typed(text, desk)) == _comparable(text)

@@ -13,6 +13,7 @@ import pytest
 from connmgr.paths import DEFAULT_PORT
 from tests.conftest import StartDaemon
 from tests.daemon import READY
+from tests.deadlines import DEADLINE_SECONDS
 from tests.transcripts import home_with_hosts, sit_down, typed
 
 README = Path(__file__).parent.parent / "README.md"
@@ -79,7 +80,7 @@ def test_the_first_session_is_as_written(
     finally:
         if "client" in names:
             names["client"].close()
-    assert daemon.process.wait(15) == 0, daemon.stderr()
+    assert daemon.process.wait(DEADLINE_SECONDS) == 0, daemon.stderr()
 
 
 def test_the_ready_line_shows_the_default_address() -> None:

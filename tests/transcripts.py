@@ -22,9 +22,10 @@ DOCS = Path(__file__).parent.parent / "docs"
 TRANSCRIPT = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def transcripts(page: str) -> list[str]:
-    """Return the transcripts of the documentation's ``page``, at least one."""
-    blocks = TRANSCRIPT.findall((DOCS / page).read_text())
+def transcripts(page: str, *, begins: str = "", ends: str | None = None) -> list[str]:
+    """Return the transcripts of the documentation's ``page``, or of a part of it, at least one."""
+    text = (DOCS / page).read_text()
+    blocks = TRANSCRIPT.findall(text[text.index(begins) : None if ends is None else text.index(ends)])
     assert blocks, page
     return blocks
 

@@ -45,7 +45,7 @@ from connmgr.plugin import (
 )
 from connmgr.registry import Registry
 from connmgr.secrets.principals import Access
-from connmgr.signers import Signers
+from connmgr.signers import Signer, Signers
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import SET_BY_TOKEN, sealed_secrets
 from connmgr.vault.dependencies import complete_digest
@@ -120,9 +120,9 @@ def open_chain(
     deadline = Deadline(timeout)
     hops = list(hops_to(vault, registry, target))
     sealed = [secret for hop in hops for secret in _sealed_secrets(registry, hop)]
-    if signers is not None:
-        # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
-        sealed += [secret for hop in hops for secret in _signing_secrets(registry, signers, hop)]
+    found = [] if signers is None else [one for hop in hops if (one := _signer_of(registry, signers, hop)) is not None]
+    # Whoever may not open an authority's key logs in nowhere by its certificates, nor shares a link that did.
+    sealed += [secret for signer in found for secret in signer.secrets]
     by = vault.principals.entitled(sealed, access, partial(no_loan_for, vault, [hop.id for hop in hops]))
     if target.id is not None:
         by.note(target.id)
@@ -133,7 +133,8 @@ def open_chain(
             # fails, the secrets of those behind it were never in memory in plain text.
             asker = replace(access.asker, is_own=forwards and hop is hops[0])
             if signers is not None:
-                asker = replace(asker, certify=partial(signers.certify, connection=hop.id, asking=access, by=by))
+                certify = partial(signers.certify, found, connection=hop.id, asking=access, by=by)
+                asker = replace(asker, certify=certify)
             with _hop_in_errors(target, hop):
                 plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
@@ -276,10 +277,10 @@ def _sealed_secrets(registry: Registry, hop: Hop) -> list[Mapping[str, Any]]:
     return [sealed for secret in secrets for sealed in sealed_secrets(secret)]
 
 
-def _signing_secrets(registry: Registry, signers: Signers, hop: Hop) -> list[Mapping[str, Any]]:
+def _signer_of(registry: Registry, signers: Signers, hop: Hop) -> Signer | None:
     kind = registry.get(hop.type)
     name = kind.signer(hop.data) if isinstance(kind, ConnectionType) else None
-    return [] if name is None else signers.sealed_secrets(name)
+    return None if name is None else signers.get(name)
 
 
 def locked_connections(vault: Vault, registry: Registry, connections: Iterable[str], access: Access) -> set[str]:

@@ -21,6 +21,7 @@ from connmgr.audit.verify import Verdict, Walk, verify
 from connmgr.errors import AuditUnavailable, StartupError, VaultUnavailable
 from connmgr.vault.anchors import Anchor
 from tests.audit.logs import CHAIN, KeptAnchors, open_log
+from tests.deadlines import DEADLINE_SECONDS
 
 STATUS = b'"status":200'
 FACTS = {"id": "1", "path": "/shell/exec", "status": 200}
@@ -423,7 +424,7 @@ def test_the_end_is_anchored_within_a_second_and_at_the_end(log: Log, monkeypatc
     running = open_log(log.directory, anchors)
     for _ in range(3):
         running.record(FACTS, {}, {})
-    assert told.wait(10), "the vault is not told of the end of the log"
+    assert told.wait(DEADLINE_SECONDS), "the vault is not told of the end of the log"
     running.record(FACTS, {}, {})
     running.close()
     assert [anchor.seq for anchor in anchors.kept.values()] == [4]

@@ -233,7 +233,7 @@ def test_a_process_that_is_not_our_supervisor_is_left_alone() -> None:
     assert stranger.poll() is None
     assert child.status() == psutil.STATUS_SLEEPING
     child.kill()
-    stranger.wait(10)
+    stranger.wait(DEADLINE_SECONDS)
     transport.close()
 
 

@@ -20,11 +20,12 @@ from connmgr_ssh import Ssh, known_hosts
 from connmgr_ssh.agent import AgentClient
 from connmgr_ssh.config import ConfigFiles, resolve
 from connmgr_ssh.packets import packed
+from tests.deadlines import DEADLINE_SECONDS
 from tests.fuzz.rounds import fuzz
 from tests.fuzz.ssh import NUMBER, Port
 
 LOGIN_SECONDS = 1.0
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = DEADLINE_SECONDS
 """How much later a login may end on a busy machine; one that hangs takes for ever."""
 
 MEMORY_BYTES = 32 << 20

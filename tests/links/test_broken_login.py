@@ -11,6 +11,7 @@ from connmgr.engine.start import start_supervisor
 from connmgr.errors import ElevationFailed, ShellLost, ShellStartFailed, UnsupportedShell
 from connmgr.plugin import Channel, Pty
 from connmgr_local.transport import LocalTransport
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.places import elevate
 
 
@@ -32,11 +33,11 @@ class Ends(LocalTransport):
 @pytest.mark.parametrize(("alive", "error"), [(True, ElevationFailed), (False, ShellLost)])
 def test_a_lost_link_is_distinguished_from_a_failed_login(alive: bool, error: type[Exception]) -> None:
     with closing(Ends(alive)) as link, pytest.raises(error):
-        elevate(link).open_channel(["true"], timeout=10)
+        elevate(link).open_channel(["true"], timeout=DEADLINE_SECONDS)
 
 
 def test_a_lost_link_is_distinguished_from_an_unusable_shell() -> None:
     with closing(Ends(alive=True)) as link, pytest.raises((ShellStartFailed, UnsupportedShell)):
-        start_supervisor(link, None, 10)
+        start_supervisor(link, None, DEADLINE_SECONDS)
     with closing(Ends(alive=False)) as link, pytest.raises(ShellLost):
-        start_supervisor(link, None, 10)
+        start_supervisor(link, None, DEADLINE_SECONDS)

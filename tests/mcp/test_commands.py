@@ -259,7 +259,8 @@ def test_a_token_of_rules_runs_what_they_allow(daemon: Daemon) -> None:
         assert "no text for a shell" in (agent.client.instructions or "")
         assert (await agent.call("run_command", **LOCAL, argv=["/bin/echo", "$x"]))["stdout"] == "$x\n"
         assert await agent.refused("run_command", **LOCAL, argv=["/bin/cat", "/etc/passwd"]) == "policy_denied"
-        assert await agent.refused("run_command", **LOCAL, command="echo a; id") == "scope_denied"
+        assert await agent.refused("run_command", **LOCAL, command="echo a; id") == "policy_denied"
+        assert await agent.refused("run_command", **LOCAL, command="echo a >x") == "scope_denied"
 
     run(daemon, work, holder=holder)
 

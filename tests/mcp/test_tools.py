@@ -16,7 +16,8 @@ from tests.mcp.agent import LOCAL, MODES
 from tests.mcp.near import EVERYTHING, Agent, run
 from tests.ports import reserved_port
 
-READING = {"list_systems", "read_file", "list_files", "find_file", "get_file_info", "list_commands"}
+LOOKING = {"list_systems", "find", "list_commands"}
+READING = {*LOOKING, "read_file", "list_files", "find_file", "get_file_info"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -36,7 +37,7 @@ def test_each_tool_tells_its_types_units_and_what_it_does(daemon: Daemon, mode: 
             assert hints is not None
             assert not (hints.read_only_hint and hints.destructive_hint)
         read_only = {name for name, one in listed.items() if one.annotations and one.annotations.read_only_hint}
-        assert read_only == READING | {"read_job", "list_jobs", "read_screen"}
+        assert read_only == READING | {"read_job", "list_jobs", "read_screen", "read_run"}
         assert listed["run_command"].input_schema["properties"]["wait"]["maximum"] == 45
 
     run(daemon, work, mode=mode)
@@ -46,10 +47,10 @@ def test_each_tool_tells_its_types_units_and_what_it_does(daemon: Daemon, mode: 
     ("scopes", "listed"),
     [
         (("connection.read", "fs.read"), READING),
-        (("connection.read",), {"list_systems", "list_commands"}),
-        (("connection.read", "shell.argv"), {"list_systems", "list_commands"}),
-        (("connection.read", "job"), {"list_systems", "list_commands", "list_jobs", "read_job", "stop_job"}),
-        (("connection.read", "tunnel"), {"list_systems", "list_commands", "toggle_state"}),
+        (("connection.read",), LOOKING),
+        (("connection.read", "shell.argv"), LOOKING | {"run_on_many", "read_run", "stop_run"}),
+        (("connection.read", "job"), LOOKING | {"list_jobs", "read_job", "stop_job"}),
+        (("connection.read", "tunnel"), LOOKING | {"toggle_state"}),
         ((*EVERYTHING, "vault.admin", "token.create"), {one.name for one in TOOLS}),
     ],
 )

@@ -81,7 +81,7 @@ def test_sockets_and_sessions_end_with_the_token(owner: Hosts) -> None:
 
 
 def test_a_token_that_expires_takes_its_sockets_along(owner: Hosts) -> None:
-    own = Hosts(owner.connmgr, create(owner.connmgr.daemon, "shell.any", expires=2))
+    own = Hosts(owner.connmgr, create(owner.connmgr.daemon, "shell.any", expires=5))
     eventually_equal(Path(own.paths["web"]).exists, False, "the socket outlives its token")
     own.ssh("web", "true", code=255)
 

@@ -182,7 +182,6 @@ class Machine:
             lambda: [line for line in map(_command_line, self._processes({user.uid})) if line is not None],
             [],
             f"processes of {user.name} are left",
-            seconds=10,
         )
 
     def stopped(self, *users: Inhabitant) -> list[str]:

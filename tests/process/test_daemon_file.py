@@ -22,6 +22,7 @@ from connmgr.processes import start_of
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 
 @pytest.fixture
@@ -175,7 +176,7 @@ def test_a_program_of_another_user_at_its_address_gets_no_request(own_daemon: Da
     with impostor:
         url = f"http://127.0.0.1:{impostor.getsockname()[1]}"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"url": url}))
-        client = Client(auth_file=own_daemon.auth_file, timeout=5)
+        client = Client(auth_file=own_daemon.auth_file, timeout=DEADLINE_SECONDS)
         with client, pytest.raises(Unreachable, match=r"another user \(uid 65533\)"):
             client.daemon.version()
         with impostor.accept()[0] as told:

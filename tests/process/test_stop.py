@@ -85,7 +85,6 @@ def test_a_command_that_is_about_to_end_is_answered_and_new_requests_are_503(
         lambda: send(own_daemon.url, "/daemon/version", {}, headers),
         "the daemon answers as before",
         holds=lambda answer: answer.status != 200,
-        seconds=4,
     )
     assert (answer.status, answer.code) == (503, "stopping")
     assert "Retry-After" in answer.headers

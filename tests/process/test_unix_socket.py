@@ -20,6 +20,7 @@ from connmgr.errors import StartupError
 from connmgr.paths import socket_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 
 ANOTHER = 65533
 
@@ -205,7 +206,7 @@ def test_a_program_of_the_auth_file_s_owner_gets_no_request(tmp_path: Path) -> N
     with as_user(ANOTHER), socket.create_server(("127.0.0.1", 0)) as impostor:
         os.seteuid(0)
         url = f"http://127.0.0.1:{impostor.getsockname()[1]}"
-        client = Client(url, tmp_path / "auth", session_token="token", timeout=5)
+        client = Client(url, tmp_path / "auth", session_token="token", timeout=DEADLINE_SECONDS)
         with client, pytest.raises(Unreachable, match=rf"another user \(uid {ANOTHER}\)") as refused:
             client.vault.unlock("me", "passphrase")
     assert not refused.value.sent

@@ -6,10 +6,15 @@ import base64
 import secrets
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+
+
+def running_processes() -> set[Path]:
+    """Return the directories of the running processes."""
+    return {process for process in Path("/proc").iterdir() if process.name.isdigit()}
 
 
 class Canaries:
@@ -43,11 +48,11 @@ class Canaries:
         assert files, "there is nothing to search"
         return [str(path) for path in files if self.within(path.read_bytes()) or self.within(str(path).encode())]
 
-    def found_in_processes(self) -> set[str]:
-        """Return the running processes with one in their arguments or environment."""
+    def found_in_processes(self, but: Container[Path] = ()) -> set[str]:
+        """Return the running processes, ``but`` some, with one in their arguments or environment."""
         found = set()
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
+        for process in running_processes():
+            if process not in but:
                 for part in ("cmdline", "environ"):
                     with suppress(OSError):
                         content = (process / part).read_bytes()
@@ -57,15 +62,16 @@ class Canaries:
 
     @contextmanager
     def watched_processes(self) -> Iterator[set[str]]:
-        """Search all processes again and again, and yield the set of finds."""
+        """Search all new processes again and again, and yield the set of finds."""
         found: set[str] = set()
+        before = running_processes()
         over = threading.Event()
         rounds = count()
 
         def watch() -> None:
             while not over.wait(0.05):
                 next(rounds)
-                found.update(self.found_in_processes())
+                found.update(self.found_in_processes(before))
 
         thread = threading.Thread(target=watch)
         thread.start()

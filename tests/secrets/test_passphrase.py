@@ -22,6 +22,7 @@ from connmgr.secrets.passphrases import (
     check_new_passphrase,
     new_salt,
 )
+from tests.deadlines import DEADLINE_SECONDS
 
 SALT = bytes(16)
 
@@ -130,7 +131,7 @@ def test_derivations_take_turns_and_a_full_queue_is_refused() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(DEADLINE_SECONDS)
     assert refusals == ["unlock_throttled"] * 6
     derivation._turn.release()
     assert len(derivation.derive("passphrase", SALT, MODERATE)) == 32

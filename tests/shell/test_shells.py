@@ -15,7 +15,7 @@ from connmgr.client import Client, ClientError
 from tests.api.wire import LOCAL, add
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import eventually, eventually_equal
+from tests.deadlines import DEADLINE_SECONDS, eventually, eventually_equal
 from tests.processes import await_ends, runs
 
 
@@ -183,7 +183,7 @@ def test_a_stopping_daemon_ends_commands_and_shells(start_daemon: StartDaemon) -
     eventually(shell.children, "the command does not run")
     command = shell.children(recursive=True)
     daemon.stop()
-    thread.join(10)
+    thread.join(DEADLINE_SECONDS)
     assert [error.code for error in outcome] == ["shell_stopped"]
     assert not runs(shell.pid)
     assert not any(runs(process.pid) for process in command)
@@ -204,7 +204,7 @@ def test_shells_of_a_killed_daemon_are_ended_by_the_next(start_daemon: StartDaem
     eventually(shell.children, "the command does not run")
     tree = [shell, *shell.children(recursive=True)]
     daemon.kill()
-    thread.join(10)
+    thread.join(DEADLINE_SECONDS)
     assert runs(shell.pid), "without a successor the shell would run on"
     start_daemon(home=daemon.home)
     await_ends(*(process.pid for process in tree))

@@ -73,7 +73,7 @@ def is_alive(loop: Loop) -> bool:
     """Whether the loop makes calls, and so does not wait for anything."""
     made = threading.Event()
     loop.call(made.set)
-    return made.wait(5)
+    return made.wait(DEADLINE_SECONDS)
 
 
 def both_ends(kind: str, tmp_path: Path) -> tuple[int, int]:

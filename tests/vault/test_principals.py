@@ -31,6 +31,7 @@ from connmgr.secrets.principals import Access, new_principal
 from connmgr.vault import Vault, principals
 from connmgr.vault.names import ALL_CONNECTIONS, DEFAULT
 from tests.clock import Clock
+from tests.deadlines import DEADLINE_SECONDS
 from tests.derivation import real_cost
 from tests.vault.people import PASSPHRASES, add_connection, edit, new_directory, opened, value_of
 
@@ -74,7 +75,7 @@ class TestWithoutUsers:
         outcomes: list[str] = []
 
         def add(name: str) -> None:
-            start.wait(5)
+            start.wait(DEADLINE_SECONDS)
             try:
                 empty.principals.add_user(Access(), name, PASSPHRASES[name])
                 outcomes.append("added")
@@ -87,7 +88,7 @@ class TestWithoutUsers:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(20)
+                thread.join(DEADLINE_SECONDS)
         assert sorted(outcomes) == ["added", "vault_locked"]
         assert len(derivations) <= 2
 

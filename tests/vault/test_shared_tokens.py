@@ -11,7 +11,7 @@ from tests.rights.wire import create
 
 
 @pytest.mark.needs("postgres")
-def test_two_daemons_honour_a_revocation_within_a_second(daemons: tuple[Daemon, Daemon]) -> None:
+def test_two_daemons_honour_a_revocation(daemons: tuple[Daemon, Daemon]) -> None:
     one, other = daemons
     holder = create(one, "connection.read")
     there = holder._replace(url=other.url)
@@ -21,6 +21,5 @@ def test_two_daemons_honour_a_revocation_within_a_second(daemons: tuple[Daemon, 
         lambda: there.send("/connection/info", connections=[LOCAL]).status,
         "the other daemon honours a token that was revoked",
         holds=lambda status: status != 200,
-        seconds=2,
     )
     assert there.refused("/connection/info", connections=[LOCAL]) == "token_revoked"

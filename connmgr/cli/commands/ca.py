@@ -30,7 +30,7 @@ VALID = click.option(
 
 @click.group(cls=Group)
 def ca() -> None:
-    """Log in by SSH certificates that last for minutes.
+    """Log in by short-lived SSH certificates.
 
     A connection with identity.certificate.signer=NAME gets a key and a certificate for each login, and keeps neither.
     """

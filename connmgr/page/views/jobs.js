@@ -38,7 +38,7 @@ const commandOf = (/** @type {any} */ job) =>
 /** @param {any} job */
 const stateOf = (job) =>
   job.waiting
-    ? { kind: "wait", word: "waits for input" }
+    ? { kind: "busy", word: "waits for input" }
     : job.exitCode
       ? { kind: "lost", word: `${job.state === "exited" ? "exit" : job.state} ${job.exitCode}` }
       : { kind: KINDS[job.state] ?? "lost", word: job.state === "exited" ? "done" : job.state };
@@ -83,7 +83,7 @@ function Jobs({ path }) {
   return html`<${Listing} view="jobs" title="Jobs" items=${jobs} error=${error} again=${again} reading="Reading the jobs" keyOf=${(/** @type {any} */ job) => job.job}
     one=${all?.find((/** @type {any} */ job) => job.job === path[0])} details=${(/** @type {any} */ job) => html`<${Details} job=${job} />`}
     tools=${all?.length > 0 && html`<input type="search" class="find" aria-label="Search jobs" placeholder="Search" value=${wanted} onInput=${(/** @type {any} */ event) => want(event.target.value)} />${begin}`}
-    columns=${[["State", "7rem"], ["Command", "minmax(0, 2fr)"], ["On", "minmax(0, 1fr)"], ["Took", "6rem"], ["Started", "6rem"]]}
+    columns=${[["State", "9rem"], ["Command", "minmax(0, 2fr)"], ["On", "minmax(0, 1fr)"], ["Took", "6rem"], ["Started", "6rem"]]}
     row=${(/** @type {any} */ job, /** @type {boolean} */ isNarrow) => {
       const state = html`<${State} ...${stateOf(job)} />`;
       const gist = html`<span class=${job.name ? "" : "mono"}>${text(job.name ?? commandOf(job))}</span>`;
