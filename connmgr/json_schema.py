@@ -57,8 +57,11 @@ def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: A
             "additionalProperties": False,
         }
         return {"type": ["string", "object"], "oneOf": [bare, named, *null], "x-connmgr-reference": True}
-    # A nested object in whose place a field takes something else, too.
-    return {"type": field.metadata["type"]} if "type" in field.metadata else {}
+    if "type" not in field.metadata:
+        return {}
+    # A nested object in whose place a field takes something else, too; null is no less allowed by that.
+    kinds = field.metadata["type"]
+    return {"type": [*([kinds] if isinstance(kinds, str) else kinds), "null"] if null else kinds}
 
 
 def _inline(schema: marshmallow.Schema) -> dict[str, Any]:

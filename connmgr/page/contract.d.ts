@@ -737,7 +737,7 @@ export interface JobInfo {
   session: string | null;
   name: string | null;
   key: string | null;
-  command: string;
+  command: string | null;
   locked?: boolean;
   state: "starting" | "running" | "exited" | "killed" | "timed_out" | "lost";
   exitCode: number | null;
@@ -1554,7 +1554,7 @@ export interface TerminalInfo {
   terminal: string;
   connection: string;
   session: string | null;
-  command: string;
+  command: string | null;
   locked?: boolean;
   term: string;
   columns: number;
@@ -1661,7 +1661,7 @@ export interface TokenCheckResponse {
   effect: "allow" | "ask" | "deny" | "unknown";
   code?: string;
   message?: string;
-  rule?: number | string;
+  rule?: number | string | null;
   argv?: string[];
 }
 

@@ -12,7 +12,7 @@ import pytest
 from connmgr.errors import SecretLocked, SecretUnavailable
 from connmgr.fields import ValidationError
 from connmgr.plugin import Deadline, Schema, Secret, SecretSource, Text
-from connmgr.registry import OfferedSource, Registry
+from connmgr.registry import Offered, Registry
 from connmgr.secret_sources import MAX_BYTES, SecretSources
 from tests.deadlines import DEADLINE_SECONDS, eventually
 
@@ -215,11 +215,11 @@ def test_a_source_that_is_gone_is_an_error_of_its_connection() -> None:
 
 def test_of_rivals_the_bundled_one_is_used_or_none() -> None:
     one, other = Shelf(), Shelf()
-    offered = [OfferedSource(one, "connmgr"), OfferedSource(other, "stranger")]
+    offered = [Offered(one, "connmgr"), Offered(other, "stranger")]
     registry = Registry([], sources=offered)
     assert list(registry.sources) == [one]
     assert [problem.distribution for problem in registry.problems] == ["stranger"]
-    registry = Registry([], sources=[OfferedSource(one, "a"), OfferedSource(other, "b")])
+    registry = Registry([], sources=[Offered(one, "a"), Offered(other, "b")])
     assert list(registry.sources) == []
     assert [problem.distribution for problem in registry.problems] == ["a", "b"]
 
