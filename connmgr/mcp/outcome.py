@@ -126,6 +126,7 @@ NEXT: Mapping[str, str] = {
     "secret_locked": _ASK
     + "a password or key of this system is locked; `connmgr token lend` lends its use while it is unlocked.",
     "vault_locked": _ASK + "the vault has to be unlocked.",
+    "secret_unavailable": _ASK + "the place from which the system's password or key is fetched does not give it.",
     # The way to the machine
     "host_unresolved": "The machine's name has no address. Try another system, or ask whether it is still there.",
     "host_refused": "The machine refuses connections now. Try again later, or ask whether it runs.",

@@ -97,7 +97,7 @@ class OwnAuthority(SshSigner):
         return builder.sign(key).public_bytes().decode()
 
 
-class CommandSchema(Schema):
+class SigningCommandSchema(Schema):
     """A program of the daemon's machine."""
 
     argv = List(
@@ -117,7 +117,7 @@ class SigningCommand(SshSigner):
 
     name = "command"
     description = "A program on the daemon's machine, such as ssh-keygen -s or a script."
-    schema = CommandSchema
+    schema = SigningCommandSchema
 
     def sign(self, data: Mapping[str, Any], order: CertificateOrder, *, timeout: float) -> str:
         deadline = Deadline(timeout)
@@ -221,7 +221,7 @@ def _address(value: str) -> None:
         raise ValidationError("Must begin with https:// unless it is on loopback: a token goes there.")
 
 
-class VaultSchema(Schema):
+class SigningVaultSchema(Schema):
     """A role of an ssh secrets engine, and how to log in there."""
 
     address = Text(required=True, validate=_address, metadata={"description": "Such as https://vault.example:8200."})
@@ -256,7 +256,7 @@ class VaultSecretsEngine(SshSigner):
 
     name = "vault"
     description = "A role of the ssh secrets engine of HashiCorp Vault or OpenBao."
-    schema = VaultSchema
+    schema = SigningVaultSchema
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
