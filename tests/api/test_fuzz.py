@@ -38,6 +38,7 @@ GROUPS = [
     "run",
     "schedule",
     "web",
+    "ca",
 ]
 EXAMPLES = 8
 BROKEN_EXAMPLES = 5

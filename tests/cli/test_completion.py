@@ -85,7 +85,7 @@ def test_fish_shows_descriptions_whole(connmgr: CommandLine) -> None:
         done = subprocess.run(argv, env=connmgr.environment, capture_output=True, text=True, timeout=60, check=True)
         return dict(row.split("\t", 1) for row in done.stdout.splitlines() if "\t" in row)
 
-    assert described("connmgr pl")["plugins"] == "List connection types, and broken plugins."
+    assert described("connmgr pl")["plugins"] == "List connection types, secret sources, problems."
     option = described("connmgr exec --det")["--detach"]
     assert option == "Begin it as a job, which runs on by itself, and print the job's uuid."
 

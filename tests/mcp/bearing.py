@@ -69,7 +69,9 @@ class _Connection(BaseRequestHandler):
                 server.sendall(self.server.shown(head) + rest)
                 asking = threading.Thread(target=_pass_on, args=(self.request, server))
                 asking.start()
-                _pass_on(server, self.request)
+                # The client disconnects when it has read the answer: the fetch of Node.js aborts its process if the
+                # other side does, while part of the answer waits to be read.
+                _pass_on(server, self.request, disconnects=False)
                 asking.join()
 
     def _head(self) -> tuple[bytes, bytes]:
@@ -84,11 +86,11 @@ class _Connection(BaseRequestHandler):
         return head + END_OF_HEAD, rest
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Relay data until either side disconnects, and then disconnect the other."""
+def _pass_on(source: socket.socket, target: socket.socket, *, disconnects: bool = True) -> None:
+    """Relay data until either side disconnects, and then disconnect the other, unless that is left to it."""
     with suppress(OSError):
         while block := source.recv(BLOCK_BYTES):
             target.sendall(block)
-    for one in (source, target):
+    for one in (source, target) if disconnects else (source,):
         with suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)

@@ -29,7 +29,7 @@ from connmgr.errors import (
     SignerUnavailable,
 )
 from connmgr.plugin import Asker, CertificateOrder, CertificateWish, Schema, SignedCertificate, SshSigner
-from connmgr.registry import OfferedSigner, Registry
+from connmgr.registry import Offered, Registry
 from connmgr.secrets.principals import Access
 from connmgr.signers import AT_ONCE, BACKDATED_SECONDS, Limit, Signer, Signers, revocation_list
 from connmgr.vault import Vault
@@ -446,7 +446,7 @@ def test_500_logins_do_not_storm_a_signer_that_is_down(vault: Vault, key: tuple[
         raise SignerUnavailable("It is down.")
 
     kind = Scripted(fail)
-    desk = Signers(vault, Registry([], signers=[OfferedSigner(kind, "tests")]), lambda _facts, _details: 1)
+    desk = Signers(vault, Registry([], signers=[Offered(kind, "tests")]), lambda _facts, _details: 1)
     stored = desk.add("slow", {"type": "scripted"}, None, Limit(), Access())
 
     def among() -> Iterator[Signer]:

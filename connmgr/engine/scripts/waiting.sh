@@ -63,6 +63,7 @@ wait_by_function() {
     *pipe_read|pipe_wait)
       wait_kind 0
       # It may read from another pipe, which is not open for writing alone.
+      # shellcheck disable=SC2010 # the names there are numbers
       if [ "$kind" = input ] && ! ls -l "/proc/$pid/fd" 2>/dev/null | grep -q '^lr.* pipe:'; then verdict=reads; fi;;
     *poll*|*select*|ep_*) wait_for_some;;
   esac
@@ -80,6 +81,7 @@ for entry in $found; do
   case $call in
     "") wait_by_function;;
     [0-9]*)
+      # shellcheck disable=SC2004 # not every shell reads a variable's hexadecimal digits there
       case $wait_reads in *" $call "*) wait_from "$(($first))";; esac
       case $wait_selects in
         # Of descriptors below 1.

@@ -357,8 +357,8 @@ def test_an_unknown_user_is_refused_like_any_other(sshd: Sshd, connect: Connect)
 @pytest.mark.parametrize(
     ("identity", "says"),
     [
-        ({}, "Exactly one of file and key"),
-        ({"file": "/key", "key": "text"}, "Exactly one of file and key"),
+        ({}, "Exactly one of file, key, and a certificate with a signer is needed."),
+        ({"file": "/key", "key": "text"}, "Exactly one of file, key, and a certificate with a signer is needed."),
         ({"file": "key"}, "absolute path"),
         ({"file": "~other/key"}, "absolute path"),
         ({"file": 1}, "Not a valid string"),
