@@ -360,7 +360,8 @@ class Terminal:
 
     def _released(self) -> None:
         try:
-            self._when_ended(self.exit_code)
+            # Not the terminal's own state, which another thread may be about to set.
+            self._when_ended(self._process.status)
         finally:
             self._over.set()
 

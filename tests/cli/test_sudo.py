@@ -122,10 +122,12 @@ def test_many_hosts_share_the_password_of_their_category(
     (tmp_path / "script").write_text("id -un\n")
     scripts = clean_connmgr("exec", "--all", "--sudo", "hosts/host*", "--script", f"{tmp_path}/script")
     assert scripts.output.splitlines() == [rule, f"host[1-{HOSTS}] ({HOSTS})", rule, "root"], scripts.output
-    copied = clean_connmgr("cp", "--all", "hosts/*", "--sudo", f"{tmp_path}/file", ":/root/file", code=1)
-    # They are one machine, but each is copied to.
+    copied = clean_connmgr("cp", "--all", "hosts/*", "-j", "1", "--sudo", f"{tmp_path}/file", ":/root/file", code=1)
+    # They are one machine, but each is copied to, one after the other.
     assert copied.output.splitlines()[:4] == [rule, f"host[1-{HOSTS}] ({HOSTS})", rule, "1 file, 7 B"], copied.output
-    as_json = clean_connmgr("cp", "--all", "hosts/*", "--sudo", "--json", f"{tmp_path}/file", ":/root/file", code=1)
+    as_json = clean_connmgr(
+        "cp", "--all", "hosts/*", "-j", "1", "--sudo", "--json", f"{tmp_path}/file", ":/root/file", code=1
+    )
     verdicts = [json.loads(line) for line in as_json.output.splitlines()]
     assert sorted(one.get("exitCode", 99) for one in verdicts) == [0] * HOSTS + [99]
     assert users[WITHOUT].name
@@ -144,7 +146,7 @@ def test_on_a_terminal_one_password_is_asked_for_all(
     assert f"host[1-{HOSTS}] ({HOSTS})" in rest
     assert "user is root" in rest
     (tmp_path / "file").write_text("content")
-    silent = clean_connmgr("cp", "--all", "hosts/host*", "--sudo", f"{tmp_path}/file", ":/root/file")
+    silent = clean_connmgr("cp", "--all", "hosts/host*", "-j", "1", "--sudo", f"{tmp_path}/file", ":/root/file")
     assert f": {HOSTS} ok" in silent.errors
 
 

@@ -129,7 +129,7 @@ def test_ssh_keygen_finds_revoked_certificates_in_the_list(
     ("lie", "complaint"),
     [
         ({"principals": ("deploy", "root")}, "it is for deploy, root, and deploy was ordered"),
-        ({"valid_before": int(time.time()) + 3650 * DAY}, "valid for 3650 days, and 300 s were ordered"),
+        ({"valid_before": int(time.time()) + 3650 * DAY}, r"valid for 36(49|50) days, and 300 s were ordered"),
         ({"public_key": fresh("another")[1]}, "certifies another key"),
     ],
     ids=["another name", "years of life", "another key"],
