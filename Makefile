@@ -7,7 +7,7 @@ PYTHON := $(shell $(SYSTEM_PYTHON) -I -c 'import ensurepip, sys, venv; sys.exit(
 
 # Options of `make run`, and of the tests.
 ARGS :=
-PYTEST_ARGS := -n auto --dist worksteal
+PYTEST_ARGS := -n auto --dist worksteal --reruns 1 -rR
 # How long each fuzzer of `make fuzz` runs, and which: FUZZERS=tests/fuzz/test_argv.py.
 FUZZ_SECONDS := 60
 FUZZERS := tests/fuzz
