@@ -122,7 +122,7 @@ def _meant(work: Callable[[], set[str]]) -> set[str]:
 
 def _with_shells(daemon: Daemon) -> set[str]:
     """Return the uuids of the connections that have shells."""
-    return {shell.connection for shell in daemon.client.daemon.status().shells}
+    return {shell.connection for shell in daemon.client.daemon.status().sessions}
 
 
 def _stop_shells(daemon: Daemon) -> None:

@@ -27,15 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from connmgr.client.ca import Signers
-    from connmgr.client.connections import Applied, Connections, Refreshed
-    from connmgr.client.endpoints import (
-        Categories,
-        DaemonItself,
-        DaemonStatus,
-        HostKeys,
-        Page,
-        Tunnels,
-    )
+    from connmgr.client.connections import Applied, Connections
+    from connmgr.client.endpoints import Categories, DaemonItself, HostKeys, Page, Tunnels
     from connmgr.client.facts import Facts
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
     from connmgr.client.jobs import Jobs
@@ -46,15 +39,18 @@ if TYPE_CHECKING:
     from connmgr.client.schedules import Schedules
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
-    from connmgr.client.vault import Secrets, Vault, VaultStatus
+    from connmgr.client.vault import Secrets, Vault
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
+    from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
     from connmgr.contract.connection import ForgottenHostKey as ForgottenKey
     from connmgr.contract.connection import TypeInfo as ConnectionType
+    from connmgr.contract.daemon import DaemonStatusResponse as DaemonStatus
     from connmgr.contract.daemon import VersionResponse as Version
     from connmgr.contract.event import Event
     from connmgr.contract.shell import ShellInfo
     from connmgr.contract.shell import ShellStatus as RunningShell
+    from connmgr.contract.vault import StatusResponse as VaultStatus
 
 __all__ = [
     "DEFAULT_CATEGORY",
@@ -100,7 +96,7 @@ _LATER = {
     "Category": "contract.category:CategoryInfo",
     "Connection": "contract.connection:ConnectionInfo",
     "ConnectionType": "contract.connection:TypeInfo",
-    "DaemonStatus": "client.endpoints",
+    "DaemonStatus": "contract.daemon:DaemonStatusResponse",
     "Download": "client.files",
     "Event": "contract.event",
     "Extracted": "client.files",
@@ -111,12 +107,12 @@ _LATER = {
     "Progress": "client.files",
     "RawOutcome": "client.output",
     "RawResult": "client.output",
-    "Refreshed": "client.connections",
+    "Refreshed": "contract.connection:ConnectionRefreshResponse",
     "Result": "client.output",
     "RunningShell": "contract.shell:ShellStatus",
     "ShellInfo": "contract.shell",
     "Stream": "client.output",
-    "VaultStatus": "client.vault",
+    "VaultStatus": "contract.vault:StatusResponse",
     "Version": "contract.daemon:VersionResponse",
 }
 """Where names of this module are, and what they are called there."""

@@ -11,6 +11,7 @@ from connmgr.contract.connection import (
     ApplyResponse,
     ConnectionAddRequest,
     ConnectionAddResponse,
+    ConnectionBrowseRequest,
     ConnectionElevateRequest,
     ConnectionElevateResponse,
     ConnectionEnvironmentRequest,
@@ -24,27 +25,17 @@ from connmgr.contract.connection import (
     ConnectionQueryRequest,
     ConnectionQueryResponse,
     ConnectionRefreshRequest,
-    ConnectionRefreshResponse,
     ConnectionRemoveRequest,
+    ConnectionTerminalRequest,
     ConnectionToggleRequest,
     ConnectionUpdateRequest,
     LentPassphrase,
     TypesResponse,
 )
 from connmgr.contract.connection import ConnectionInfo as Connection
+from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
 from connmgr.contract.connection import TypeInfo as ConnectionType
-from connmgr.contract.message import from_json
-
-
-class Refreshed(NamedTuple):
-    """The result of a refresh: ids of connections added, and ids of those whose system is gone.
-
-    ``skipped`` has a sentence for each system that cannot be stored.
-    """
-
-    added: list[str]
-    gone: list[str]
-    skipped: list[str]
+from connmgr.contract.message import ABSENT, from_json
 
 
 class Applied(NamedTuple):
@@ -212,8 +203,7 @@ class Connections(Group):
     def refresh(self, connection: str) -> Refreshed:
         """Open a connection as a test, and store its state."""
         request = ConnectionRefreshRequest(connection=connection)
-        answer = self._ask("/connection/refresh", request, ConnectionRefreshResponse)
-        return Refreshed(answer.added, answer.gone, answer.skipped)
+        return self._ask("/connection/refresh", request, Refreshed)
 
     def toggle(self, connection: str, state: bool) -> None:
         """Open or close a tunnel, or start or stop the system that a connection leads to."""
@@ -221,11 +211,15 @@ class Connections(Group):
 
     def browse(self, connection: str, directory: str | None = None) -> dict[str, Any]:
         """Return the ``url`` of a page with a connection's files, or an empty dict if there is none."""
-        return dict(self._post("/connection/browse", connection=connection, **_begun_in(directory)))
+        where = ABSENT if directory is None else directory
+        return dict(self._tell("/connection/browse", ConnectionBrowseRequest(connection=connection, directory=where)))
 
     def terminal(self, connection: str, directory: str | None = None) -> dict[str, Any]:
         """Return the ``url`` of a page with a terminal on a connection, or an empty dict if there is none."""
-        return dict(self._post("/connection/terminal", connection=connection, **_begun_in(directory)))
+        where = ABSENT if directory is None else directory
+        return dict(
+            self._tell("/connection/terminal", ConnectionTerminalRequest(connection=connection, directory=where))
+        )
 
     def apply(
         self,
@@ -245,7 +239,3 @@ class Connections(Group):
     def types(self) -> list[ConnectionType]:
         """Describe the installed connection types."""
         return self._ask("/connection/types", None, TypesResponse).types
-
-
-def _begun_in(directory: str | None) -> dict[str, str]:
-    return {} if directory is None else {"directory": directory}

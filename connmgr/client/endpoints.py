@@ -7,7 +7,7 @@ of their own have modules of their own: shells, files, jobs, terminals, rights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from connmgr.client.group import Group
 from connmgr.contract.category import (
@@ -26,9 +26,8 @@ from connmgr.contract.connection import (
     HostKeyForgetResponse,
     HostKeyTrustRequest,
 )
-from connmgr.contract.daemon import DaemonStatusResponse
+from connmgr.contract.daemon import DaemonStatusResponse as DaemonStatus
 from connmgr.contract.daemon import VersionResponse as Version
-from connmgr.contract.shell import ShellStatus as RunningShell
 from connmgr.contract.tunnel import TunnelQueryRequest
 from connmgr.contract.web import WebConfirmRequest, WebConfirmResponse, WebTicketRequest
 from connmgr.contract.web import WebTicketResponse as PageTicket
@@ -83,23 +82,6 @@ class Tunnels(Group):
         return list(self._tell("/tunnel/query", TunnelQueryRequest(connections=named))["tunnels"])
 
 
-class DaemonStatus(NamedTuple):
-    """The daemon's load: times in seconds; ``slots`` bounds the requests that wait for machines."""
-
-    version: str
-    runtime: str
-    pid: int
-    uptime: float
-    threads: int
-    clients: int
-    slots: int
-    slots_in_use: int
-    shells: list[RunningShell]
-    blobs: int
-    blob_bytes: int
-    audit_lost: int
-
-
 class DaemonItself(Group):
     """``/daemon``."""
 
@@ -109,21 +91,7 @@ class DaemonItself(Group):
 
     def status(self) -> DaemonStatus:
         """Describe the running daemon: its shells and the resources in use."""
-        answer = self._ask("/daemon/status", None, DaemonStatusResponse)
-        return DaemonStatus(
-            version=answer.version,
-            runtime=answer.runtime,
-            pid=answer.pid,
-            uptime=answer.uptime,
-            threads=answer.threads,
-            clients=answer.clients,
-            slots=answer.slots.count,
-            slots_in_use=answer.slots.in_use,
-            shells=answer.sessions,
-            blobs=answer.blobs.count,
-            blob_bytes=answer.blobs.bytes,
-            audit_lost=answer.audit_lost,
-        )
+        return self._ask("/daemon/status", None, DaemonStatus)
 
     def stop(self) -> None:
         """Tell the daemon to stop."""

@@ -38,6 +38,7 @@ from connmgr.contract.job import (
     JobStartResponse,
     JobWaitRequest,
 )
+from connmgr.contract.job import JobOrphan as Orphan
 from connmgr.contract.message import M, from_json, given_json
 
 __all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
@@ -102,15 +103,6 @@ class JobOutput(NamedTuple):
             directory=answer.directory,
             waiting=answer.waiting,
         )
-
-
-class Orphan(NamedTuple):
-    """A job that the vault does not know; ``age`` is in seconds, None if its machine cannot tell."""
-
-    job: str
-    state: str
-    age: int | None
-    removed: bool
 
 
 class Jobs(Group):
@@ -205,8 +197,7 @@ class Jobs(Group):
         """
         request = JobOrphansRequest(connection=connection, remove=remove, min_age=min_age)
         with self._session.answered_within(ANSWER_SECONDS):
-            answer = self._ask("/job/orphans", request, JobOrphansResponse)
-        return [Orphan(one.job, one.state, one.age, one.removed) for one in answer.orphans]
+            return self._ask("/job/orphans", request, JobOrphansResponse).orphans
 
 
 class Job:

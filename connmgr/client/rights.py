@@ -9,7 +9,7 @@ import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from connmgr.client.group import Group
 from connmgr.contract.approval import ApprovalDecideRequest, ApprovalQueryRequest, Verdict
@@ -18,25 +18,11 @@ from connmgr.contract.command import CommandNameRequest
 from connmgr.contract.token import (
     TokenCheckRequest,
     TokenLendRequest,
-    TokenOwnResponse,
     TokenRenewRequest,
     TokenRequest,
 )
+from connmgr.contract.token import TokenOwnResponse as Rights
 from connmgr.printable import visible
-
-
-class Rights(NamedTuple):
-    """The rights of a caller: ``actions``, and ``commands``, which is ``text``, ``argv`` or None.
-
-    ``id``, ``name`` and ``expires`` are those of its token, None for the owner.
-    """
-
-    id: str | None
-    name: str | None
-    expires: datetime | None
-    scopes: tuple[str, ...]
-    actions: frozenset[str]
-    commands: str | None
 
 
 class Tokens(Group):
@@ -48,8 +34,7 @@ class Tokens(Group):
 
     def info(self) -> Rights:
         """Return the rights of this client's own token."""
-        own = self._ask("/token/info", None, TokenOwnResponse)
-        return Rights(own.id, own.name, own.expires, tuple(own.scopes), frozenset(own.actions), own.commands)
+        return self._ask("/token/info", None, Rights)
 
     def query(self) -> list[dict[str, Any]]:
         """Describe all tokens."""

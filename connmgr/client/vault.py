@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from connmgr.client.group import Group
 from connmgr.contract.message import ABSENT
@@ -20,12 +20,12 @@ from connmgr.contract.vault import (
     RecoveryUseResponse,
     RecoveryWordsResponse,
     RemoveRequest,
-    RemoveResponse,
-    StatusResponse,
     UnlockRequest,
     UnlockResponse,
     UsedRecovery,
 )
+from connmgr.contract.vault import RemoveResponse as RemovedUser
+from connmgr.contract.vault import StatusResponse as VaultStatus
 
 
 class Secrets(Group):
@@ -51,34 +51,12 @@ class Secrets(Group):
         return dict(self._tell("/secret/sudo", SudoRequest(password=ABSENT, connection=connection, category=category)))
 
 
-class VaultStatus(NamedTuple):
-    """Whether the vault has users, the user that this session unlocked, and whose secrets it can decrypt."""
-
-    has_users: bool
-    user: str | None
-    principals: tuple[str, ...]
-    users: tuple[str, ...]
-
-
-class RemovedUser(NamedTuple):
-    """The effect of a vault user's removal, on connections by their ids."""
-
-    connections: list[str]
-    """Connections whose secrets the user could read: change these on their machines."""
-    resealed: list[str]
-    """Connections whose secrets only the user could read, and that were sealed to ``heir``."""
-    heir: str | None
-    lost: list[str]
-    """Connections with secrets that nobody can read any more."""
-
-
 class Vault(Group):
     """``/vault``; unlocking affects only this client's session."""
 
     def status(self) -> VaultStatus:
         """Return whether the vault has users, and what this session may decrypt."""
-        answer = self._ask("/vault/status", None, StatusResponse)
-        return VaultStatus(answer.has_users, answer.user, answer.principals, answer.users)
+        return self._ask("/vault/status", None, VaultStatus)
 
     def unlock(self, user: str, passphrase: str) -> list[UsedRecovery]:
         """Unlock a user for this session; return the user's recovery keys that have set a passphrase."""
@@ -100,8 +78,7 @@ class Vault(Group):
     def remove_user(self, user: str, *, passphrase: str | None = None, force: bool = False) -> RemovedUser:
         """Remove a user; the user's ``passphrase`` permits it, and lets secrets be sealed anew."""
         request = RemoveRequest(user=user, passphrase=passphrase, force=force)
-        answer = self._ask("/vault/user/remove", request, RemoveResponse)
-        return RemovedUser(answer.connections, answer.resealed, answer.heir, answer.lost)
+        return self._ask("/vault/user/remove", request, RemovedUser)
 
     def create_recovery(
         self, user: str, passphrase: str, *, shares: int = 1, threshold: int = 1

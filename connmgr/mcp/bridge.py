@@ -13,7 +13,7 @@ import anyio
 
 from connmgr.client import Client, ClientError, Name, ShellInfo
 from connmgr.client.names import find
-from connmgr.client.rights import Rights
+from connmgr.contract.token import TokenOwnResponse as Rights
 
 ANSWER_SECONDS = 40.0
 """Seconds for one answer of the daemon. A tool must answer before the agent's client gives up, often after 60."""

@@ -110,7 +110,7 @@ class BridgeServer(MCPServer):
             version=__version__,
             instructions=INSTRUCTIONS + (ONLY_WORDS if bridge.rights.commands == "argv" else ""),
             tools=[one.bound(bridge) for one in tools if one.allowed(bridge)],
-            extensions=[Tasks(bridge)] if bridge.rights.actions.issuperset(TASK_ACTIONS) else [],
+            extensions=[Tasks(bridge)] if set(TASK_ACTIONS).issubset(bridge.rights.actions) else [],
             cache_hints=CACHED,
             lifespan=lambda _: questions(approver),
             log_level="WARNING",

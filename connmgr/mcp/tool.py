@@ -57,7 +57,7 @@ class Declared:
     def allowed(self, bridge: Bridge) -> bool:
         """Whether the token's scopes allow the tool."""
         rights = bridge.rights
-        return rights.actions.issuperset(self.actions) and (not self.runs or rights.commands is not None)
+        return set(self.actions).issubset(rights.actions) and (not self.runs or rights.commands is not None)
 
     def bound(self, bridge: Bridge) -> Tool:
         """Return the tool for one bridge, in the SDK's form."""

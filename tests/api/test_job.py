@@ -177,7 +177,7 @@ def test_waiting_for_a_job_holds_no_thread_and_no_slot(daemon: Daemon, client: C
         sockets.append(one)
     try:
         assert client.shell.exec(LOCAL, "echo free").stdout == "free"
-        eventually_equal(lambda: client.daemon.status().slots_in_use, 0, "who waits holds a slot")
+        eventually_equal(lambda: client.daemon.status().slots.in_use, 0, "who waits holds a slot")
         client.post("/job/input", job=job, data="x\n")
         for one in sockets:
             one.settimeout(20)

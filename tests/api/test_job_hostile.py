@@ -56,7 +56,7 @@ def test_the_stop_is_told_at_once_to_all_who_wait(own_daemon: Daemon, client: Cl
     token = bearer(own_daemon)["Authorization"]
     with ExitStack() as stack:
         waiting = [stack.enter_context(closing(waits(own_daemon, job, token))) for _ in range(CLIENTS)]
-        eventually_equal(lambda: client.daemon.status().slots_in_use, 0, "who waits holds a slot")
+        eventually_equal(lambda: client.daemon.status().slots.in_use, 0, "who waits holds a slot")
         begun = time.monotonic()
         own_daemon.process.terminate()
         for one in waiting:

@@ -54,7 +54,7 @@ class World:
         return max((one.status.waiting for one in self.daemon.client.shell.list()), default=0)
 
     def in_use(self) -> int:
-        return self.daemon.client.daemon.status().slots_in_use
+        return self.daemon.client.daemon.status().slots.in_use
 
     def trace(self, word: str) -> str:
         """Return a command that leaves a trace, a line."""

@@ -64,7 +64,7 @@ def test_doctor_tells_of_them_where_a_shell_runs(left: tuple[Daemon, str]) -> No
     daemon, job = left
     connmgr = CommandLine(daemon)
     assert findings(connmgr) == [], "doctor has opened a link"
-    assert daemon.client.daemon.status().shells == []
+    assert daemon.client.daemon.status().sessions == []
     daemon.client.shell.start(LOCAL_MACHINE)
     (found,) = findings(connmgr)
     assert found["result"] == "warning"
@@ -83,7 +83,7 @@ def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_
     client.shell.start(LOCAL_MACHINE)
     with ThreadPoolExecutor(1) as pool, client_of(daemon) as other:
         running = pool.submit(other.shell.exec, LOCAL_MACHINE, f"read line <{gate}")
-        eventually_equal(lambda: client.daemon.status().slots_in_use, 1, "the command does not run")
+        eventually_equal(lambda: client.daemon.status().slots.in_use, 1, "the command does not run")
         (found,) = findings(CommandLine(daemon))
         gate.write_text("end\n")
         running.result(20)

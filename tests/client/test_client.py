@@ -188,7 +188,7 @@ def test_versions_and_the_end(own_daemon: Daemon) -> None:
     assert client.daemon.version().build == __version__
     client.shell.start(LOCAL_MACHINE)
     status = client.daemon.status()
-    assert (status.pid, status.shells[0].connection) == (own_daemon.pid, LOCAL_MACHINE)
+    assert (status.pid, status.sessions[0].connection) == (own_daemon.pid, LOCAL_MACHINE)
     client.daemon.stop()
     assert own_daemon.process.wait(20) == 0
 

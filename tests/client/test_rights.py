@@ -19,7 +19,7 @@ def test_a_token_is_given_used_and_taken_back(daemon: Daemon) -> None:
     asked = {"connection": LOCAL_MACHINE, "argv": ["echo", "hi"]}
     with Client(daemon.url, daemon.auth_file, made["token"]) as holder:
         told = holder.token.info()
-        assert (told.id, told.name, told.scopes, told.commands) == (made["id"], "holder", ("shell.argv",), "argv")
+        assert (told.id, told.name, told.scopes, told.commands) == (made["id"], "holder", ["shell.argv"], "argv")
         assert told.expires == expires
         assert "shell.exec" in told.actions
         assert "job.start" not in told.actions

@@ -24,7 +24,7 @@ def test_pieces_come_while_the_command_runs_and_the_exit_code_at_its_end(client:
         gates[0].touch()
         assert next(pieces) == Piece(b"", b"two\n")
         # The client can send other requests.
-        assert client.daemon.status().shells
+        assert client.daemon.status().sessions
         gates[1].touch()
         assert list(pieces) == [Piece(b"three\0", b"")]
         assert stream.exit_code == 7

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.client import ClientError
+from connmgr.client import ClientError, Refreshed
 from tests.cli.program import CommandLine
 from tests.containers.host import NAME, ContainerHost
 from tests.daemon import Daemon
@@ -18,6 +18,8 @@ from tests.rights.wire import create
 pytestmark = pytest.mark.needs("machine", "busybox", "sshd")
 
 Add = Callable[..., str]
+
+UNCHANGED = Refreshed(added=[], gone=[], skipped=[])
 
 
 @pytest.fixture
@@ -51,14 +53,15 @@ def test_containers_come_and_go_below_their_host(
 ) -> None:
     container_host.has("podman")
     holder = add("podman", type="podmanHost", host=host)
-    added, gone, _ = daemon.client.connection.refresh(holder)
+    found = daemon.client.connection.refresh(holder)
+    added = found.added
     infos: Any = daemon.client.post("/connection/info", connections=added)
     assert sorted(info["name"] for info in infos["infos"]) == [
         ["machine", "podman", "bare"],
         ["machine", "podman", container_host.name],
         ["machine", "podman", "idle"],
     ]
-    assert gone == []
+    assert found.gone == []
     assert states(daemon, added) == {
         container_host.name: {"running": True},
         "bare": {"running": True},
@@ -66,13 +69,13 @@ def test_containers_come_and_go_below_their_host(
     }
 
     container_host.run_container("guest", "box:1", "sleep", "100000")
-    [guest], _, _ = daemon.client.connection.refresh(holder)
+    [guest] = daemon.client.connection.refresh(holder).added
     daemon.client.shell.start(guest)
     assert daemon.client.shell.exec(guest, "cat /only-here").stdout == "seen from within"
     daemon.client.connection.refresh(guest)
     assert states(daemon, [guest])["guest"]["osName"] == NAME
     container_host.machine.run("podman", "stop", "--time", "0", "guest")
-    assert daemon.client.connection.refresh(holder) == ([], [], [])
+    assert daemon.client.connection.refresh(holder) == UNCHANGED
     assert states(daemon, [guest])["guest"]["running"] is False
     listed = CommandLine(daemon)("ls", "machine/podman/*").output
     assert re.findall(r"^default/machine/podman/(\w+) .* (running|stopped) ", listed, re.MULTILINE) == [
@@ -83,12 +86,12 @@ def test_containers_come_and_go_below_their_host(
     ]
 
     container_host.machine.run("podman", "rm", "guest")
-    assert daemon.client.connection.refresh(holder) == ([], [guest], [])
+    assert daemon.client.connection.refresh(holder) == Refreshed(added=[], gone=[guest], skipped=[])
     assert states(daemon, [guest])["guest"]["gone"] is True
-    assert daemon.client.connection.refresh(holder) == ([], [], []), "it is told once"
+    assert daemon.client.connection.refresh(holder) == UNCHANGED, "it is told once"
 
     container_host.run_container("guest", "box:1", "sleep", "100000")
-    assert daemon.client.connection.refresh(holder) == ([], [], []), "the connection to it is there still"
+    assert daemon.client.connection.refresh(holder) == UNCHANGED, "the connection to it is there still"
     assert "gone" not in states(daemon, [guest])["guest"]
     container_host.machine.run("podman", "rm", "--force", "--time", "0", "guest")
 
@@ -106,7 +109,7 @@ def test_each_runtime_lists_what_it_has(
     container_host: ContainerHost, daemon: Daemon, add: Add, host: str, holder: str, inner: str
 ) -> None:
     container_host.has(inner)
-    added, _, _ = daemon.client.connection.refresh(add("holder", type=holder, host=host))
+    added = daemon.client.connection.refresh(add("holder", type=holder, host=host)).added
     found = states(daemon, added)
     if inner == "kubernetes":
         assert found == {

@@ -55,25 +55,25 @@ def runtime(start_daemon: StartDaemon, tmp_path: Path) -> Runtime:
 
 
 def test_an_edited_connection_stays_the_one_of_its_container(runtime: Runtime) -> None:
-    [web], _, _ = runtime.has("web")
+    [web] = runtime.has("web").added
     changed = {"type": "docker", "host": runtime.host, "containerName": "web", "user": "www-data"}
     runtime.client.post("/connection/update", connection=web, name="site", data=changed)
     by_hand = runtime.add("again", containerName="web", workdir="/srv")
     elsewhere = runtime.add("elsewhere", containerName="web", context="other")
-    assert runtime.has("web") == ([], [], [])
+    assert runtime.has("web") == Refreshed(added=[], gone=[], skipped=[])
     assert [runtime.state(one) for one in (web, by_hand, elsewhere)] == [{"running": True}, {"running": True}, {}]
     [stored] = runtime.client.post("/connection/info", connections=[web])["infos"]
     assert (stored["name"][-1], stored["rawData"]["user"]) == ("site", "www-data")
-    added, gone, _ = runtime.has("db")
-    assert (len(added), sorted(gone)) == (1, sorted([web, by_hand]))
+    found = runtime.has("db")
+    assert (len(found.added), sorted(found.gone)) == (1, sorted([web, by_hand]))
 
 
 def test_no_name_is_an_option_a_path_or_a_line(runtime: Runtime) -> None:
     strange = ("--privileged", "-H", "a b", "a\nb", "a/b", "../a", "a\x1b[2Jb", "\u202eweb", "", "a\0b", "a" * 256)
-    added, gone, skipped = runtime.has("before", *strange, "after")
-    assert (len(added), gone, len(skipped)) == (2, [], len(strange)), skipped
-    assert not {"\x1b", "\u202e", "\n", "\0"} & set("".join(skipped))
-    assert len(runtime.client.connection.names()) == 2 + len(added), "one was stored"
+    found = runtime.has("before", *strange, "after")
+    assert (len(found.added), found.gone, len(found.skipped)) == (2, [], len(strange)), found.skipped
+    assert not {"\x1b", "\u202e", "\n", "\0"} & set("".join(found.skipped))
+    assert len(runtime.client.connection.names()) == 2 + len(found.added), "one was stored"
 
 
 def test_a_malformed_listing_is_reported(runtime: Runtime) -> None:

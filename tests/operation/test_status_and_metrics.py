@@ -79,8 +79,8 @@ def test_status_shows_a_busy_shell_and_the_commands_that_wait_for_it(own_daemon:
 def test_the_client_reads_the_same(own_daemon: Daemon) -> None:
     own_daemon.client.post("/shell/start", connection=LOCAL)
     status = own_daemon.client.daemon.status()
-    assert (status.version, status.pid, status.slots, status.slots_in_use) == (__version__, own_daemon.pid, 64, 0)
-    (shell,) = status.shells
+    assert (status.version, status.pid, status.slots.count, status.slots.in_use) == (__version__, own_daemon.pid, 64, 0)
+    (shell,) = status.sessions
     assert (shell.connection, shell.state, shell.waiting) == (LOCAL, "idle", 0)
 
 

@@ -141,7 +141,7 @@ def test_whatever_is_raised_while_lines_are_sent_is_the_last_line_and_logged(fau
         list(stream)
     assert (answered.value.status, answered.value.code) == (500, "internal")
     assert f"{what}: as told" in faulty.stderr()[before:]
-    assert client.daemon.status().slots_in_use == 0, "the stream still holds its slot"
+    assert client.daemon.status().slots.in_use == 0, "the stream still holds its slot"
     client.connection.remove([id])
 
 
@@ -165,4 +165,4 @@ def test_idle_shells_are_closed_after_one_whose_type_raises_at_that(impatient: D
         holds=lambda seen: f"{what}: as told" in seen,
     )
     impatient.client.post("/shell/start", connection=LOCAL)
-    eventually(lambda: not impatient.client.daemon.status().shells, "an idle shell is not closed any more")
+    eventually(lambda: not impatient.client.daemon.status().sessions, "an idle shell is not closed any more")

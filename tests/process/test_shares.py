@@ -317,12 +317,12 @@ def test_stalled_uploads_of_a_token_leave_slots_to_the_owner_and_end(own_daemon:
         head = unfinished(f"/fs/extract?connection={LOCAL}&path=/tmp/stalled", holder, 1_000_000, b"x")
         crowd.connect(head.replace(b"application/json", b"application/octet-stream"))
     eventually(
-        lambda: own_daemon.client.daemon.status().slots_in_use,
+        lambda: own_daemon.client.daemon.status().slots.in_use,
         "the uploads do not begin",
         holds=lambda seen: seen >= 20,
     )
     assert own_daemon.client.shell.exec(LOCAL, "echo served").stdout == "served"
-    eventually_equal(lambda: own_daemon.client.daemon.status().slots_in_use, 0, "stalled uploads hold slots for long")
+    eventually_equal(lambda: own_daemon.client.daemon.status().slots.in_use, 0, "stalled uploads hold slots for long")
 
 
 def test_a_holder_gets_its_share_the_rest_waits_and_nothing_is_lost() -> None:

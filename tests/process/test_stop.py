@@ -98,7 +98,7 @@ def test_endless_commands_are_cancelled_and_answered(pool: ThreadPoolExecutor, o
     # The second waits for its turn behind the first, which ignores SIGTERM.
     commands = ("trap '' TERM INT HUP; sleep 1000 & wait; sleep 1000", "sleep 1000")
     running = [pool.submit(execute, own_daemon, command) for command in commands]
-    eventually_equal(lambda: own_daemon.client.daemon.status().slots_in_use, 2, "the commands do not run")
+    eventually_equal(lambda: own_daemon.client.daemon.status().slots.in_use, 2, "the commands do not run")
     own_daemon.process.send_signal(signal.SIGTERM)
     ended(own_daemon)
     for future in running:

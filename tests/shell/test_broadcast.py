@@ -119,7 +119,7 @@ def test_a_client_that_leaves_ends_all_that_runs_and_what_waits_is_not_begun(hos
     pids = [int(line) for line in lines_of(log)]
     leaving.close()
     await_ends(*pids)
-    eventually_equal(lambda: hosts.client.daemon.status().slots_in_use, 0, "the request's slot is not freed")
+    eventually_equal(lambda: hosts.client.daemon.status().slots.in_use, 0, "the request's slot is not freed")
     assert len(lines_of(log)) == 8
     assert all(one.result == Result(0, "", "", truncated=False) for one in hosts.run("true"))
 

@@ -20,7 +20,7 @@ from tests.shell.test_shells import exec_text, supervisor
 
 
 def states(client: Client) -> dict[str, str]:
-    return {shell.connection: shell.state for shell in client.daemon.status().shells}
+    return {shell.connection: shell.state for shell in client.daemon.status().sessions}
 
 
 def await_lost(client: Client, connection: str) -> None:

@@ -36,6 +36,7 @@ from connmgr.client.names import (
     telling,
     with_beginning,
 )
+from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     client = connect()
     leftovers = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
     if as_json:
-        print_json([one._asdict() for one in leftovers])
+        print_json([to_json(one) for one in leftovers])
     elif leftovers:
         ages = ["-" if one.age is None else lasting(one.age) for one in leftovers]
         print_table(
@@ -324,7 +325,7 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
     asked = 0
     with Client(url, auth_file, timeout=DOCTOR_SECONDS) as client:
         try:
-            shells = client.daemon.status().shells
+            shells = client.daemon.status().sessions
             open_now = dict.fromkeys(shell.connection for shell in shells if shell.state != "lost")
             paths = {one.id: one.path for one in client.connection.info(list(open_now))}
         except ClientError:

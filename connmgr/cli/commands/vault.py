@@ -33,9 +33,7 @@ def status(*, as_json: bool) -> None:
     """Show whether the vault has users, and which one is unlocked."""
     found = connect().vault.status()
     if as_json:
-        print_json(
-            {"hasUsers": found.has_users, "user": found.user, "principals": found.principals, "users": found.users}
-        )
+        print_json(to_json(found))
         return
     rows = [("users", "yes" if found.has_users else "none: every client may read its secrets")]
     if found.has_users:
@@ -126,7 +124,7 @@ def rm(name: str, *, force: bool, as_json: bool) -> None:
     if removed.lost:
         click.echo(f"connmgr: secrets of {counted(len(removed.lost), 'connection')} are lost.", err=True)
     if as_json:
-        print_json(removed._asdict())
+        print_json(to_json(removed))
     elif removed.connections:
         print_table([(one.id, one.path) for one in client.connection.info(removed.connections)])
 
