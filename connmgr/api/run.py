@@ -239,6 +239,7 @@ def _spec(
         "request": _kept(request),
         "asked": _kept(selection.asked),
         "grounds": [ground.stored() for ground in request_context().grounds.values()],
+        "approved": "approval" in request_context().authority,
         "shown": request.command if request.argv is None else request_context().recorded or request.argv,
         "waves": waves,
         "wavePause": request.wave_pause,

@@ -22,7 +22,7 @@ from connmgr.rights.approvals import Holder
 from connmgr.rights.scopes import missing
 from connmgr.settings import STEP_UP_NONE, STEP_UP_PASSPHRASE
 
-LOOKING = frozenset({"audit.read", "category.write", "connection.read", "metrics.read"})
+LOOKING = frozenset({"audit.read", "connection.read", "metrics.read"})
 """Scopes whose actions need no step-up; so do those that need no scope and run nothing."""
 
 LISTS = frozenset(

@@ -194,10 +194,22 @@ class Authorisation:
         facts = self._admitted(grant, visibility, action, request)
         if not isinstance(request, RunRequest):
             return Permitted(request)
-        permitted: Permitted[Any] = CommandRules(grant, action, request, facts).permitted(
+        permitted: Permitted[Any] = self._rules(grant, visibility, action, request, facts).permitted(
             self._approvals, self._ground_of
         )
         return permitted
+
+    def _rules(
+        self,
+        grant: Grant,
+        visibility: Visibility,
+        action: Action[Any],
+        request: Running,
+        facts: Sequence[ConnectionFacts],
+    ) -> CommandRules[Running]:
+        need_digests = any(one.rules.need_digests for one in grant.lineage)
+        digests = visibility.digests([one.id for one in facts]) if need_digests else {}
+        return CommandRules(grant, action, request, facts, digests)
 
     def _admitted(
         self, grant: Grant, visibility: Visibility, action: Action[Any], request: Message | None
@@ -278,7 +290,7 @@ class Authorisation:
         """
         facts = self._admitted(grant, self.visibility, action, request)
         if isinstance(request, RunRequest):
-            return CommandRules(grant, action, request, facts).decision() or Decision("allow")
+            return self._rules(grant, self.visibility, action, request, facts).decision() or Decision("allow")
         # Paths count as they are written; the remote host may resolve them to others.
         return dry_run_of_paths(grant, facts, action.paths(request), whole=action.whole(request))
 
@@ -371,7 +383,7 @@ def _scopes_to_run(request: RunRequest, grant: Grant) -> frozenset[str]:
     return ARGV if is_argv else TEXT
 
 
-_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh")
+_BOUND = ("argv", "command", "session", "cwd", "env", "stdin", "input", "encoding", "fresh", "retries")
 """The fields of a request to which an approval is bound, besides its connections."""
 
 
@@ -379,14 +391,23 @@ class CommandRules(Generic[Running]):
     """Decides by the rules of a token and its ancestors about a request to run something on ``connections``."""
 
     def __init__(
-        self, grant: Grant, action: Action[Any], request: Running, connections: Sequence[ConnectionFacts]
+        self,
+        grant: Grant,
+        action: Action[Any],
+        request: Running,
+        connections: Sequence[ConnectionFacts],
+        digests: Mapping[str, str],
     ) -> None:
         self._grant, self._action, self._connections = grant, action, connections
         self._request: Running = _as_scoped(grant, request)
         opens_tcp = isinstance(request, PipeRequest) and request.tcp is not None
         self._ruled = [] if opens_tcp else [one for one in grant.lineage if one.rules.over_commands]
         self._compound = as_compound(self._request.command or "") if self._ruled else None
-        self._commands = [_requested(request, on, action) for on in connections if self._ruled]
+        self._commands = [
+            replaced(_requested(request, on, action), tokens=grant.lineage_ids, digest=digests.get(on.id))
+            for on in connections
+            if self._ruled
+        ]
 
     def decision(self) -> Decision | None:
         """Return the decision about the request, or None if no rule applies to commands."""
@@ -423,12 +444,18 @@ class CommandRules(Generic[Running]):
             raise refusal
         decided = _decided(request, decision)
         reasons = {} if rule is None else {"rule": rule}
-        if decision.effect == "allow":
+        if decision.effect == "allow" and not decision.is_bound:
             return Permitted(decided, reasons)
         wait = request.wait if isinstance(request, AwaitsApproval) else 0
         grounds = self._grounds(decided, ground_of)
+        if decision.effect == "allow":
+            # A pattern is a rule and not bound to the state of a shell; what it leads to is compared once more there.
+            for command, ground in zip(self._commands, grounds, strict=True):
+                ground.require(command.digest)
+            return Permitted(decided, reasons, {one.connection: replaced(one, state=None) for one in grounds}, request)
         askers = self._askers()
-        proposal = propose(decision, self._connections, self._commands, {one.id: one.rules for one in askers})
+        rules = {one.id: one.rules for one in askers}
+        proposal = propose(decision, self._connections, self._commands, rules, self._grant.id, grounds)
         ids = [one.id for one in askers]
         approval = approvals.require(self._grant, self._asked(decided), wait, ids, grounds, proposal)
         by_connection = {ground.connection: ground for ground in grounds}
@@ -493,6 +520,7 @@ def _requested(request: RunRequest, on: ConnectionFacts, action: Action[Any]) ->
     has_stdin = isinstance(request, CommandOptions) and bool(request.stdin)
     has_input = isinstance(request, ExecRequest) and request.input is not None
     return RequestedCommand(
+        connection=on.id,
         names=on.names,
         user=on.user,
         argv=None if request.argv is None else tuple(request.argv),

@@ -15,6 +15,7 @@ from connmgr.contract.message import time_to_json
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
 from connmgr.rights.grant import ConnectionFacts
+from connmgr.rights.ground import Ground
 from connmgr.rights.rule import ArgvRule, read_rule
 from connmgr.rights.rules import Decision, RequestedCommand, Rules
 
@@ -53,8 +54,13 @@ def propose(
     on: Sequence[ConnectionFacts],
     wanted: Sequence[RequestedCommand],
     askers: Mapping[str, Rules],
+    token: str,
+    grounds: Sequence[Ground],
 ) -> Proposal | None:
-    """Return the pattern beside a request that rules of ``askers``, by the ids of their tokens, ask about."""
+    """Return the pattern beside a request of ``token`` that rules of ``askers``, by the ids of their tokens, ask about.
+
+    It holds for that token and those below it alone, and while the connections are what they are on these ``grounds``.
+    """
     argv = decision.argv
     if not argv or len(argv) != 3 or len(on) > MAX_CONNECTIONS or not decision.exact:
         return None
@@ -69,6 +75,7 @@ def propose(
         # The word is bounded by its form; the person who approves it decides about all services.
         "mayRunOthers": True,
         "stdin": False,
+        "only": {"token": token, "connections": {one.connection: one.digest for one in grounds}},
     }
     directories = {one.cwd for one in wanted}
     if len(directories) > 1:

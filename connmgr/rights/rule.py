@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -63,6 +63,19 @@ class RunRule(Rule):
         return takes_stdin or not has_stdin
 
 
+@dataclass(frozen=True)
+class Only:
+    """The requests that a person who approves a pattern has seen: of one token, on connections as they were then."""
+
+    token: str
+    digests: Mapping[str, str]
+    """By the ids of connections: the digests of their data and of all that they run over."""
+
+    def holds(self, tokens: Collection[str], connection: str, digest: str | None) -> bool:
+        """Whether a request is of the token or one below it, and on a connection that is what it was."""
+        return self.token in tokens and digest is not None and self.digests.get(connection) == digest
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArgvRule(RunRule):
     """A rule over the words of a command."""
@@ -79,6 +92,9 @@ class ArgvRule(RunRule):
 
     answers: frozenset[int] = frozenset()
     """The indices of rules that ask, before which this one goes: somebody has approved what it means."""
+
+    only: Only | None = None
+    """For whom and where somebody has approved it; None: for every request that the rule is asked about."""
 
     void: bool = False
     """Whether it permits nothing: an older version stored it, and this one accepts no such rule."""
@@ -277,9 +293,9 @@ def _read_argv_rule(members: Members, common: dict[str, Any]) -> Rule:
 
 
 def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
-    """Return when a rule ends, and the rules that ask before which it goes."""
+    """Return when a rule ends, the rules that ask before which it goes, and what it was approved for."""
     read: dict[str, Any] = {}
-    for name in sorted({"until", "answers"} & members.keys()):
+    for name in sorted({"until", "answers", "only"} & members.keys()):
         if common["effect"] != "allow":
             raise members[name].refused("Only a rule that allows has it.")
     if "until" in members:
@@ -296,7 +312,17 @@ def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
         if any(isinstance(one.value, bool) or not isinstance(one.value, int) for one in numbers):
             raise members["answers"].refused("Not a list of the numbers of rules.")
         read["answers"] = frozenset(one.value for one in numbers)
+    if "only" in members:
+        read["only"] = _read_only(members["only"])
     return read
+
+
+def _read_only(only: JsonValue) -> Only:
+    found = only.members()
+    if found.keys() != {"token", "connections"}:
+        raise only.refused("It has to have `token` and `connections`, and nothing else.")
+    connections = found["connections"].members(f"Not an object with at most {MAX_ELEMENTS} members.", MAX_ELEMENTS)
+    return Only(found["token"].text(100), {id: digest.text(100) for id, digest in connections.items()})
 
 
 def _read_saved_rule(members: Members, common: dict[str, Any]) -> Rule:
@@ -333,7 +359,7 @@ def _read_path_rule(members: Members, common: dict[str, Any]) -> Rule:
 _COMMON = frozenset({"effect", "name", "connections", "user"})
 _SURROUNDINGS = frozenset({"env", "cwd", "stdin", "pty", "mayRunOthers"})
 _KINDS: Mapping[str, tuple[Callable[[Members, dict[str, Any]], Rule], frozenset[str]]] = {
-    "argv": (_read_argv_rule, _SURROUNDINGS | {"argv", "until", "answers"}),
+    "argv": (_read_argv_rule, _SURROUNDINGS | {"argv", "until", "answers", "only"}),
     "command": (_read_saved_rule, _SURROUNDINGS | {"command", "arguments"}),
     "text": (_read_text_rule, frozenset({"text"})),
     "path": (_read_path_rule, frozenset({"path", "action"})),

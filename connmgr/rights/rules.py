@@ -61,6 +61,12 @@ class RequestedCommand:
     cwd: str | None = None
     has_stdin: bool = False
     has_pty: bool = False
+    tokens: Collection[str] = ()
+    """The ids of the token that requests it, and of those above."""
+
+    connection: str = ""
+    digest: str | None = None
+    """That of the connection's data and of all that it runs over; None unless a rule depends on it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,9 @@ class Decision:
 
     exact: bool = False
     """Whether only this ``argv``, with its program found in this ``path``, may be run."""
+
+    is_bound: bool = False
+    """Whether it holds only as long as the connections are what they were (:class:`connmgr.rights.rule.Only`)."""
 
 
 class Rules:
@@ -106,6 +115,11 @@ class Rules:
     def closes_commands(self) -> bool:
         """Whether a command without a matching rule is denied."""
         return self._commands_closed
+
+    @property
+    def need_digests(self) -> bool:
+        """Whether a rule depends on what its connections are now."""
+        return any(isinstance(rule, ArgvRule) and rule.only is not None for rule in self._run)
 
     @property
     def over_saved_commands(self) -> Sequence[SavedRule]:
@@ -224,7 +238,11 @@ class Rules:
             yield from (rule for rule in self._saved if rule.catches(*wanted.saved))
         if wanted.argv:
             for rule in self._by_program.get(_folded(wanted.argv[0]), ()):
-                if not rule.is_over and (rule.effect == "allow" or rule.catches(wanted.argv[1:])):
+                if rule.is_over or not (
+                    rule.only is None or rule.only.holds(wanted.tokens, wanted.connection, wanted.digest)
+                ):
+                    continue
+                if rule.effect == "allow" or rule.catches(wanted.argv[1:]):
                     yield rule
 
     def _among(self, rules: Iterable[Rule], action: str, names: tuple[str, ...], user: str | None) -> list[PathRule]:
@@ -252,6 +270,7 @@ def combined(decisions: Sequence[Decision]) -> Decision:
     if not decisions:
         return Decision("deny")
     strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
+    strictest = replace(strictest, is_bound=any(one.is_bound for one in decisions))
     exact = {(one.argv, one.path) for one in decisions if one.exact}
     if strictest.effect == "deny" or not exact:
         return strictest
@@ -275,7 +294,8 @@ def of_parts(compound: Compound, decisions: Sequence[Decision]) -> Decision:
         # By env, because a shell may have a function or a builtin of the same name.
         words.append(shlex.join(["/usr/bin/env", *path, *(decision.argv or part)]))
     text = "".join(f"{word} {operator} " for word, operator in zip(words, (*compound.operators, ""), strict=True))
-    return replace(strictest, argv=("/bin/sh", "-c", text.strip()), path=None, exact=True)
+    is_bound = any(one.is_bound for one in decisions)
+    return replace(strictest, argv=("/bin/sh", "-c", text.strip()), path=None, exact=True, is_bound=is_bound)
 
 
 def rule_of(decision: Decision) -> int | str | None:
@@ -322,7 +342,8 @@ def _permitted(rule: RunRule, wanted: RequestedCommand) -> Decision | None:
     surroundings = {"has_stdin": wanted.has_stdin, "has_pty": wanted.has_pty}
     if not rule.permits_surroundings(wanted.env, wanted.cwd, program=argv[0], **surroundings):
         return None
-    return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True)
+    is_bound = isinstance(rule, ArgvRule) and rule.only is not None
+    return Decision(rule.effect, rule.index, rule.name, argv, path, exact=True, is_bound=is_bound)
 
 
 def _is_asking(rules: Sequence[Rule], number: int) -> bool:

@@ -15,6 +15,7 @@ from connmgr.registry import Registry
 from connmgr.rights.grant import ConnectionFacts, Grant, joined
 from connmgr.vault import Connection, Vault
 from connmgr.vault.connection_rows import Placing, placing, sealed_secrets
+from connmgr.vault.dependencies import complete_digest
 from connmgr.vault.names import DEFAULT, LOCAL, SEPARATOR, elevation_of, segment
 
 KNOWN_SECONDS = 0.5
@@ -108,6 +109,14 @@ class Visibility:
             if id not in found or not _sees(grant, found[id]):
                 raise UnknownConnection(id)
         return [found[id] for id in ids]
+
+    def digests(self, ids: Collection[str]) -> dict[str, str]:
+        """Return the digests of connections and of all that they run over, as they are now."""
+        return {
+            one.id: complete_digest(one.type, one.data, one.dependency_digest)
+            for one in self._vault.connections.each(ids).values()
+            if isinstance(one, Connection)
+        }
 
     def visible(self, grant: Grant, ids: Iterable[str]) -> list[str]:
         """Return those of ``ids`` that are in sight, in their order."""

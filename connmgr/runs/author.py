@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from connmgr.errors import TokenRevoked, UnknownCommand
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grant import REVOKED, Grant
-from connmgr.rights.ground import Ground
 from connmgr.rights.saved_commands import SavedCommands
 from connmgr.rights.tokens import Grants, Live
 from connmgr.secrets.principals import Access
@@ -50,11 +48,8 @@ class Author:
 class RunRights:
     """Decides, when each target of a run begins, whether its author may still run the command there."""
 
-    def __init__(
-        self, author: Author, authorisation: Authorisation, asked: RunStartRequest, grounds: Mapping[str, Ground]
-    ) -> None:
-        self._author, self._authorisation, self._asked = author, authorisation, asked
-        self._approved = bool(grounds)
+    def __init__(self, author: Author, authorisation: Authorisation, asked: RunStartRequest, *, approved: bool) -> None:
+        self._author, self._authorisation, self._asked, self._approved = author, authorisation, asked, approved
         self._concerns = authorisation.concerns(author)
 
     def require(self, connection: str) -> None:
@@ -80,7 +75,7 @@ class Authors:
         live = None if run.token is None else self._grants.live(run.token)
         return Author(run.id[:8], run.spec["client"], access, live)
 
-    def rights_of(self, run: StoredRun, author: Author, grounds: Mapping[str, Ground]) -> RunRights:
+    def rights_of(self, run: StoredRun, author: Author) -> RunRights:
         """Return the rights of a run's author."""
         asked: dict[str, Any] = dict(run.spec["asked"])
         request = RunStartRequest.read(asked)
@@ -89,4 +84,6 @@ class Authors:
             with suppress(UnknownCommand):
                 saved = self._commands.get(request.saved.name)
                 request = replace(request, saved=replace(request.saved, too_free=saved.too_free))
-        return RunRights(author, self._authorisation, request, grounds)
+        # A run that an older version has stored says so by its grounds alone.
+        approved = run.spec.get("approved", bool(run.spec["grounds"]))
+        return RunRights(author, self._authorisation, request, approved=approved)

@@ -633,7 +633,7 @@ class RunDriver:
         runs, spec = self._runs, run.spec
         request = RunStartRequest.read(spec["request"])
         grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}
-        rights = self._authors.rights_of(run, self._author, grounds)
+        rights = self._authors.rights_of(run, self._author)
         command = command_of(request, self._author)
         if spec["as"] == JOB:
             job = JobOrder(

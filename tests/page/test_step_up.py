@@ -14,6 +14,11 @@ from tests.page.wire import PageSession, login
 from tests.rights.wire import create
 
 PASSPHRASE = "alice's long passphrase"
+ITS_OWN = {
+    *("docs.read", "handshake", "page.read", "vault.lock", "vault.unlock", "vault.user.passphrase"),
+    *("web.confirm", "web.login", "web.logout", "web.ticket"),
+}
+"""What a page does without a step-up besides reading: its own sessions, and what takes a passphrase anyway."""
 
 
 def guarded(page: PageSession) -> list[str]:
@@ -139,4 +144,5 @@ def test_what_runs_or_shows_content_needs_it_and_what_lists_does_not() -> None:
         elif endpoint.action.runs or name.split(".")[0] in {"fs", "secret", "token"}:
             assert needs_step_up(endpoint.action) or name in {"token.info", "token.check"}, name
     free = {name for name, endpoint in actions.items() if not needs_step_up(endpoint.action)}
+    assert {name for name in free if not actions[name].reads} == ITS_OWN
     assert {"web.login", "web.logout", "web.confirm", "vault.unlock", "vault.lock", "event.stream"} <= free

@@ -8,6 +8,7 @@ import pytest
 
 from tests.api.wire import LOCAL
 from tests.daemon import Daemon
+from tests.deadlines import eventually_equal
 from tests.rights.wire import Holder, create
 
 ASK = {"effect": "ask", "argv": ["systemctl", {"re": ".*"}, {"re": ".*"}], "mayRunOthers": True}
@@ -103,9 +104,68 @@ def test_only_names_of_services_are_proposed(daemon: Daemon) -> None:
 def test_a_pattern_answers_the_rules_of_each_token_that_asks(daemon: Daemon, holder: Holder) -> None:
     parent = create(daemon, *SCOPES, "token.create", rules=[ASK])
     child = parent.create(*SCOPES, rules=[ASK])
+    grandchild = create(daemon, *SCOPES, "token.create", rules=[ASK]).create(*SCOPES)
     approval = asked(daemon, child, "systemctl", "restart", "x")
     daemon.client.approval.decide(approval["approval"], "pattern")
-    assert [effect(one, "systemctl", "restart", "y") for one in (child, parent, holder)] == ["allow", "allow", "ask"]
+    sibling = parent.create(*SCOPES, rules=[ASK])
+    # The person has seen the name of the child, and of nobody else.
+    effects = [effect(one, "systemctl", "restart", "y") for one in (child, parent, sibling, grandchild, holder)]
+    assert effects == ["allow", "ask", "ask", "ask", "ask"]
+
+
+def test_a_pattern_ends_where_its_connection_leads_elsewhere(daemon: Daemon) -> None:
+    """By a change, by another connection of its name, or as another user: the person saw one machine and one user."""
+    client = daemon.client
+
+    def add(name: str, shell: str) -> str:
+        id = client.connection.add(name, {"type": "local", "shell": shell})
+        client.shell.start(id)
+        return id
+
+    seen = add("pattern here", "/bin/././bash")
+    holder = create(daemon, *SCOPES, "elevate", rules=[ASK])
+
+    def effect_on(connection: str, **more: Any) -> str:
+        request = {"connection": connection, "argv": ["systemctl", "restart", "no-such-unit"], **more}
+        return str(holder.ok("/token/check", path="/shell/exec", request=request)["effect"])
+
+    def asked_on(connection: str) -> str:
+        answer = holder.send("/shell/exec", connection=connection, argv=["systemctl", "restart", "no-such-unit"])
+        assert answer.code == "approval_required", answer.json
+        return str(answer.json["approval"])
+
+    client.approval.decide(asked_on(seen), "pattern")
+    assert effect_on(seen) == "allow"
+    assert effect_on(seen, elevate={"user": "root"}) == "ask"
+    client.connection.update(seen, data={"type": "local", "shell": "/bin/./././bash"})
+    assert effect_on(seen) == "ask"
+    client.shell.start(seen)
+    client.approval.decide(asked_on(seen), "pattern")
+    client.connection.update(seen, name="pattern elsewhere")
+    other = add("pattern here", "/bin/./././././bash")
+    assert effect_on(other) == "ask"
+
+
+def test_a_run_by_a_pattern_ends_where_its_connection_leads_elsewhere(daemon: Daemon) -> None:
+    client = daemon.client
+    first, second = (
+        client.connection.add(f"patterned {shell}", {"type": "local", "shell": shell})
+        for shell in ("/bin/../bin/bash", "/bin/../bin/./bash")
+    )
+    rule = {"effect": "ask", "argv": ["sv", "status", {"re": ".*"}], "mayRunOthers": True}
+    holder = create(daemon, *SCOPES, rules=[rule])
+    answer = holder.send("/run/start", connections=[first, second], argv=["sv", "status", "x"])
+    assert answer.code == "approval_required", answer.json
+    client.approval.decide(answer.json["approval"], "pattern")
+    waves = {"waves": [1, "100%"], "waveApproval": True}
+    run = holder.ok("/run/start", connections=[first, second], argv=["sv", "status", "y"], **waves)["run"]
+    eventually_equal(lambda: holder.ok("/run/info", run=run)["state"], "waiting", "the first wave does not end")
+    client.connection.update(second, data={"type": "local", "shell": "/bin/../bin/././bash"})
+    holder.ok("/run/resume", run=run)
+    eventually_equal(lambda: holder.ok("/run/info", run=run)["state"], "failed", "the run does not end")
+    ended = holder.ok("/run/targets", run=run)["targets"]
+    assert ended[0].get("error") is None, ended
+    assert ended[1]["error"]["code"] == "approval_required", ended
 
 
 ALLOWED = [
