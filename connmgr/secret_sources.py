@@ -46,7 +46,9 @@ class SecretSources:
             if not is_reference(secret):
                 return secret
             if not may_refer:
-                raise ValidationError("The secret of a source, and no more than that, may come from another source.")
+                raise ValidationError(
+                    "A reference within a reference cannot hold another one: keep this secret in the vault."
+                )
             return self._checked(secret, may_refer=False)
 
         source, members = self._parts(reference)

@@ -231,7 +231,7 @@ class Signers:
         signer = Signer(name, kind.name, sealed, (authority,) if authority else (), limit=limit)
         if not self._vault.signers.add(Document(key=name, body=signer.body()), most=MAX_SIGNERS):
             if self._vault.signers.by_key(name) is None:
-                raise InvalidRequest(f"There are {MAX_SIGNERS} signers already, and no more may be.")
+                raise InvalidRequest(f"There are {MAX_SIGNERS} signers, as many as a vault may have: remove one first.")
             raise SignerExists(f"A signer {name} exists already.")
         return signer
 

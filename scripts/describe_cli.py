@@ -37,7 +37,7 @@ SECTIONS = {
         keeps this connection in memory until a minute after its shell has ended. It works like a stored one, host key
         checks included, but has no jobs. `connmgr exec --store` stores it.
 
-        A GLOB without `/` is held against last names, one with `/` against paths, with the category or without it:
+        A GLOB without `/` is matched against last names, one with `/` against paths, with the category or without it:
         `web*` and `customers/web*` match `customers/web1`. `*` stands for any characters within one segment, and `**`
         for any across segments: `fleet/*` matches the connections in the category `fleet` itself, `fleet/**` also those
         in the categories below it, and those that run in its connections. `?`, `[abc]`, `[!abc]` and `{a,b}` work too.

@@ -583,7 +583,7 @@ def _require_shell(connection: str, what: str) -> None:
 
 def _kept(name: str, data: ConnectionData) -> tuple[str, bool]:
     if data.references:
-        raise errors.InvalidRequest("data: A temporary connection runs over no other one; store it.")
+        raise errors.InvalidRequest("data: A temporary connection cannot run over another one; store it.")
     temporary = services().vault.connections.temporary
     visible = set(services().authorisation.visible(caller(), temporary.ids))
     return services().vault.connections.temporary.add(

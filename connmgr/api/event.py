@@ -48,7 +48,7 @@ class EventEndpoint(StreamEndpoint):
         """Answer with lines: the loop writes them, and the request's own answer is not sent."""
         hand_over = flask.request.environ.get(HAND_OVER)
         if hand_over is None:
-            raise InvalidRequest("Something was sent behind this request, whose answer does not end by itself.")
+            raise InvalidRequest("Data followed this request, whose answer never ends: send nothing behind it.")
         chunked = flask.request.environ.get("SERVER_PROTOCOL") == "HTTP/1.1"
         head = [
             "HTTP/1.1 200 OK",

@@ -316,7 +316,7 @@ def _run_of(request: RunStartRequest) -> dict[str, Any]:
         if value is not None:
             raise InvalidRequest(f"run.{name}: Not for the runs of a schedule.")
     if request.elevate is not None and request.elevate.password is not None:
-        raise InvalidRequest("run.elevate.password: Nobody is there to give it; store it by /secret/sudo.")
+        raise InvalidRequest("run.elevate.password: A schedule cannot keep a password; store it with /secret/sudo.")
     return given_json(request)
 
 

@@ -142,7 +142,7 @@ def _accept(opening: Opening) -> None:
     hand_over: Callable[[], socket.socket] | None = flask.request.environ.get(HAND_OVER)
     if hand_over is None:
         raise UpgradeRequired(
-            "The server cannot open a WebSocket here: it has none, or data came behind the request's header."
+            "No WebSocket can be opened: data followed the request's header, or this server supports none."
         )
     with services().upgrades.turn(request_context().holder, UPGRADE_REST):
         opening.accept(hand_over())

@@ -128,7 +128,7 @@ def umask() -> int:
 
 
 AT_ONCE_BYTES = 16 << 10
-"""Input of up to this size goes with the command, if it has ended when the command is sent."""
+"""Input of up to this size is sent with the command, if it has ended by then."""
 
 PIECE_BYTES = 64 << 10
 

@@ -190,7 +190,7 @@ def main(**_: object) -> None:
     """Manage connections to machines, and work on them.
 
     Name a CONNECTION by its path (web/root), with or without its category, by its last name (root), or by its uuid. A
-    part of a name is not enough; the Tab key completes it. A GLOB ('web*') is held against last names, or if it has a /
+    part of a name is not enough; the Tab key completes it. A GLOB ('web*') is matched against last names, one with a /
     ('fleet/*') against paths. `local` is the machine of the daemon.
 
     Each option below may stand before the command or after it.

@@ -381,7 +381,7 @@ brief_option = click.option(
 def check_brief(*, brief: bool, everywhere: bool, as_json: bool) -> None:
     """Raise UsageError if ``--brief`` stands without ``--all`` or beside ``--json``."""
     if brief and not everywhere:
-        raise click.UsageError("--brief goes with --all.")
+        raise click.UsageError("--brief needs --all.")
     if brief and as_json:
         raise click.UsageError("Give --brief or --json.")
 

@@ -73,7 +73,7 @@ def shell(
     the next, Ctrl-C kills the running command, and Ctrl-D or exit leaves.
     """
     if watch and attach is None:
-        raise click.UsageError("--watch goes with --attach.")
+        raise click.UsageError("--watch needs --attach.")
     if connection is None and attach is None:
         raise click.UsageError("Missing argument 'CONNECTION'.")
     on_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not lines

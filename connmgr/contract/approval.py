@@ -101,4 +101,4 @@ class ApprovalDecideRequest(Message):
     def check(self) -> None:
         super().check()
         if self.seconds is not None and self.decision not in LASTING:
-            raise Wrong("Goes only with the decisions grant and pattern.", "seconds")
+            raise Wrong("Only for the decisions grant and pattern.", "seconds")

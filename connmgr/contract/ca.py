@@ -66,7 +66,7 @@ class CaLimitRequest(CaNameRequest):
     def check(self) -> None:
         super().check()
         if self.remove and (self.principals is not None or self.seconds is not None):
-            raise Wrong("A limit that is removed has neither principals nor seconds.", "remove")
+            raise Wrong("Not together with principals or seconds.", "remove")
 
 
 class CaLimit(Message):

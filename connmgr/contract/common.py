@@ -135,9 +135,9 @@ class Selecting(Message):
         filters |= {"typeFilter": self.type_filter, "where": self.where}
         given = [name for name, value in filters.items() if value is not None]
         if self.connections is None and not given:
-            raise Wrong("Missing, and so is any filter.", "connections")
+            raise Wrong("Give connections or a filter.", "connections")
         if self.connections is not None and given:
-            raise Wrong("Given beside connections; use one of them.", given[0])
+            raise Wrong("Give either connections or filters, not both.", given[0])
 
 
 class AwaitsApproval(Message):

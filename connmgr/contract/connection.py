@@ -87,7 +87,7 @@ class ConnectionInfoRequest(Message):
     def check(self) -> None:
         super().check()
         if self.dialled and len(self.connections) > MAX_DIALLED:
-            raise Wrong(f"Given with more than {MAX_DIALLED} connections.", "dialled")
+            raise Wrong(f"Only for at most {MAX_DIALLED} connections.", "dialled")
 
 
 class ConnectionEnvironmentRequest(Located):
@@ -275,7 +275,7 @@ class ConnectionLabelRequest(Message):
         if both := sorted(self.labels.keys() & set(self.remove)):
             raise Wrong(f"{both[0]} is also among `labels`.", "remove")
         if not (self.labels or self.remove):
-            raise Wrong("Missing, and so is `remove`.", "labels")
+            raise Wrong("Give `labels` or `remove`.", "labels")
 
 
 class ConnectionLabelResponse(Message):

@@ -112,7 +112,7 @@ class ForwardFields(Located):
     def check(self) -> None:
         super().check()
         if self.to is None if self.kind == LOCAL else self.to is not None and self.kind == DYNAMIC:
-            raise Wrong("Missing for a forward of the kind local, or given for one of the kind dynamic.", "to")
+            raise Wrong("A local forward needs it, and a dynamic one cannot have it.", "to")
 
 
 class MultiplexForwardRequest(ForwardFields):

@@ -159,7 +159,9 @@ class RunStartRequest(BroadcastRequest):
         if self.stop_after is not None:
             share_of(self.stop_after, "stopAfter")
         if self.as_ == JOB and (self.fresh or (self.elevate is not None and self.elevate.password is not None)):
-            raise Wrong("A job needs neither a new shell nor a password of one request.", "as")
+            raise Wrong(
+                "A run as jobs takes neither `fresh` nor a sudo password: store the password, or run in shells.", "as"
+            )
 
 
 class RunRequest(Message):

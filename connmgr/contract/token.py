@@ -144,7 +144,7 @@ class TokenLendRequest(TokenRequest):
     def check(self) -> None:
         super().check()
         if self.end and self.seconds is not None:
-            raise Wrong("A loan that is ended takes no time.", "seconds")
+            raise Wrong("Not together with end.", "seconds")
 
 
 class TokenCheckRequest(Message):

@@ -121,7 +121,7 @@ class Gatherer:
         """
         known = self.parts()
         if unknown := [name for name in wanted or () if name not in known]:
-            raise InvalidRequest(f"parts: {unknown[0]!r} is none; there are {', '.join(known)}.")
+            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(known)}.")
         parts = [part for name, part in known.items() if wanted is None or name in wanted]
         within = Cancellation()
         with cancellation.waking(within.cancel):

@@ -136,8 +136,8 @@ class ControlSockets:
                 if known is None:
                     if room <= 0:
                         raise NoControlSocket(
-                            f"{len(self._sockets)} control sockets are open; the daemon's limit of open files "
-                            "(ulimit -n), or the token's share of it, allows no more."
+                            f"{len(self._sockets)} control sockets are open; more would exceed the daemon's "
+                            "limit of open files (ulimit -n), or the token's share of it: close some first."
                         )
                     room -= 1
                     known = self._bound(connection, name, sender)

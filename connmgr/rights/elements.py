@@ -77,7 +77,7 @@ class JsonValue:
     def items(self, most: int) -> list[JsonValue]:
         """Return the members of a list that has 1 to ``most``."""
         if not isinstance(self.value, list) or not self.value:
-            raise self.refused("Not a list with members.")
+            raise self.refused("Not a list with at least one member.")
         if len(self.value) > most:
             raise self.refused(f"More than {most} members.")
         return [JsonValue(one, f"{self.place}[{at}]") for at, one in enumerate(self.value)]

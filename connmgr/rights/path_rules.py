@@ -78,7 +78,9 @@ class PathRules:
         if self._approved:
             if shown in self._asked.values():
                 return
-            raise PolicyDenied("One path of a request can be approved, and this one leads to another.", rule=None)
+            raise PolicyDenied(
+                "The approval is for another path than this one; send a request for each path.", rule=None
+            )
         names, user = self._on.names, self._on.user
         ruled = [one for one in self._grant.lineage if one.rules.over_paths(action)]
         askers = [one.id for one in ruled if one.rules.decide_path(action, path, names, user).effect == "ask"]

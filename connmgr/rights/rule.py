@@ -192,7 +192,7 @@ def read_rule(raw: object, index: int, *, is_stored: bool = False) -> Rule:
     members = one.members()
     kinds = [kind for kind in _KINDS if kind in members]
     if len(kinds) != 1:
-        raise one.refused(f"It has to have one of {', '.join(_KINDS)}.")
+        raise one.refused(f"A rule needs exactly one of {', '.join(_KINDS)}.")
     read, allowed = _KINDS[kinds[0]]
     if unknown := members.keys() - _COMMON - allowed:
         raise InvalidRequest(f"{one.place}.{min(unknown)[:100]}: Not a member of a rule with {kinds[0]}.")
@@ -250,7 +250,7 @@ def _read_surroundings(members: Members) -> dict[str, Any]:
     """Return what may accompany the words of a command: the members of :class:`RunRule`."""
     if members["effect"].value == "deny":
         for name in sorted(_SURROUNDINGS & members.keys()):
-            raise members[name].refused("A deny rule holds whatever comes with the command; leave it out.")
+            raise members[name].refused("A deny rule applies whatever accompanies the command; leave this out.")
     flags = {name: members[name].flag() for name in ("stdin", "pty", "mayRunOthers") if name in members}
     read: dict[str, Any] = {"env": {}, "cwd": None, "stdin": flags.get("stdin"), "pty": flags.get("pty", False)}
     if "env" in members:
@@ -297,20 +297,20 @@ def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for name in sorted({"until", "answers", "only"} & members.keys()):
         if common["effect"] != "allow":
-            raise members[name].refused("Only a rule that allows has it.")
+            raise members[name].refused("Only for rules with the effect allow.")
     if "until" in members:
         try:
             read["until"] = time_from_json(members["until"].text(100))
         except ValueError:
             raise members["until"].refused("Not a time in ISO 8601.") from None
         if read["until"].tzinfo is None:
-            raise members["until"].refused("It has no time zone.")
+            raise members["until"].refused("The time has no zone: write it as 2026-01-31T08:15:00Z.")
     if "answers" in members:
         if "until" not in members:
-            raise members["answers"].refused("A rule that goes before one that asks needs `until`.")
+            raise members["answers"].refused("A rule with `answers` needs `until`.")
         numbers = members["answers"].items(MAX_ELEMENTS)
         if any(isinstance(one.value, bool) or not isinstance(one.value, int) for one in numbers):
-            raise members["answers"].refused("Not a list of the numbers of rules.")
+            raise members["answers"].refused("Not a list of numbers of rules.")
         read["answers"] = frozenset(one.value for one in numbers)
     if "only" in members:
         read["only"] = _read_only(members["only"])

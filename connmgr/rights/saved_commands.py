@@ -73,7 +73,7 @@ class SavedCommand:
         """
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
-                "name: Not 1 to 64 letters, digits, `_`, `.` and `-`, of which `.` and `-` do not come first."
+                "name: Must be 1 to 64 letters, digits, `_`, `.` and `-`, and must not begin with `.` or `-`."
             )
         argv, given = JsonValue(body["argv"], "argv"), JsonValue(body["parameters"], "parameters")
         words = tuple(map(_read_word, argv.items(MAX_WORDS)))

@@ -33,7 +33,7 @@ def waves_of(request: RunStartRequest, total: int) -> list[int]:
         end = min(total, share) if isinstance(share, int) else math.ceil(share * total)
         # On a small fleet 1 and 10% may be the same target.
         if ends and end < ends[-1]:
-            raise InvalidRequest(f"waves.{number}: It ends before the wave before it: {ends[-1]} targets, then {end}.")
+            raise InvalidRequest(f"waves.{number}: Smaller than the wave before it: {end} targets after {ends[-1]}.")
         if not ends or end > ends[-1]:
             ends.append(end)
     if not ends or ends[-1] < total:

@@ -79,7 +79,7 @@ def read_words(shares: Sequence[str]) -> RecoveryWords:
     unfit = {place for place, some in others.items() if _combined(some) != secret}
     if secret is None or unfit:
         raise WrongShares(
-            "Each share is in itself without a slip, but they do not fit together: one of them is forged.",
+            "Each share's checksum is right, but the shares do not belong together: at least one is forged.",
             shares=[] if secret is None else sorted(unfit),
         )
     return RecoveryWords(id, threshold, tuple(lines), _wrapping(secret))

@@ -81,8 +81,8 @@ class Recordings:
             first = min(STEP_BYTES, self._limit)
             if self._grant(file_name, holder, first) < first:
                 raise RecordingFailed(
-                    "There is no room for another recording: those of running terminals have max-recordings bytes, or "
-                    "the token's share of them."
+                    "There is no room for another recording: those of running terminals use all max-recordings bytes, "
+                    "or the token's share of them."
                 )
             # O_EXCL and O_NOFOLLOW: never the file or the target of a link that somebody has put there.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

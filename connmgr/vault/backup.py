@@ -376,7 +376,7 @@ def _taken_out(file: Path) -> Contents:
                 raise TypeError("not a file")
             reserved = (*_VAULT_ITSELF, *(pattern for _, pattern, _ in _LEFT_OUT))
             if _why_not(name, content) or any(fnmatch(name, pattern) for pattern in reserved):
-                raise BackupFailed(f"The backup has a file {name!r} that does not belong into one.")
+                raise BackupFailed(f"The backup has an unexpected file: {name!r}.")
         for table in (_ABOUT, _FILES):
             raw.execute(f"DROP TABLE {table}")
         left_out = [_left_out(item) for item in description["leftOut"]]

@@ -283,7 +283,9 @@ class Connections:
                 before = json.loads(_checked(self._key, row)["labels"])
                 after = {name: value for name, value in {**before, **given}.items() if name not in removed}
                 if len(after) > MAX_LABELS:
-                    raise InvalidRequest(f"{row['path']} would have {len(after)} labels; {MAX_LABELS} are the most.")
+                    raise InvalidRequest(
+                        f"{row['path']} would have {len(after)} labels; at most {MAX_LABELS} are allowed."
+                    )
                 if after != before:
                     changed.append(dict(row) | {"labels": canonical(after), "last_modified": now()})
             _store(tx, self._key, changed)

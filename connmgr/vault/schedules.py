@@ -89,7 +89,9 @@ class StoredSchedules:
         def work(tx: sa.Connection) -> None:
             self._require_name(tx, new)
             if (tx.scalar(sa.select(sa.func.count()).select_from(table)) or 0) >= MAX_SCHEDULES:
-                raise ScheduleExists(f"There are {MAX_SCHEDULES} schedules, which are the most: remove some.")
+                raise ScheduleExists(
+                    f"There are {MAX_SCHEDULES} schedules, as many as a vault may have: remove one first."
+                )
             tx.execute(table.insert(), self._row(new))
             self._database.announce(tx, TOPIC)
 

@@ -132,7 +132,7 @@ def test_commands_that_need_a_stored_connection_say_so(connmgr: CommandLine, ser
     client = connmgr.daemon.client
     outer = client.connection.add("outer", {"type": "ssh", "host": "known"})
     inner = {"type": "ssh", "host": "inner.example", "gateway": outer}
-    with pytest.raises(ClientError, match="runs over no other"):
+    with pytest.raises(ClientError, match="cannot run over another"):
         client.connection.add("inner", inner, temporary=True)
     kept = client.connection.add("x", {"type": "ssh", "host": "x.example"}, temporary=True)
     for use in (

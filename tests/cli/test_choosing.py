@@ -106,7 +106,7 @@ class TestTheCommand:
             (["web1"], "Missing argument 'COMMAND...'"),
             ([], "Missing argument 'CONNECTION'"),
             (["--", "true"], "Missing argument 'CONNECTION'"),
-            (["web1", "--limit", "1", "--category", "x", "--", "true"], "--category, --limit goes with --all"),
+            (["web1", "--limit", "1", "--category", "x", "--", "true"], "Only with --all: --category, --limit"),
             (["web1", "--timeot", "1", "--", "true"], "--timeout"),
         ],
     )
@@ -238,7 +238,7 @@ class TestChangesOfMany:
         fleet("mv", "--all", "web?", "--from-category", "default", "--category", "eu", "--yes")
         assert "eu/web1\neu/web2\n" in fleet("ls", "--format", "names", "web?").output
         assert "are in eu already" in fleet("mv", "--all", "web?", "--category", "eu", "--yes").errors
-        assert "goes with --all" in fleet("mv", "web1", "--type", "ssh", "--category", "eu", code=2).errors
+        assert "Only with --all" in fleet("mv", "web1", "--type", "ssh", "--category", "eu", code=2).errors
 
     def test_info_shows_all(self, fleet: CommandLine) -> None:
         assert [one["name"] for one in fleet("info", "web?", "db", "--json").json] == [["db"], ["web1"], ["web2"]]

@@ -130,9 +130,9 @@ def test_a_terminal_is_noticed_where_there_is_no_desktop(connmgr: CommandLine, h
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--notify"], "--notify goes with --watch"),
+        (["--notify"], "--notify needs --watch"),
         (["--watch", "--deny"], "Name the APPROVAL"),
-        (["--watch", "ffffffff"], "--watch goes with neither"),
+        (["--watch", "ffffffff"], "--watch cannot be combined"),
     ],
 )
 def test_contradicting_options_are_refused(connmgr: CommandLine, arguments: list[str], told: str) -> None:

@@ -162,7 +162,7 @@ def test_ctrl_c_prints_what_has_ended_and_names_the_rest(clean_connmgr: CommandL
 
 
 def test_brief_goes_with_all_and_without_json(connmgr: CommandLine) -> None:
-    assert "--brief goes with --all" in connmgr("exec", "local", "--brief", "--", "true", code=125).errors
+    assert "--brief needs --all" in connmgr("exec", "local", "--brief", "--", "true", code=125).errors
     both = connmgr("exec", "--all", "local*", "--brief", "--json", "--", "true", code=125)
     assert "Give --brief or --json" in both.errors
 
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_an_earlier_output_is_refused(clean_connmgr: CommandL
         done = clean_connmgr("exec", "--all", "*", "--retry-failed", str(log), "--", "true", code=125)
         assert "line 1 is not one" in done.errors
     assert (
-        "goes with --all" in clean_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
+        "Only with --all" in clean_connmgr("exec", "local", "--retry-failed", str(log), "--", "true", code=125).errors
     )
 
 

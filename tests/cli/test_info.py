@@ -85,7 +85,7 @@ def test_a_request_asks_it_of_few(connmgr: CommandLine) -> None:
 
     client = connmgr.daemon.client
     assert "dialled" not in client.post("/connection/info", connections=[LOCAL_MACHINE])["infos"][0]
-    with pytest.raises(ClientError, match="dialled: Given with more than 100"):
+    with pytest.raises(ClientError, match="dialled: Only for at most 100"):
         client.post("/connection/info", connections=[LOCAL_MACHINE] * 101, dialled=True)
 
 

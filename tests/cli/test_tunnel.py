@@ -38,7 +38,7 @@ def test_a_port_of_a_machine_is_a_port_here(clean_connmgr: CommandLine, service:
 def test_impossible_tunnels_are_reported(clean_connmgr: CommandLine) -> None:
     assert "not of the form [HOST:]PORT" in clean_connmgr("tunnel", "local", "http", code=2).errors
     assert "No connection is called 'nowhere'" in clean_connmgr("tunnel", "nowhere", "80", code=5).errors
-    assert "name a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
+    assert "--local-port needs a PORT" in clean_connmgr("tunnel", "local", "--local-port", "80", code=2).errors
     assert clean_connmgr("tunnel", "ls").output == ""
     for verb in ("open", "close"):
         refusal = clean_connmgr("tunnel", verb, "local", code=1).errors

@@ -80,7 +80,7 @@ def test_machines_that_cannot_be_asked_have_an_error(told: Daemon, closed_port: 
     [outcome] = client.fact.gather([temporary])
     assert outcome.error is not None
     assert outcome.error["code"] == "invalid_request"
-    with pytest.raises(ClientError, match="'nothing' is none; there are system, package, acme"):
+    with pytest.raises(ClientError, match="Unknown part 'nothing'; the parts are system, package, acme"):
         client.fact.gather([box], parts=["nothing"])
     with pytest.raises(ClientError, match=f"Unknown connection: {NOBODY}"):
         client.fact.query([NOBODY])

@@ -91,7 +91,7 @@ def test_no_argument_becomes_an_option_unless_it_is_listed() -> None:
         ("a/b", {}, "name"),
         ("a\n", {}, "name"),
         ("a" * 65, {}, "name"),
-        ("x", {"argv": []}, "argv: Not a list with members"),
+        ("x", {"argv": []}, "argv: Not a list with at least one member"),
         ("x", {"argv": ["x"] * 101}, "argv: More than"),
         ("x", {"argv": [""]}, "argv[0]: The program is a text"),
         ("x", {"argv": ["./x"]}, "argv[0]: The program is a text"),

@@ -191,7 +191,7 @@ def test_what_a_plugin_raises_is_not_repeated() -> None:
                 "book": "a",
                 "pin": {"from": {"source": "shelf", "book": "b", "pin": {"from": {"source": "shelf", "book": "c"}}}},
             },
-            "no more than that",
+            "within a reference",
         ),
     ],
 )

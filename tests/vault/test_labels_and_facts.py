@@ -147,7 +147,7 @@ def test_labels_are_set_and_taken_away(vault: Vault, ids: dict[str, str]) -> Non
     assert [one.labels for one in vault.connections.infos(some)] == [{"env": "prod"}] * 2
     with pytest.raises(UnknownConnection):
         vault.connections.relabel([*some, "00000000-0000-0000-0000-000000000000"], {"env": "test"}, [])
-    with pytest.raises(InvalidRequest, match="web1 would have 65 labels; 64 are the most"):
+    with pytest.raises(InvalidRequest, match="web1 would have 65 labels; at most 64 are allowed"):
         vault.connections.relabel(some, {f"l{n}": "" for n in range(64)}, [])
     assert vault.connections.get(ids["web1"]).labels == {"env": "prod"}
     vault.connections.update(ids["web1"], labels={"tier": "1"})

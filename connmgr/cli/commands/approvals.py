@@ -68,9 +68,9 @@ def approve(
     if name is None and decided:
         raise click.UsageError("Name the APPROVAL to decide about; `connmgr approve` lists those that are pending.")
     if watch and (name is not None or decided):
-        raise click.UsageError("--watch goes with neither an APPROVAL nor a decision; decide in another terminal.")
+        raise click.UsageError("--watch cannot be combined with an APPROVAL or a decision; decide in another terminal.")
     if notify and not watch:
-        raise click.UsageError("--notify goes with --watch.")
+        raise click.UsageError("--notify needs --watch.")
     client = connect()
     if watch:
         _watch(client, notify=notify, as_json=as_json)

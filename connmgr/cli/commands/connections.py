@@ -46,7 +46,7 @@ MORE = ("CHANGED", "UUID")
 def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: bool, as_json: bool) -> None:
     """List connections: address, state, last use.
 
-    GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is held
+    GLOB is a name or a pattern: * within a segment, ** across segments, ? [abc] {a,b}. A pattern without / is matched
     against last names, one with / against paths, with or without the category. Case is ignored. A terminal shows a tree
     by category; other output has one line per connection. Labels are the last column, if a connection has any.
     """

@@ -106,4 +106,4 @@ def stop() -> None:
             # The daemon answered that it is stopping.
             pass
         time.sleep(POLL_SECONDS)
-    raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds.")
+    raise Failure(f"The daemon still runs after {STOP_SECONDS:g} seconds; `connmgr status` shows what it does.")

@@ -175,7 +175,7 @@ def edit(
     terminal to ask on, it needs --yes.
     """
     if not everywhere and choice.given:
-        raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+        raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
     at = next((at for at, word in enumerate(words) if "=" in word and (everywhere or at)), len(words))
     names, assignments = (words[:at], words[at:]) if everywhere else (words[:1], words[1:])
     if everywhere:
@@ -427,7 +427,7 @@ def mv(
 
     if not everywhere:
         if choice.given:
-            raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+            raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
         if not words or len(words) > 2:
             raise click.UsageError("Give CONNECTION and NAME; several connections move by --all --category PATH.")
     elif target is None:

@@ -155,13 +155,13 @@ class ExecOptions(NamedTuple):
         if self.detach and self.dry_run:
             raise click.UsageError("--dry-run tells what becomes of a command, not of a job: leave out --detach.")
         if not self.detach and any(value is not None for value in self.job.values()):
-            raise click.UsageError("--name, --key, --keep and --open-input are for --detach.")
+            raise click.UsageError("--name, --key, --keep and --open-input need --detach.")
         if self.reads and self.open_input:
             raise click.UsageError("Give --stdin or --open-input.")
         if sum((self.as_argv, self.saved is not None, self.script is not None)) > 1:
             raise click.UsageError("Give one of --argv, --saved and --script.")
         if self.script is not None and (self.detach or self.dry_run):
-            raise click.UsageError(f"--script does not go with {'--detach' if self.detach else '--dry-run'}.")
+            raise click.UsageError(f"--script cannot be combined with {'--detach' if self.detach else '--dry-run'}.")
         if self.reads and self.no_input:
             raise click.UsageError("Give --stdin or -n.")
         if self.reads and (reader := self._reader_of_input(choice)):
@@ -294,7 +294,7 @@ def exec(
     come failures and a summary. With --brief each connection gets one line when it finishes. The exit code is 1 if any
     failed. With --json there is one object, or with --all one per line, with the whole output, when the command has
     ended. --failed reads such lines, and repeats the command where it failed. --category, --type, --failed and --limit
-    go with --all.
+    need --all.
 
     With --sudo it runs as root or another user, in a shell of its own, which stays too. sudo's password is asked for,
     unless it is stored (`connmgr sudo-password`); a token needs the scope elevate.
@@ -354,7 +354,7 @@ def _targets_and_words(
         require_some(names, choice)
     else:
         if choice.given:
-            raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+            raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
         if len(names) > 1:
             raise click.UsageError(f"For several connections write `connmgr exec --all {shlex.join(names)} -- …`.")
         if not names:

@@ -90,7 +90,7 @@ def facts(
     gather: bool,
     as_json: bool,
 ) -> None:
-    """Show what is known about machines, or ask them.
+    """Show facts about machines, or gather them.
 
     Facts are about system, memory, disks, packages, and what plugins add. They are as old as their last --gather, and
     each part says when that was: `system`, `package`, and those of plugins. --where chooses connections by them in
@@ -100,7 +100,7 @@ def facts(
     """
     require_some(selectors, choice)
     if parts and not gather:
-        raise click.UsageError("--part goes with --gather; --name chooses what is shown.")
+        raise click.UsageError("--part needs --gather; --name chooses which facts are shown.")
     client = connect()
     names = chosen(client, selectors, choice, usage="shell").names
     ids = [one.id for one in names]

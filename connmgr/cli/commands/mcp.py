@@ -71,7 +71,7 @@ def mcp(
         _serve_http(PORT if port is None else port, approver_token_file)
         return
     if port is not None:
-        raise click.UsageError("--port is for --http.")
+        raise click.UsageError("--port needs --http.")
     credential = named_credential()
     if owner and is_token(credential):
         raise click.UsageError("--owner and a token contradict each other: give one of them.")

@@ -120,9 +120,17 @@ def run() -> None:
     help="Stop when so many targets, or such a share, have failed.",
 )
 @click.option("--retries", metavar="N", type=click.IntRange(0, 10), help="Try failed and unreachable targets again.")
-@click.option("--retry-delay", metavar="TIME", type=Duration(least=0), help="Wait this long before, 10s by default.")
 @click.option(
-    "-j", "--jobs", "--parallel", "parallel", metavar="N", type=click.IntRange(1, 500), help="How many at once: 100."
+    "--retry-delay", metavar="TIME", type=Duration(least=0), help="Wait this long before each retry, 10s by default."
+)
+@click.option(
+    "-j",
+    "--jobs",
+    "--parallel",
+    "parallel",
+    metavar="N",
+    type=click.IntRange(1, 500),
+    help="How many at once, 100 by default.",
 )
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
 @click.option("--run-timeout", metavar="TIME", type=Duration(), help="Stop the whole run after this time.")
@@ -176,8 +184,8 @@ def start(
     command of each shell's language. A machine that cannot be reached is unreachable, which is not failed: it counts
     neither for --stop-after nor as a failure of the run.
 
-    Ctrl-C asks whether to stop the run or to leave it running. Without a terminal it is left, and so it is with
-    --detach. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
+    Ctrl-C asks whether to stop the run or to leave it running. Without a terminal, or with --detach, it is
+    left running. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
     """
     require_some(selectors, choice)
     request = what_runs(command, script=script, as_argv=as_argv, saved=saved)
@@ -356,7 +364,7 @@ def output(name: str, connection: str | None, *, as_json: bool) -> None:
 @run.command(name="pause")
 @_named
 def pause(name: str) -> None:
-    """Begin no more targets until `connmgr run resume`."""
+    """Pause a run: it begins no more targets until `connmgr run resume`."""
     client = connect()
     client.runs.pause(find_run(client, name).run)
 

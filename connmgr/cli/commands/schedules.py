@@ -58,7 +58,7 @@ def schedule() -> None:
     type=click.Choice([SKIP, QUEUE]),
     default=SKIP,
     show_default=True,
-    help="While the run before is under way: leave the time out, or let one wait.",
+    help="While the previous run is under way: skip the time, or let one wait.",
 )
 @click.option(
     "--catch-up",
@@ -66,7 +66,7 @@ def schedule() -> None:
     type=click.Choice([NONE, LATEST, EVERY_ONE]),
     default=NONE,
     show_default=True,
-    help="After times at which no daemon was there: fire for none, once, or for all.",
+    help="If times passed while no daemon ran: fire for none of them, once, or for each.",
 )
 @click.option("--until", metavar="TIME", help="Do not fire after this time, such as 2027-01-01T00:00:00Z.")
 @click.option("--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments.")
@@ -248,9 +248,9 @@ def remove(names: tuple[str, ...]) -> None:
 
 @schedule.command(name="pause")
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", metavar="TEXT", help="Why, for those who look.")
+@click.option("--reason", metavar="TEXT", help="Why; shown with the schedule.")
 def pause(name: str, reason: str | None) -> None:
-    """Let a schedule not fire until `connmgr schedule resume`."""
+    """Keep a schedule from firing until `connmgr schedule resume`."""
     connect().schedules.pause(name, reason)
 
 

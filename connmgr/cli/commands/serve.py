@@ -78,7 +78,7 @@ def api_key(output: Path | None, *, rotate: bool, force: bool, **given: Any) -> 
     """Print the API key, or write it into a file. The first call creates it."""
     settings = read_settings(given)
     if force and output is None:
-        raise click.UsageError("--force is for --output.")
+        raise click.UsageError("--force needs --output.")
     if output is not None:
         check_new(output, force=force)
     from connmgr.daemon.files import make_api_key

@@ -57,15 +57,15 @@ def ssh_config(
     With --token-file, or another named token, the hosts have that token's rights and end with it. Print them into a
     file for `ssh -F`.
 
-    What ssh is told on its command line holds: where user or port are not the connection's, it is refused, and so is
-    everything while no daemon runs. ssh never logs in by itself in place of the daemon.
+    A user or port on ssh's command line holds: one that is not the connection's is refused, and so is everything while
+    no daemon runs. ssh never logs in by itself in place of the daemon.
     """
     if explain is not None:
         _explain(*explain)
     if write and remove:
         raise click.UsageError("Give --write or --remove.")
     if yes and not write:
-        raise click.UsageError("--yes goes with --write.")
+        raise click.UsageError("--yes needs --write.")
     if remove and globs:
         raise click.UsageError("--remove undoes --write as a whole: leave out the names.")
     client = connect()

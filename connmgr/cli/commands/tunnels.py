@@ -64,7 +64,7 @@ def open_(name: str, place: str | None, local_port: int | None, *, keep: bool) -
     client = connect()
     if place is None:
         if local_port is not None:
-            raise click.UsageError("--local-port is for a new tunnel: name a PORT, or edit the one that is stored.")
+            raise click.UsageError("--local-port needs a PORT, for a new tunnel; `connmgr edit` changes a stored one.")
         id, is_new = _tunnel(client, name), False
     else:
         id, is_new = _stored(client, reach(client, name), place, local_port)

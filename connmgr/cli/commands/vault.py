@@ -156,7 +156,7 @@ def create_recovery(name: str | None, shares: tuple[int, int], *, as_json: bool)
     """Make a recovery key, and print its words once.
 
     It asks for the passphrase of USER, by default of the one who is unlocked. Write the words on paper; nothing keeps
-    them. By them, and by nothing else, USER gets a new passphrase when this one is lost: connmgr vault recovery use.
+    them. They are the only way for USER to set a new passphrase when this one is lost: connmgr vault recovery use.
     """
     client = connect()
     user = name or client.vault.status().user

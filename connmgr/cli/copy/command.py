@@ -114,7 +114,7 @@ def cp(
         to_all(client, selected, sources, target, options, jobs, as_json=as_json, brief=brief)
         return
     if choice.given:
-        raise click.UsageError(f"{', '.join(choice.given)} goes with --all.")
+        raise click.UsageError(f"Only with --all: {', '.join(choice.given)}.")
     if store and not any(map(is_of_address, operands)):
         raise click.UsageError(f"--store is for USER@HOST:PATH, and none of {', '.join(operands)} is that.")
     if as_json and target == STREAM:

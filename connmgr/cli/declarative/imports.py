@@ -50,10 +50,10 @@ def import_ssh_config(file: Path | None, **options: Any) -> None:
     It shows which hosts would become connections; with --apply it adds them. Hosts of ~/.ssh/config are added by their
     alias: the daemon reads that file for each connection, so later changes of the file apply. Hosts of another FILE are
     added with its HostName, Port, User, first IdentityFile, StrictHostKeyChecking, SendEnv, SetEnv, and ProxyJump as a
-    connection to go through. Hosts with a ProxyCommand are left out. Beside a host stands what is ignored of it,
-    such as LocalForward. Hosts that are stored already are not added again. A connection of another type with the same
-    name is not changed. With --update a stored ssh connection gets what the configuration says of its host; its
-    password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
+    connection to go through. Hosts with a ProxyCommand are left out. Settings that are ignored, such as LocalForward,
+    are listed beside their host. Hosts that are stored already are not added again. A connection of another type with
+    the same name is not changed. With --update a stored ssh connection gets what the configuration says of its host;
+    its password, passphrase and whatever else no configuration says stay. All are stored in one step, or none.
     """
     run_import(lambda: _read(file), **options)
 

@@ -98,7 +98,7 @@ def run_command(
     if cwd.startswith("~"):
         raise ClientError("cwd: ~ is not expanded here; write `cd ~/…` in the command.", "invalid_arguments", 0)
     if bool(command) == bool(argv):
-        raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
+        raise ClientError("Give either command or argv.", "invalid_arguments", 0)
     place = call.place(system, session)
     options: dict[str, Any] = {"argv": argv} if argv else {"command": command, "tell_directory": True}
     options |= {"cwd": path_in(call.bridge, place, cwd) or None, "env": env, "timeout": timeout}
@@ -241,7 +241,7 @@ def answer_prompt(
     whose password is stored, such as NAME/root, or ask the person to answer.
     """
     if bool(job) == bool(terminal):
-        raise ClientError("Either job or terminal says what is answered.", "invalid_arguments", 0)
+        raise ClientError("Give either job or terminal.", "invalid_arguments", 0)
     with call.client() as client:
         if terminal:
             _require_question(screen_of(call, client, terminal, {"wait": 0}).waiting, question)

@@ -131,13 +131,13 @@ def run_on_many(
     command runs in a new shell, in the home directory.
     """
     if bool(command) == bool(argv):
-        raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
+        raise ClientError("Give either command or argv.", "invalid_arguments", 0)
     if not systems and not where:
-        raise ClientError("Either systems or where says on which systems it runs.", "invalid_arguments", 0)
+        raise ClientError("Give either systems or where.", "invalid_arguments", 0)
     with call.client() as client:
         chosen = client.connection.choose(*systems, usage="shell", where=where or None)
         if not chosen:
-            raise ClientError(f"No system is such that {where!r} holds.", "unknown_connection", 0)
+            raise ClientError(f"No system matches the condition {where!r}.", "unknown_connection", 0)
         options: dict[str, Any] = {"argv": list(argv)} if argv else {"command": command}
         options |= {"timeout": timeout} if timeout else {}
         options |= {"waves": [canary, "100%"]} if 0 < canary < len(chosen) else {}

@@ -98,7 +98,7 @@ def open_terminal(
     everything that needs no terminal.
     """
     if command and argv:
-        raise ClientError("Either command or argv says what to run.", "invalid_arguments", 0)
+        raise ClientError("Give either command or argv.", "invalid_arguments", 0)
     place = call.place(system)
     with call.client() as client:
         terminal = client.terminal.open(

@@ -261,7 +261,7 @@ def test_a_client_stopped_from_outside_continues_in_raw_mode(sit: Sit) -> None:
 
 def test_without_a_terminal_there_is_nothing_to_attach(clean_connmgr: CommandLine) -> None:
     assert "--attach needs a terminal" in clean_connmgr("shell", "--attach", code=2).errors
-    assert "--watch goes with --attach" in clean_connmgr("shell", "local", "--watch", code=2).errors
+    assert "--watch needs --attach" in clean_connmgr("shell", "local", "--watch", code=2).errors
     assert "Missing argument" in clean_connmgr("shell", code=2).errors
 
 
