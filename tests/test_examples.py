@@ -168,6 +168,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
         [Path(entry["name"]).name for entry in answers[0]["entries"]] == ["copy", "greeting"]
     ),
     "46-fs-list.sh": lambda answers: [entry["name"] for entry in answers[0]["entries"]] == ["copy", "greeting"],
+    "46-fs-search.sh": lambda answers: [one["text"] for one in answers[0]["lines"]] == ["Hello from connmgr"] * 2,
     "47-fs-script.sh": lambda answers: answers[1]["stdout"] == f"I am {answers[0]['path']}",
     "48-fs-remove.sh": nothing,
     "50-secret-encrypt.sh": keys("encrypted"),

@@ -27,6 +27,7 @@ from connmgr.contract.fs import (
     AttributesRequest,
     BlobResponse,
     EntryResponse,
+    FoundLine,
     GlobRequest,
     ListFilesRequest,
     ListResponse,
@@ -37,6 +38,8 @@ from connmgr.contract.fs import (
     RemovePathRequest,
     ScriptRequest,
     ScriptResponse,
+    SearchRequest,
+    SearchResponse,
     StatRequest,
     WriteRequest,
 )
@@ -46,6 +49,8 @@ from connmgr.fs import files, listing
 from connmgr.fs.bodies import Blob, BlobSpool, PassedFile
 from connmgr.fs.files import NOTHING, FileReader
 from connmgr.fs.remote import RemoteFileSystem
+from connmgr.fs.search import SearchedText
+from connmgr.fs.search import search as search_lines
 from connmgr.rights.actions import (
     Action,
     TouchedPaths,
@@ -283,6 +288,37 @@ def glob(request: GlobRequest) -> flask.Response:
     with place_of(request) as place:
         entries = files.matching(place, request.pattern)
     return as_listing(entries, EntryResponse)
+
+
+@group.endpoint(
+    "/search",
+    SearchRequest,
+    SearchResponse,
+    action=Action("fs.read", paths=reads_path, whole=always),
+    suspends=True,
+    reads=True,
+    about=("connection", "session", "path", "text", "names"),
+    raises=[*REACHING, errors.NoSuchFile],
+    waits=True,
+    example={"connection": EXAMPLE, "path": "/etc/ssh", "text": "PermitRootLogin", "names": "*.conf"},
+    answer={
+        "lines": [{"name": "sshd_config.d/10-own.conf", "line": 3, "text": "PermitRootLogin no"}],
+        "complete": True,
+    },
+)
+def search(request: SearchRequest) -> SearchResponse:
+    """Find the lines that have a text in a file, or in the files below a directory, by its machine's find and grep.
+
+    Links are not followed. Unreadable files, binary ones (with NUL) and those over 1 GiB are passed over. For tokens
+    with path rules the daemon reads the files itself, which takes longer.
+    """
+    wanted = SearchedText(request.text, request.names, request.most, request.ignore_case)
+    with place_of(request) as place:
+        found, complete = search_lines(place, request.path, wanted, request.timeout)
+    detail(lines=len(found))
+    return SearchResponse(
+        lines=[FoundLine(name=one.name, line=one.line, text=one.text) for one in found], complete=complete
+    )
 
 
 @group.endpoint(

@@ -35,6 +35,8 @@ from connmgr.contract.fs import (
     RemovePathRequest,
     ScriptRequest,
     ScriptResponse,
+    SearchRequest,
+    SearchResponse,
     StatRequest,
     UploadRequest,
     UploadResponse,
@@ -341,6 +343,16 @@ class Files(Group):
         """
         answer = self._ask("/fs/checksum", _members(connection, path, members, session), ChecksumsResponse)
         return {path_text(one.name): one.sha256 for one in answer.entries}
+
+    def search(
+        self, connection: str, path: Path, text: str, *, session: str | None = None, **options: Any
+    ) -> SearchResponse:
+        """Return the lines that have ``text`` in a file, or in the files below a directory, and whether these are all.
+
+        ``options`` are further members of the request: ``names``, ``ignore_case``, ``most`` and ``timeout``.
+        """
+        request = SearchRequest(connection=connection, path=path_bytes(path), text=text, session=session, **options)
+        return self._ask("/fs/search", request, SearchResponse)
 
     def list(
         self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None

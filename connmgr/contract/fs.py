@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from connmgr.contract.common import AwaitsApproval, Elevate, ShellNamed
-from connmgr.contract.message import ID, MODE, PATH, Fact, Message, Pattern, SchemaMembers, Wrong
+from connmgr.contract.message import ID, MODE, PATH, Fact, Length, Message, Pattern, Range, SchemaMembers, Wrong
 
 QUERY_PATH = Fact("QUERY_PATH")
 """A path in a query, where any byte can be written as ``%FF``."""
@@ -47,6 +47,31 @@ class ListFilesRequest(PathRequest):
 
 class GlobRequest(ShellNamed):
     pattern: Annotated[Path, "A path with the wildcards `*`, `?` and `[…]` of a shell; otherwise as `path`."]
+
+
+class SearchRequest(PathRequest):
+    text: Annotated[str, Length(1, 1000), "What a line has in it: a text, not a pattern."]
+    names: Annotated[str, Length(1, 255), "Only files whose names match this, with `*`, `?` and `[…]`."] = "*"
+    ignore_case: Annotated[bool, "True takes the letters a to z as A to Z."] = False
+    most: Annotated[int, Range(1, 1000), "Most lines to return."] = 200
+    timeout: Annotated[float, Range(0, 50, above=True), "Seconds after which the search ends in any case."] = 30.0
+
+    def check(self) -> None:
+        super().check()
+        for name in ("text", "names"):
+            if any(one in getattr(self, name) for one in "\n\0"):
+                raise Wrong("Has a newline or NUL, which no line and no pattern has.", name)
+
+
+class FoundLine(Message):
+    name: Annotated[Path, "The file's path relative to `path`; for a single file its name."]
+    line: Annotated[int, "The line's number, from 1."]
+    text: Annotated[str, "The line; of a long one 300 characters around the text."]
+
+
+class SearchResponse(Message):
+    lines: Annotated[list[FoundLine], "The lines, each file's in their order, files in no order."]
+    complete: Annotated[bool, "Whether these are all; false if there are more, or the time was over."]
 
 
 class MembersRequest(PathRequest):

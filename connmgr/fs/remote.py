@@ -119,6 +119,13 @@ CHECKSUM = _program("checksum", setup="find_checksum", shared=("inside",))
 The sum of a large file follows its size, a newline and NUL. The names begin with ``./``.
 """
 
+SEARCH = _program("search", setup="find_grep", shared=("inside",))
+"""``path text fold names most``: lines with ``text``, in letters of any case if ``fold``, at most ``most`` of a file.
+
+``ok``; a file's path from ``path``, NUL, a line's number, a colon and the line; empty lines between; a mark and
+``end``. It has no gated variant.
+"""
+
 ARCHIVE = _program("archive", setup="find_tar", shared=("inside",))
 """``path name…``. ``ok``, an archive, and the complaints of tar; the names are paths from ``path`` with ``./``."""
 

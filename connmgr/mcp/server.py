@@ -29,7 +29,8 @@ These tools run commands and move files on systems: machines, and users and cont
 - Each command runs as a job. If it does not end within `wait` seconds, if you cancel the call or are disconnected, it
   runs on: read_job shows its state and output, stop_job ends it, list_jobs finds it again. Never run it twice.
 - A command that waits for input says so (`waiting`): answer_prompt answers it, stop_job ends it. You type no secrets.
-- For the same command on many systems use run_on_many, one call for all. find says which systems have what.
+- For the same command on many systems use run_on_many, one call for all. find says which systems have what, and
+  search_files which files have a text.
 - The directory that a command changes to lasts for your next command and for relative paths, in each session of each
   system. Variables, aliases and functions do not last: use `env`, or write them into the command.
 - Of long output you see the beginning and the end. read_job shows any part of it, by offsets in bytes.

@@ -670,6 +670,12 @@ export interface ForgottenHostKey {
   kept: string;
 }
 
+export interface FoundLine {
+  name: string | { base64: string; };
+  line: number;
+  text: string;
+}
+
 export interface FoundName {
   category: string[];
   name: string[];
@@ -1465,6 +1471,23 @@ export interface ScriptResponse {
   path: string | { base64: string; };
 }
 
+export interface SearchRequest {
+  connection: string;
+  session?: string;
+  elevate?: { user?: string; password?: string; };
+  path: string | { base64: string; };
+  text: string;
+  names?: string;
+  ignoreCase?: boolean;
+  most?: number;
+  timeout?: number;
+}
+
+export interface SearchResponse {
+  lines: FoundLine[];
+  complete: boolean;
+}
+
 export interface ShellInfo {
   shellDialect: number;
   osType: string;
@@ -1940,6 +1963,7 @@ export interface Endpoints {
   "/fs/read": { request: ReadRequest; answer: unknown };
   "/fs/remove": { request: RemovePathRequest; answer: unknown };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
+  "/fs/search": { request: SearchRequest; answer: SearchResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };
   "/fs/ticket": { request: DownloadRequest; answer: DownloadTicketResponse };
   "/fs/upload": { request: unknown; answer: UploadResponse };

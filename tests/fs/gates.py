@@ -14,6 +14,7 @@ from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import Blob
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.remote import RemoteFileSystem
+from connmgr.fs.search import SearchedText, TextLine, search
 from tests.fs.remote_hosts import content_of
 from tests.fs.trees import archive_of
 
@@ -226,6 +227,10 @@ def sums(place: RemoteFileSystem, path: bytes, *members: bytes) -> list[object]:
         found.close()
 
 
+def searched(place: RemoteFileSystem, path: bytes, text: str) -> list[TextLine]:
+    return search(place, path, SearchedText(text, "*", 100, ignore_case=False), 30)[0]
+
+
 FOLLOWING: dict[str, Operation] = {
     "read": lambda place, path, _: content_of(place, path),
     "stat what it leads to": lambda place, path, _: files.stat_file(place, path, follow=True),
@@ -233,6 +238,7 @@ FOLLOWING: dict[str, Operation] = {
     "list below": lambda place, path, _: list(files.list_directory(place, path, recursive=True)),
     "archive": lambda place, path, _: archived(place, path),
     "checksum": lambda place, path, _: sums(place, path),
+    "search": lambda place, path, _: searched(place, path, "content"),
     "write": lambda place, path, blob: files.write(place, path, blob, 0o600),
     "extract": lambda place, path, _: extract(place, path, [archive_of(("planted", {}))], exact=False, tally=Tally()),
 }

@@ -89,7 +89,7 @@ def busybox_tools(directory: Path) -> str:
     assert busybox
     tools = directory / "busybox-tools"
     tools.mkdir()
-    for name in [*NECESSARY, *["cp", "dd", "find", "sha256sum", "stat", "sync", "uname", "ps"]]:
+    for name in [*NECESSARY, *["cp", "dd", "find", "sha256sum", "stat", "sync", "uname", "ps", "grep", "cut", "tr"]]:
         (tools / name).symlink_to(busybox)
     return str(tools)
 

@@ -14,7 +14,7 @@ from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr_local.transport import LocalTransport
-from tests.fs.gates import SECRET, Patterns, archived, plant_ways_out, sums
+from tests.fs.gates import SECRET, Patterns, archived, plant_ways_out, searched, sums
 from tests.fs.remote_hosts import content_of
 
 PATHS = 200
@@ -32,6 +32,7 @@ WORK: dict[str, Callable[[RemoteFileSystem, bytes], object]] = {
     "glob below": lambda place, path: [entry.name for entry in files.matching(place, path + b"/*")],
     "archive": lambda place, path: archived(place, path).count(b"content"),
     "checksum": lambda place, path: len(sums(place, path)),
+    "search": lambda place, path: len(searched(place, path, "content")),
     "mkdir": lambda place, path: files.make_directory(place, path + b"/x/y", None, parents=False, timeout=20),
     "remove": lambda place, path: files.remove(place, path + b"/x", recursive=True, timeout=20),
     "move": lambda place, path: files.move(place, b"allowed/nothing", path, overwrite=False, timeout=20),

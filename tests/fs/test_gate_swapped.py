@@ -16,7 +16,7 @@ from connmgr import errors
 from connmgr.fs import files
 from connmgr.fs.files import FileAttributes, receive
 from connmgr.fs.remote import RemoteFileSystem
-from tests.fs.gates import SECRET, Patterns, archived, facts_of, sums
+from tests.fs.gates import SECRET, Patterns, archived, facts_of, searched, sums
 from tests.fs.remote_hosts import SHELLS, Elsewhere, content_of, shell_called_sh
 from tests.fs.swapper import swapped
 from tests.fs.test_places import Reached, reached  # noqa: F401
@@ -99,6 +99,7 @@ READING: dict[str, Work] = {
     "archive a file": lambda place: archived(place, b"allowed/file"),
     "archive members": lambda place: archived(place, b"allowed", b"sub/file", b"sub/deep"),
     "checksum": lambda place: sums(place, b"allowed"),
+    "search": lambda place: searched(place, b"allowed", "business"),
 }
 NEVER = {"stat"}
 """Operations that can only find a secret."""

@@ -64,5 +64,7 @@ async def _files(call: Callable[..., Awaitable[dict[str, Any]]], directory: Path
     await call("edit_file", **LOCAL, path=file, old="two", new="three")
     assert (await call("read_file", **LOCAL, path=file))["content"] == "one three\n"
     assert [one["name"] for one in (await call("list_files", **LOCAL, path=within))["entries"]] == ["file"]
+    searched = await call("search_files", systems=["local"], path=within, text="three")
+    assert [(one["path"], one["line"], one["text"]) for one in searched["lines"]] == [("file", 1, "one three")]
     assert (await call("find_file", **LOCAL, pattern=f"{within}/f*"))["entries"]
     assert (await call("get_file_info", **LOCAL, path=file))["size"] == len("one three\n")

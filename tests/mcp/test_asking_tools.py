@@ -39,8 +39,8 @@ ASKING: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 """By tool: arguments, number of questions if each is approved once, and text of the question."""
 
-ON_MANY = {"run_on_many"}
-"""It asks as run_command does, but does not take one system."""
+ON_MANY = {"run_on_many", "search_files"}
+"""They ask as run_command and read_file do, but take several systems."""
 
 NEVER = {
     "answer_prompt": "it is about a job or a terminal that was approved when it began",

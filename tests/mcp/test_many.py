@@ -97,6 +97,71 @@ def test_a_run_goes_on_when_nobody_waits_and_can_be_stopped(daemon: Daemon, farm
     run(daemon, work, holder=farm)
 
 
+@pytest.fixture
+def half_lost(daemon: Daemon) -> Iterator[Holder]:
+    """As many systems that nothing answers for as there are on the farm, and a token that sees both."""
+    connection = daemon.client.connection
+    ids = []
+    for number in range(2 * COUNT):
+        lost = {"type": "ssh", "host": "127.0.0.1", "port": 1, "user": f"user{number}", "password": "no"}
+        here = {"type": "shellEnvironment", "host": LOCAL_MACHINE, "commands": [f"export H={number}"]}
+        data = here if number < COUNT else lost
+        ids.append(connection.add(f"half{number}", data))
+    yield wire.create(daemon, *SCOPES, "fs.read", connections=["**half*"])
+    daemon.client.post("/connection/remove", connections=ids)
+
+
+def test_a_fleet_of_which_half_is_unreachable_gives_one_clear_result(
+    daemon: Daemon, half_lost: Holder, tmp_path: Path
+) -> None:
+    (tmp_path / "site.conf").write_text("one\nlisten 80\n")
+
+    async def work(agent: Agent) -> None:
+        ran = await agent.call("run_on_many", systems=["half*"], command="echo here", canary=0, stopAfter=0)
+        assert ran["counts"] == {"done": COUNT, "unreachable": COUNT}
+        told = sorted((one["state"], one["count"], one["stdout"], one["error"]) for one in ran["groups"])
+        assert told[0] == ("done", COUNT, "here", None)
+        assert [one[:3] for one in told[1:]] == [("unreachable", COUNT, "")]
+        assert told[1][3].startswith("host_refused: ")
+        found = await agent.call("search_files", systems=["half*"], path=str(tmp_path), text="listen")
+        assert (found["systems"], found["withText"], found["omitted"], found["incomplete"]) == (2 * COUNT, COUNT, 0, [])
+        [line] = found["lines"]
+        assert (line["path"], line["line"], line["text"], line["count"]) == ("site.conf", 2, "listen 80", COUNT)
+        assert [(one["code"], one["count"]) for one in found["failed"]] == [("host_refused", COUNT)]
+        assert len(json.dumps([ran, found])) < 2 * MAX_CHARACTERS
+
+    run(daemon, work, holder=half_lost)
+
+
+def test_files_are_searched_where_the_rules_allow_it(daemon: Daemon, farm: Holder, tmp_path: Path) -> None:
+    for name in ("open", "shut"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("".join(f"needle {number}\n" for number in range(900)))
+    rules = [{"effect": "allow", "path": f"{tmp_path}/open/**", "action": "fs.read"}]
+    reader = wire.create(daemon, "connection.read", "fs.read", connections=["**farm*"], rules=rules)
+
+    async def work(agent: Agent) -> None:
+        found = await agent.call(
+            "search_files", where="row=odd", path=f"{tmp_path}/open", text="NEEDLE", ignoreCase=True
+        )
+        assert [one["count"] for one in found["lines"]] == [COUNT // 2] * 50
+        assert len(found["incomplete"]) == COUNT // 2
+        more = await agent.call("search_files", systems=["farm*"], path=f"{tmp_path}/open", text="needle", most=900)
+        assert (len(more["lines"]) + more["omitted"], more["incomplete"]) == (900, [])
+        assert len(json.dumps(more["lines"])) <= MAX_CHARACTERS + 2000
+        shut = await agent.call("search_files", systems=["farm*"], path=str(tmp_path), text="needle")
+        assert (shut["lines"], [(one["code"], one["count"]) for one in shut["failed"]]) == (
+            [],
+            [("policy_denied", COUNT)],
+        )
+        one = {"systems": ["farm0"], "path": f"{tmp_path}/shut", "text": "needle"}
+        assert await agent.refused("search_files", **one) == "policy_denied"
+        assert await agent.refused("search_files", path="/etc", text="x") == "invalid_arguments"
+        assert await agent.refused("search_files", systems=["web*"], path="/etc", text="x") == "unknown_connection"
+
+    run(daemon, work, holder=reader)
+
+
 def test_systems_are_found_by_names_labels_and_facts(daemon: Daemon, farm: Holder) -> None:
     ids = daemon.client.connection.choose("farm[12]")
     gathered = daemon.client.fact.gather([one.id for one in ids], parts=["system"], timeout=DEADLINE_SECONDS)

@@ -174,6 +174,7 @@ def test_a_plugin_that_fails_at_an_audit_entry_does_not_stop_the_answer(guarded:
 OF_OTHERS = {
     "/fs/archive": "fs.read",
     "/fs/checksum": "fs.read",
+    "/fs/search": "fs.read",
     "/fs/extract": "fs.write",
     "/fs/upload": "fs.write",
     "/fs/glob": "fs.list",
