@@ -10,8 +10,8 @@ Two things may be waited for, and in both running again is safe because nothing 
 - an approval, which is asked for before the view of any endpoint has begun; with rules over paths it is asked for in
   the view, before the first file is changed;
 - in the view of an endpoint that is declared as ``suspends``, news of something that the view only reads. A view that
-  begins something, as ``/shell/exec`` begins a job with ``detachAfter``, puts its id into ``kept`` first, and finds it
-  there when it runs again.
+  begins something, as ``/shell/exec`` begins a job with ``detachAfter``, puts its id into the continuation's ``memory``
+  first, and finds it there when it runs again.
 
 :class:`connmgr.api.endpoint.Endpoint` enforces the declaration: any other view that raises :class:`Suspended` is a
 fault, and answers ``internal``. This is not a repeat: a client *repeats* a request that was answered, as another
@@ -73,7 +73,7 @@ class Continuation:
     began: float = field(default_factory=time.monotonic)
     """The ``time.monotonic`` at which the request came."""
 
-    kept: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
     """What later runs need of earlier ones: each room that uses it has keys of its own."""
 
     suspended: Suspended | None = None

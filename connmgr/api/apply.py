@@ -28,7 +28,7 @@ from connmgr.contract.connection import (
 from connmgr.errors import InvalidRequest
 from connmgr.rights.visibility import PlannedConnection
 from connmgr.vault import Connection
-from connmgr.vault.batch import Addition, Applied, Batch, Change, held
+from connmgr.vault.batch import Addition, Applied, Batch, Change, as_fields
 
 group = Group("apply", "Many connections and categories at once.", prefix="/connection")
 
@@ -75,16 +75,16 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     shells of a connection and of all connections over it. Authorising plugins and the audit log see each change as an
     action of its own: `connection.add`, `connection.update`, `connection.remove`, `category.add`.
     """
-    found = services()
-    if found.authorisation.concerns(caller()):
+    daemon = services()
+    if daemon.authorisation.concerns(caller()):
         _authorise(request)
-    stored = {one.id: one for one in found.vault.connections.infos(_distinct(request.change))}
+    stored = {one.id: one for one in daemon.vault.connections.infos(_distinct(request.change))}
     batch = _batch(request, stored)
-    permits = partial(found.vault.principals.permit, access=caller().access)
+    permits = partial(daemon.vault.principals.permit, access=caller().access)
     before = facts_of([*stored, *request.remove])
     # The answer must not tell that there is an equivalent connection out of sight.
-    applied = found.vault.batches.apply(
-        batch, permits, lambda id: bool(found.authorisation.visible(caller(), [id])), caller().token
+    applied = daemon.vault.batches.apply(
+        batch, permits, lambda id: bool(daemon.authorisation.visible(caller(), [id])), caller().token
     )
     _record(batch, applied, stored)
     publish_categories(applied.made)
@@ -137,7 +137,7 @@ def _record(batch: Batch, applied: Applied, stored: Mapping[str, Connection]) ->
         given: dict[str, Any] = {} if change.name is None else {"name": change.name}
         given |= {} if change.labels is None else {"labels": change.labels}
         given |= {} if change.category is None else {"category": applied.categories[change.category]}
-        given |= {} if change.content is None else held(change.content)
+        given |= {} if change.content is None else as_fields(change.content)
         moved = applied.moved[change.id]
         part(
             {"connection": change.id},

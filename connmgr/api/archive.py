@@ -66,8 +66,8 @@ def archive(request: MembersRequest) -> flask.Response:
     one per line. If the machine is lost, the HTTP connection ends before the archive does.
     """
     context = request_context()
-    passing = Archive(context.held.enter_context(place_of(request)), request.path, request.members)
-    context.held.callback(passing.close)
+    passing = Archive(context.resources.enter_context(place_of(request)), request.path, request.members)
+    context.resources.callback(passing.close)
     return as_pieces(_counted(while_valid(passing), context, lambda: vars(passing.tally)), TAR)
 
 
@@ -97,8 +97,8 @@ def checksum(request: MembersRequest) -> flask.Response:
     computes. If the machine is lost, the HTTP connection ends before the answer does.
     """
     context = request_context()
-    found = Checksums(context.held.enter_context(place_of(request)), request.path, request.members)
-    context.held.callback(found.close)
+    found = Checksums(context.resources.enter_context(place_of(request)), request.path, request.members)
+    context.resources.callback(found.close)
     pieces = _counted(listing_pieces(found, ChecksumResponse), context, lambda: {"files": found.count})
     return as_pieces(pieces, "application/json")
 

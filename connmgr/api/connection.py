@@ -69,7 +69,7 @@ from connmgr.processes import connected_to_own
 from connmgr.rights.actions import Action, changes_what_others_need, lends_agent, toggles
 from connmgr.secrets.principals import Lending
 from connmgr.vault import Connection
-from connmgr.vault.batch import held
+from connmgr.vault.batch import as_fields
 
 group = Group("connection", "Stored connections, and the types of connections that are installed.")
 
@@ -277,7 +277,7 @@ def update(request: ConnectionUpdateRequest) -> None:
     given = {"name": request.name, "category": request.category, "labels": request.labels}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if data is not None and request.data is not None:
-        changes |= {**held(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
+        changes |= {**as_fields(data), "permits": partial(services().vault.principals.permit, access=caller().access)}
     before = facts_of([id])
     moved = connections.update(id, **changes, token=caller().token)
     detail(changed=changed_fields(stored, changes), **({"moved": moved} if moved else {}))
@@ -425,7 +425,7 @@ def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
     `agent`. Then it repeats its request. The daemon uses both for this login alone, and keeps neither; an agent that
     the connection forwards (`forwardAgent`) is used until the link closes. The link is shared as any other.
     """
-    found, path = services(), request.agent
+    daemon, path = services(), request.agent
     if path is not None and not path.startswith("/"):
         raise errors.InvalidRequest("agent: Not an absolute path.")
     if path is not None and path == os.environ.get("SSH_AUTH_SOCK"):
@@ -438,10 +438,10 @@ def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
     )
     detail(**({"agent": "lent"} if path is not None else {}), passphrases=len(asker.passphrases))
     access = Lending(caller().access, asker)
-    deadline = Deadline(found.settings.start_timeout)
-    lease = lease_live_link(found.links, request.connection, access, deadline, cancellation())
+    deadline = Deadline(daemon.settings.start_timeout)
+    lease = lease_live_link(daemon.links, request.connection, access, deadline, cancellation())
     try:
-        found.kept.keep(request.connection, lease)
+        daemon.idle_links.keep(request.connection, lease)
     finally:
         lease.release()
     detail(opened=lease.opener)
@@ -522,19 +522,19 @@ def toggle(request: ConnectionToggleRequest) -> None:
     connection's `cache` stores the wanted state, which the daemon restores when it starts again. A tunnel that a token
     has toggled on ends with the token.
     """
-    found, id, state = services(), request.connection, request.state
-    record = found.vault.connections.get(id)
-    if isinstance(found.registry.get(record.type), Toggled):
-        timeout = found.settings.start_timeout
-        toggle_remote(found.vault, found.registry, found.links, record, state, caller().access, timeout)
-        found.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
-        found.vault.connections.set_states({id: {**record.state, "running": state}})
+    daemon, id, state = services(), request.connection, request.state
+    record = daemon.vault.connections.get(id)
+    if isinstance(daemon.registry.get(record.type), Toggled):
+        timeout = daemon.settings.start_timeout
+        toggle_remote(daemon.vault, daemon.registry, daemon.links, record, state, caller().access, timeout)
+        daemon.vault.connections.set_cache(id, {**record.cache, "sessionEnabled": state})
+        daemon.vault.connections.set_states({id: {**record.state, "running": state}})
         publish_changes(facts_of([id]), [id])
     elif state:
         asking = caller()
-        found.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)
+        daemon.tunnels.start(id, asking.access, token=asking.token, has_ended=lambda: asking.ended)
     else:
-        found.tunnels.stop(id)
+        daemon.tunnels.stop(id)
 
 
 @group.endpoint(
@@ -575,8 +575,8 @@ def terminal(request: ConnectionTerminalRequest) -> ShownResponse:
 
 
 def _require_shell(connection: str, what: str) -> None:
-    found = services()
-    kind = found.registry.get(found.vault.connections.get(connection).type)
+    daemon = services()
+    kind = daemon.registry.get(daemon.vault.connections.get(connection).type)
     if isinstance(kind, Tunnel) or kind.usage_category == "group":
         raise errors.InvalidRequest(f"connection: Type {kind.name} is not a {what} connection.")
 

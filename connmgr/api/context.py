@@ -90,7 +90,7 @@ class RequestContext:
     begun: int | None = None
     """The number of the audit log's entry about its beginning."""
 
-    held: ExitStack = field(default_factory=ExitStack)
+    resources: ExitStack = field(default_factory=ExitStack)
     """Context managers to close when the answer is sent."""
 
     loan: Loan | None = None

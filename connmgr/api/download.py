@@ -49,18 +49,18 @@ class TicketedEndpoint(Endpoint):
     methods: tuple[str, ...] = ("GET",)
 
     def __call__(self) -> flask.Response:
-        found, context = services(), self._context()
+        daemon, context = services(), self._context()
         refusal: Refusal | None = context.environ.get(REFUSAL)
         if refusal is not None:
             raise refusal.error
-        kept = context.continuation.kept
-        if _REDEEMED not in kept:
+        memory = context.continuation.memory
+        if _REDEEMED not in memory:
             assert self.request is not None, "the endpoint says that it takes a ticket"  # noqa: S101
             query = load(self.request, read_query(flask.request.query_string, self.request))
-            kept[_REDEEMED] = found.tickets.redeem_request(query.ticket, SUBJECT)
-        asking, request = kept[_REDEEMED]
-        self._admit_caller(found, context, asking)
-        return self._carry_out(found, context, request, self._respond)
+            memory[_REDEEMED] = daemon.tickets.redeem_request(query.ticket, SUBJECT)
+        asking, request = memory[_REDEEMED]
+        self._admit_caller(daemon, context, asking)
+        return self._carry_out(daemon, context, request, self._respond)
 
 
 @group.endpoint(

@@ -109,18 +109,18 @@ class Endpoint:
     """Other names of members of its answers."""
 
     def __call__(self) -> flask.Response:
-        found, context = services(), self._context()
+        daemon, context = services(), self._context()
         if not self.public:
-            self._find_caller(found, context)
+            self._find_caller(daemon, context)
         request = read(
             context.environ,
             self.request,
             raw=bool(self.raw_body),
             most=self.most_values if context.holder else max(self.most_values, LISTED_VALUES),
-            turn=lambda rest: found.pace.turn(context.holder, rest),
+            turn=lambda rest: daemon.pace.turn(context.holder, rest),
             in_pieces=bool(context.holder),
         )
-        return self._carry_out(found, context, request, self._respond)
+        return self._carry_out(daemon, context, request, self._respond)
 
     def _context(self) -> RequestContext:
         context = request_context()
@@ -128,7 +128,7 @@ class Endpoint:
         return context
 
     def _carry_out(
-        self, found: Services, context: RequestContext, request: Any, respond: Callable[[Any], flask.Response]
+        self, daemon: Services, context: RequestContext, request: Any, respond: Callable[[Any], flask.Response]
     ) -> flask.Response:
         """Authorise the loaded ``request``, call the view, and return the response by ``respond``."""
         request = elevated(request, context.caller.token if context.caller else None)
@@ -143,18 +143,18 @@ class Endpoint:
         if context.recorded is not None:
             context.about[RECORDED] = context.recorded
         if context.audited and request:
-            work = found.authorisation.work_of(request)
+            work = daemon.authorisation.work_of(request)
             context.about |= {"connection": work.connection} if work else {}
-        with context.held as held:
+        with context.resources as resources:
             try:
-                ready = self._ready(found, context, request, held)
-                result = _unless_suspended(context.continuation, lambda: self._viewed(found, context, request, ready))
+                ready = self._ready(daemon, context, request, resources)
+                result = _unless_suspended(context.continuation, lambda: self._viewed(daemon, context, request, ready))
                 # It has none while it has a slot, and its answer may be large.
-                with found.computing.turn(context.holder) if self.waits else nullcontext():
+                with daemon.computing.turn(context.holder) if self.waits else nullcontext():
                     response = respond(result)
                 if context.loan is not None and (why := context.end_of_loan) is not None:
                     # Its end came too early to find what this request has opened.
-                    found.loans.ended_since(context.loan, why)
+                    daemon.loans.ended_since(context.loan, why)
             except Suspended as suspended:
                 # The only place that decides it: the server takes the request back, and sends nothing of this response.
                 # Without the traceback, whose frames would be kept while the request waits.
@@ -167,10 +167,10 @@ class Endpoint:
                 raise RuntimeError(f"{type(error).__name__} from within a request") from error
             if response.is_streamed:
                 # Sending the answer waits for a machine too, and begins after this has returned.
-                context.held = held.pop_all()
+                context.resources = resources.pop_all()
         return response
 
-    def _viewed(self, found: Services, context: RequestContext, request: Any, ready: Any) -> Any:
+    def _viewed(self, daemon: Services, context: RequestContext, request: Any, ready: Any) -> Any:
         """Return the result of the view for the authorised request ``ready``.
 
         If the ground of its approval has moved before it began, the ``request`` is authorised once more: it asks again.
@@ -188,52 +188,52 @@ class Endpoint:
                 moved = error
             else:
                 if self.action.name in CHANGING:
-                    found.kept_config.look()
+                    daemon.kept_config.look()
                 return result
-            found.approvals.not_begun()
-            ready = self._permitted(found, context, request)
+            daemon.approvals.not_begun()
+            ready = self._permitted(daemon, context, request)
         raise moved
 
-    def _ready(self, found: Services, context: RequestContext, request: Any, held: ExitStack) -> Any:
-        """Return the authorised request; ``held`` then holds its slot."""
-        concerned = context.caller is not None and found.authorisation.concerns(context.caller)
+    def _ready(self, daemon: Services, context: RequestContext, request: Any, resources: ExitStack) -> Any:
+        """Return the authorised request; ``resources`` then holds its slot."""
+        concerned = context.caller is not None and daemon.authorisation.concerns(context.caller)
         try:
             if concerned:
-                request = _unless_suspended(context.continuation, lambda: self._permitted(found, context, request))
+                request = _unless_suspended(context.continuation, lambda: self._permitted(daemon, context, request))
             if self.waits:
-                held.enter_context(found.slots.taken(context.holder, stops=self.stops))
+                resources.enter_context(daemon.slots.taken(context.holder, stops=self.stops))
                 if not self.stops:
                     # It may have waited, behind the client's earlier request or for an approval.
                     require_client()
-            announce(found, context, reads=self.reads)
+            announce(daemon, context, reads=self.reads)
         except Exception:
             if concerned:
-                found.approvals.give_back()
+                daemon.approvals.give_back()
             raise
         if concerned:
-            found.approvals.begun()
+            daemon.approvals.begun()
         return request
 
-    def _permitted(self, found: Services, context: RequestContext, request: Any) -> Any:
+    def _permitted(self, daemon: Services, context: RequestContext, request: Any) -> Any:
         """Return the loaded request as its caller may carry it out."""
-        permitted = found.authorisation.check(caller(), self.action, request or None)
+        permitted = daemon.authorisation.check(caller(), self.action, request or None)
         context.authority |= permitted.reasons
         context.grounds, context.requested = permitted.grounds, permitted.requested
         return permitted.request
 
-    def _find_caller(self, found: Services, context: RequestContext) -> Caller:
+    def _find_caller(self, daemon: Services, context: RequestContext) -> Caller:
         passed: Caller | None = context.environ.get(CALLER)
         if passed is not None:
-            self._admit_caller(found, context, passed)
+            self._admit_caller(daemon, context, passed)
             return passed
         header = context.environ.get("HTTP_AUTHORIZATION")
-        anonymous = header is None and found.settings.no_auth
-        scraper = found.scraper.find(header) if self.scraped and header else None
-        caller = found.anonymous if anonymous else scraper or found.tokens.find(header or "")
-        self._admit_caller(found, context, caller)
+        anonymous = header is None and daemon.settings.no_auth
+        scraper = daemon.scraper.find(header) if self.scraped and header else None
+        caller = daemon.anonymous if anonymous else scraper or daemon.tokens.find(header or "")
+        self._admit_caller(daemon, context, caller)
         return caller
 
-    def _admit_caller(self, found: Services, context: RequestContext, caller: Caller) -> None:
+    def _admit_caller(self, daemon: Services, context: RequestContext, caller: Caller) -> None:
         """Note the sender of this request, until it is recorded as answered.
 
         :raises ConnmgrError: the caller's token is invalid, exceeds a quota, or lacks a scope.
@@ -243,12 +243,12 @@ class Endpoint:
         if caller.over is not None:
             # A ticket may outlast the session of the page that asked for it.
             raise caller.over
-        grant, kept = caller.grant, context.continuation.kept
+        grant, memory = caller.grant, context.continuation.memory
         if grant is not None:
             context.authority |= {"token": grant.id, "tokenName": grant.name}
-        found.tokens.begin(caller, context.environ["REMOTE_ADDR"], counts="counted" not in kept)
-        kept["counted"] = True
-        require_step_up(caller, self.action, found.settings.web_step_up)
+        daemon.tokens.begin(caller, context.environ["REMOTE_ADDR"], counts="counted" not in memory)
+        memory["counted"] = True
+        require_step_up(caller, self.action, daemon.settings.web_step_up)
         if grant is not None:
             # Before the request's content is examined.
             grant.require_scope(self.action.name)

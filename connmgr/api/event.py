@@ -108,16 +108,16 @@ def stream(request: EventStreamRequest) -> Serve:
     Events of a kind need the scopes of the kind's `query`, such as `/job/query` for `job`, and the connection in sight.
     They name no commands, paths or secrets.
     """
-    found, asking = services(), caller()
+    daemon, asking = services(), caller()
     seen = open_kinds(asking.grant)
     if lacking := [kind for kind in request.kinds or () if kind not in seen]:
         raise ScopeDenied(f"The token lacks the scope for events of the kind {lacking[0]}.")
-    found.streams.require_room(asking.holder)
+    daemon.streams.require_room(asking.holder)
     kinds = request.kinds or seen
 
     def serve(client: Any) -> None:
         connect = partial(SocketClient, client) if isinstance(client, Opening) else client
-        found.listeners.begin(asking, kinds, request.after, connect)
+        daemon.listeners.begin(asking, kinds, request.after, connect)
 
     return serve
 

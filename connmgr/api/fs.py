@@ -183,9 +183,9 @@ def read(request: ReadRequest) -> flask.Response:
 
 def content_of(request: PathRequest) -> flask.Response:
     """Return the content of the file that ``request`` names, as the answer of :func:`read`."""
-    held = request_context().held
-    reading = FileReader(held.enter_context(place_of(request)), request.path)
-    held.callback(reading.close)
+    resources = request_context().resources
+    reading = FileReader(resources.enter_context(place_of(request)), request.path)
+    resources.callback(reading.close)
     response = as_pieces(while_valid(reading), "application/octet-stream")
     response.content_length = reading.size
     detail(bytes=reading.size)
@@ -457,7 +457,7 @@ def _place_of(
     if rules is not None:
         # A streamed answer ends after Flask's request context.
         context = request_context()
-        context.held.callback(lambda: context.authority.update(rules.reasons))
+        context.resources.callback(lambda: context.authority.update(rules.reasons))
     return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
 
 

@@ -38,21 +38,21 @@ def metrics() -> flask.Response:
 class _Collector:
     """The collector that the library's registry calls."""
 
-    def __init__(self, found: Services) -> None:
-        self._services = found
+    def __init__(self, daemon: Services) -> None:
+        self._services = daemon
 
     def collect(self) -> Iterator[Any]:
         return families(self._services)
 
 
-def families(found: Services) -> Iterator[Metric]:
+def families(daemon: Services) -> Iterator[Metric]:
     """Yield everything that can be measured now."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily("connmgr_requests", "Requests answered.", labels=("path", "status"))
     times = HistogramMetricFamily("connmgr_request_seconds", "Until a request was answered.", labels=("path",))
     commands = HistogramMetricFamily("connmgr_exec_seconds", "Until a command was answered.")
-    answered, durations = found.counts.snapshot()
+    answered, durations = daemon.counts.snapshot()
     for (path, status), number in answered.items():
         requests.add_metric((path, str(status)), number)
     for path, taken in durations.items():
@@ -60,25 +60,25 @@ def families(found: Services) -> Iterator[Metric]:
     run = durations.get(EXEC, Durations())
     commands.add_metric((), run.cumulative(), run.total)
     yield from (requests, times, commands)
-    yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=found.audit.lost)
+    yield CounterMetricFamily("connmgr_audit_lost", "Entries that could not be written.", value=daemon.audit.lost)
     targets = CounterMetricFamily("connmgr_run_targets", "Targets of runs that have ended here.", labels=("state",))
-    for state, number in found.runs.ended_targets.items():
+    for state, number in daemon.runs.ended_targets.items():
         targets.add_metric((state,), number)
     yield targets
-    for name, help, value in _gauges(found):
+    for name, help, value in _gauges(daemon):
         yield GaugeMetricFamily(name, help, value=value)
     build = GaugeMetricFamily("connmgr_build_info", "The version that runs.", labels=("version",))
     build.add_metric((__version__,), 1)
     yield build
 
 
-def _gauges(found: Services) -> Iterator[tuple[str, str, float]]:
-    yield "connmgr_uptime_seconds", "Since the daemon has started.", time.monotonic() - found.counts.began
-    running = [shell for shell in found.shells.status() if shell.state != "lost"]
+def _gauges(daemon: Services) -> Iterator[tuple[str, str, float]]:
+    yield "connmgr_uptime_seconds", "Since the daemon has started.", time.monotonic() - daemon.counts.began
+    running = [shell for shell in daemon.shells.status() if shell.state != "lost"]
     yield "connmgr_open_shells", "Shell sessions that run.", len(running)
-    yield "connmgr_slots_in_use", "Requests that wait for machines.", found.slots.in_use
-    yield "connmgr_slots", "Requests that may wait for machines.", found.slots.count
-    yield "connmgr_blobs", "Blobs that are stored.", found.blobs.number
-    yield "connmgr_blob_bytes", "Bytes of all blobs.", found.blobs.used
-    yield "connmgr_runs", "Runs that this daemon works on.", found.runs.active
-    yield "connmgr_client_sessions", "Tokens that are valid.", found.tokens.number
+    yield "connmgr_slots_in_use", "Requests that wait for machines.", daemon.slots.in_use
+    yield "connmgr_slots", "Requests that may wait for machines.", daemon.slots.count
+    yield "connmgr_blobs", "Blobs that are stored.", daemon.blobs.number
+    yield "connmgr_blob_bytes", "Bytes of all blobs.", daemon.blobs.used
+    yield "connmgr_runs", "Runs that this daemon works on.", daemon.runs.active
+    yield "connmgr_client_sessions", "Tokens that are valid.", daemon.tokens.number

@@ -67,15 +67,15 @@ def pipe(request: PipeRequest) -> Begin:
     The first message is the request, as JSON. Failures come as a frame with an error. The process has neither the
     directory nor the variables of a shell. It gets HUP when its client leaves.
     """
-    found, access = services(), caller().access
-    found.streams.require_room(caller().holder)
+    daemon, access = services(), caller().access
+    daemon.streams.require_room(caller().holder)
     cookie = secrets.token_hex(16)
     if request.tcp is None:
         open = partial(_start, request, sent_by(request) or {}, cookie)
     else:
         open = partial(_open_tcp, request.tcp)
-    timeout, ground = found.settings.start_timeout, ground_of(request.connection)
-    lease, channel = open_on_link(found.links, request.connection, access, open, timeout, cancellation(), ground)
+    timeout, ground = daemon.settings.start_timeout, ground_of(request.connection)
+    lease, channel = open_on_link(daemon.links, request.connection, access, open, timeout, cancellation(), ground)
     note_forwarding(lease.link.first)
     record_end = end_recorder()
 
@@ -84,17 +84,17 @@ def pipe(request: PipeRequest) -> Begin:
         record_end(status)
 
     # git and scp often connect again soon, and then need no login.
-    found.kept.keep(request.connection, lease)
-    found.vault.connections.touch(request.connection)
+    daemon.idle_links.keep(request.connection, lease)
+    daemon.vault.connections.touch(request.connection)
 
     def join(opening: WaitingClient) -> None:
         transport = lease.link.transport
         with ExitStack() as unless_joined:
-            unless_joined.callback(found.streams.loop.work, lease.release)
-            unless_joined.callback(found.streams.loop.work, channel.close)
+            unless_joined.callback(daemon.streams.loop.work, lease.release)
+            unless_joined.callback(daemon.streams.loop.work, channel.close)
             unless_joined.callback(opening.abandon)
             Pipe(
-                found.streams,
+                daemon.streams,
                 opening,
                 channel,
                 request.connection,
@@ -104,7 +104,7 @@ def pipe(request: PipeRequest) -> Begin:
             )
             unless_joined.pop_all()
 
-    return lambda opening: found.streams.loop.call(partial(join, opening))
+    return lambda opening: daemon.streams.loop.call(partial(join, opening))
 
 
 def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Link, timeout: float) -> Channel:

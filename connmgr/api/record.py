@@ -39,11 +39,11 @@ def announce(services: Services, context: RequestContext, *, reads: bool) -> Non
     """
     if reads or services.settings.audit != REQUIRED or context.caller is None:
         return
-    kept = context.continuation.kept
-    if _BEGUN not in kept:
+    memory = context.continuation.memory
+    if _BEGUN not in memory:
         facts = {name: value for name, value in _facts(context, flask.request.url_rule).items() if name != "status"}
-        kept[_BEGUN] = services.audit.begin(facts | _further(context), _without_connection(context))
-    context.begun = kept[_BEGUN]
+        memory[_BEGUN] = services.audit.begin(facts | _further(context), _without_connection(context))
+    context.begun = memory[_BEGUN]
 
 
 def finish(response: flask.Response) -> flask.Response:
@@ -94,7 +94,7 @@ def _facts(context: RequestContext, rule: Rule | None) -> dict[str, Any]:
 def _further(context: RequestContext) -> dict[str, Any]:
     """Return the facts for the audit log that are not in the log."""
     further = {"action": context.action, **context.authority}
-    decider = context.continuation.kept.get(DECIDERS, {}).get(further.get("approval"))
+    decider = context.continuation.memory.get(DECIDERS, {}).get(further.get("approval"))
     return further | ({} if decider is None else {"decidedBy": decider})
 
 
@@ -105,7 +105,7 @@ def _without_connection(context: RequestContext) -> dict[str, Any]:
 def _record(services: Services, facts: dict[str, Any], rule: str, context: RequestContext, audited: bool) -> None:
     try:
         # The code of a streamed answer.
-        context.held.close()
+        context.resources.close()
     except BaseException as error:  # noqa: BLE001
         # A plugin may raise any exception, and the token must not stay in use.
         context.code = as_error(error, context).code

@@ -25,15 +25,15 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
 
     :raises connmgr.errors.ConnmgrError: they could not be listed, or the caller may not add one.
     """
-    found = services()
-    record = found.vault.connections.get(id)
-    if not holds_others(found.registry, record.type) or found.vault.connections.temporary.get(id) is not None:
+    daemon = services()
+    record = daemon.vault.connections.get(id)
+    if not holds_others(daemon.registry, record.type) or daemon.vault.connections.temporary.get(id) is not None:
         return NOTHING_INSIDE
-    timeout = found.settings.start_timeout
+    timeout = daemon.settings.start_timeout
     try:
-        children = children_of(found.vault, found.registry, found.links, record, caller().access, timeout)
+        children = children_of(daemon.vault, daemon.registry, daemon.links, record, caller().access, timeout)
     except OperationError as error:
-        found.vault.connections.set_states({id: {**record.state, "error": error.code}})
+        daemon.vault.connections.set_states({id: {**record.state, "error": error.code}})
         raise
     below = _below(record)
     (_, categories) = in_categories(lambda: [record])
@@ -44,8 +44,8 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]
     states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
     states |= {one.id: {**one.state, "running": False, "gone": True} for one in gone}
-    found.vault.connections.set_states(states)
-    visible = set(found.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
+    daemon.vault.connections.set_states(states)
+    visible = set(daemon.authorisation.visible(caller(), [*new, *(one.id for one in gone)]))
     newly = [one.id for one in gone if not one.state.get("gone")]
     return ConnectionRefreshResponse(
         added=[id for id in new if id in visible], gone=[id for id in newly if id in visible], skipped=skipped

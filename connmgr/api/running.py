@@ -226,7 +226,7 @@ def _start_outside(job: StoredJob, request: JobStartRequest | ExecRequest) -> tu
             )
         if (ground := ground_of(request.connection)) is not None:
             ground.require(lease.link.target.digest)
-        services().kept.keep(job.connection, lease)
+        services().idle_links.keep(job.connection, lease)
         # Nothing there could set variables.
         given = _launch(job, request, None, {})
         given = replace(given, argv=outside.words(given.argv))
@@ -270,11 +270,11 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     :raises connmgr.errors.CommandTimeout: it exceeded its timeout.
     :raises connmgr.errors.ShellLost: its machine was restarted, or its output was removed there.
     """
-    kept, encoding = continuation().kept, request.encoding
-    if _JOB not in kept:
-        kept[_RESTARTED] = request.start and start_shell(request)
-        kept[_JOB] = start_job(request)[0].id
-    id, access, jobs = kept[_JOB], caller().access, services().jobs
+    memory, encoding = continuation().memory, request.encoding
+    if _JOB not in memory:
+        memory[_RESTARTED] = request.start and start_shell(request)
+        memory[_JOB] = start_job(request)[0].id
+    id, access, jobs = memory[_JOB], caller().access, services().jobs
     detail(job=id)
     followed = jobs.look(id, access)
     if not followed.over and continuation().is_younger_than(seconds):
@@ -285,7 +285,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     if read.stale or followed.stored.state not in ENDED:
         stdout, stderr = (output_text(text[:most], encoding) for text in (read.stdout, read.stderr))
         waits = shown_waiting(None if read.seen is None else read.seen.waiting)
-        return ExecResponse(job=id, stdout=stdout, stderr=stderr, waiting=waits, restarted=kept[_RESTARTED] or None)
+        return ExecResponse(job=id, stdout=stdout, stderr=stderr, waiting=waits, restarted=memory[_RESTARTED] or None)
     result = _result(read, followed.stored.exit_code, most)
     jobs.reported(id)
     jobs.remove(id, access, force=False)
@@ -297,7 +297,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
     if followed.stored.exit_code is None:
         raise errors.ShellLost("The command's machine was restarted, or what it printed was removed there.")
     detail(exitCode=result.exit_code, stdoutBytes=len(result.stdout), stderrBytes=len(result.stderr))
-    return as_result(result, encoding, restarted=kept[_RESTARTED])
+    return as_result(result, encoding, restarted=memory[_RESTARTED])
 
 
 def _result(read: JobOutput, exit_code: int | None, most: int) -> Result:

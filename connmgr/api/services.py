@@ -159,7 +159,7 @@ class Services:
     registry: Registry
     links: LinkTable
     signers: Signers
-    kept: IdleLinks
+    idle_links: IdleLinks
     shells: ShellTable
     streams: Streams
     terminals: Terminals

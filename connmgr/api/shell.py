@@ -166,7 +166,7 @@ def execute(request: ExecRequest) -> flask.Response | ExecResponse:
     if command.stdin:
         detail(stdinBytes=len(command.stdin))
     if _wants_lines():
-        running, restarted = request_context().held.enter_context(_begun(request, command))
+        running, restarted = request_context().resources.enter_context(_begun(request, command))
         note_forwarding(running.transport)
         return _live_response(running, encoding, restarted=restarted, begins=arriving is not None)
     with _begun(request, command) as (running, restarted):
@@ -327,7 +327,7 @@ def _arriving() -> ArrivingInput:
         arriving.close()
         context.details["stdinBytes"] = arriving.size
 
-    context.held.callback(close)
+    context.resources.callback(close)
     return arriving
 
 

@@ -57,37 +57,37 @@ class StreamEndpoint(Endpoint):
     """Returns the caller of a ticket for the subject in the path; None if tickets are not accepted."""
 
     def __call__(self, **in_path: Any) -> flask.Response:
-        found, context = services(), self._context()
+        daemon, context = services(), self._context()
         passenger: Passenger | None = context.environ.get(PASSENGER)
         if passenger is not None:
-            return self._begin_in_process(found, context, passenger)
-        opening: Opening | None = context.continuation.kept.get(_OPENING)
+            return self._begin_in_process(daemon, context, passenger)
+        opening: Opening | None = context.continuation.memory.get(_OPENING)
         if opening is not None:
-            return self._begin_after_message(found, context, opening, in_path)
+            return self._begin_after_message(daemon, context, opening, in_path)
         opening = Opening(flask.request.headers.get)
-        self._admit(found, context, opening, in_path)
+        self._admit(daemon, context, opening, in_path)
         refusal: Refusal | None = context.environ.get(REFUSAL)
         if refusal is not None:
             raise refusal.error
         if not self.first_message:
             members = {**in_path, **read_query(flask.request.query_string, self._schema)}
-            return self._carry_out(found, context, load(self._schema, members), partial(self._begin, opening))
+            return self._carry_out(daemon, context, load(self._schema, members), partial(self._begin, opening))
         _accept(opening)
-        context.continuation.kept[_OPENING] = opening
-        return self._begin_after_message(found, context, opening, None)
+        context.continuation.memory[_OPENING] = opening
+        return self._begin_after_message(daemon, context, opening, None)
 
-    def _begin_in_process(self, found: Services, context: RequestContext, passenger: Passenger) -> flask.Response:
+    def _begin_in_process(self, daemon: Services, context: RequestContext, passenger: Passenger) -> flask.Response:
         """Carry out the request that ``passenger`` has brought."""
         try:
-            self._find_caller(found, context)
+            self._find_caller(daemon, context)
             request = load(self._schema, dict(passenger.members))
-            return self._carry_out(found, context, request, partial(_begun, passenger))
+            return self._carry_out(daemon, context, request, partial(_begun, passenger))
         except Exception as error:  # noqa: BLE001 - the client understands no answer of HTTP
             passenger.refuse(note_error(error, context, debug=False)[0])
             return flask.Response(status=101)
 
     def _begin_after_message(
-        self, found: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str] | None
+        self, daemon: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str] | None
     ) -> flask.Response:
         """Carry out the request in the first message of ``opening``; until it has come, the request is suspended.
 
@@ -95,17 +95,17 @@ class StreamEndpoint(Endpoint):
         """
         try:
             if in_path is not None:
-                self._admit(found, context, opening, in_path)
-            message = _first_message(found, context, opening)
+                self._admit(daemon, context, opening, in_path)
+            message = _first_message(daemon, context, opening)
             require_valid()
             request = load(self._schema, parse(message))
-            return self._carry_out(found, context, request, partial(_begun, opening))
+            return self._carry_out(daemon, context, request, partial(_begun, opening))
         except Suspended as suspended:
             # Nothing of the request has begun: its message is not there yet.
             context.continuation.suspended = suspended.with_traceback(None)
             return flask.Response()
         except Exception as error:  # noqa: BLE001 - every error is told in a frame from here on
-            self._refuse(found.streams.loop, opening, note_error(error, context, debug=False)[0])
+            self._refuse(daemon.streams.loop, opening, note_error(error, context, debug=False)[0])
             return flask.Response(status=101)
 
     def _refuse(self, loop: Loop, opening: Opening, why: ConnmgrError) -> None:
@@ -117,15 +117,15 @@ class StreamEndpoint(Endpoint):
         assert self.request is not None, "a stream's endpoint says what it takes"  # noqa: S101 - the declaration's fault
         return self.request
 
-    def _admit(self, found: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str]) -> None:
+    def _admit(self, daemon: Services, context: RequestContext, opening: Opening, in_path: Mapping[str, str]) -> None:
         if self.redeems is None or opening.ticket is None:
-            asking = self._find_caller(found, context)
+            asking = self._find_caller(daemon, context)
         else:
-            kept = context.continuation.kept
+            memory = context.continuation.memory
             # It is used up, and the request may run again when its first message has come.
-            asking = kept[_REDEEMED] = kept.get(_REDEEMED) or self.redeems(opening.ticket, in_path)
-            self._admit_caller(found, context, asking)
-        opening.rests = found.streams.rests
+            asking = memory[_REDEEMED] = memory.get(_REDEEMED) or self.redeems(opening.ticket, in_path)
+            self._admit_caller(daemon, context, asking)
+        opening.rests = daemon.streams.rests
         opening.token, opening.holder, opening.has_ended = asking.token, asking.holder, lambda: asking.ended
         opening.session, opening.used = asking.id if asking.is_page else None, asking.note_use
 
@@ -148,12 +148,12 @@ def _accept(opening: Opening) -> None:
         opening.accept(hand_over())
 
 
-def _first_message(found: Services, context: RequestContext, opening: Opening) -> bytes:
+def _first_message(daemon: Services, context: RequestContext, opening: Opening) -> bytes:
     message = opening.first_message()
     if message is not None:
         return message
     if context.continuation.is_younger_than(FIRST_MESSAGE_SECONDS):
-        raise Suspended(partial(opening.await_message, found.streams.loop), FIRST_MESSAGE_SECONDS)
+        raise Suspended(partial(opening.await_message, daemon.streams.loop), FIRST_MESSAGE_SECONDS)
     raise BadFrame(f"The request of the stream did not come within {FIRST_MESSAGE_SECONDS:g} s.")
 
 

@@ -86,11 +86,11 @@ def open_services(
     cleanup.callback(sockets.stop)
     ssh_configs = SshConfigs(vault, registry)
     kept_config = _open_kept_config(settings, vault, ssh_configs, sockets, cleanup)
-    kept = IdleLinks()
-    cleanup.callback(kept.let_go, 0.0)
-    reach = RemoteHosts(links, kept)
+    idle_links = IdleLinks()
+    cleanup.callback(idle_links.let_go, 0.0)
+    reach = RemoteHosts(links, idle_links)
     limits = JobLimits(settings.max_connection_jobs, settings.max_jobs)
-    jobs = _open_jobs(vault, reach, limits, kept, slots, audit, events, cleanup)
+    jobs = _open_jobs(vault, reach, limits, idle_links, slots, audit, events, cleanup)
     blobs = Blobs(settings.data_dir / "spool", quota=settings.blob_quota, ttl=settings.blob_ttl)
     cleanup.callback(blobs.close)
     loans = Loans()
@@ -119,7 +119,7 @@ def open_services(
         registry=registry,
         links=links,
         signers=signers,
-        kept=kept,
+        idle_links=idle_links,
         shells=shells,
         streams=streams,
         terminals=terminals,
@@ -213,7 +213,7 @@ def _open_jobs(
     vault: Vault,
     reach: RemoteHosts,
     limits: JobLimits,
-    kept: IdleLinks,
+    idle_links: IdleLinks,
     slots: RequestSlots,
     audit: AuditLog,
     events: Events,
@@ -221,7 +221,7 @@ def _open_jobs(
 ) -> Jobs:
     jobs = Jobs(vault, reach, limits, lambda: slots.taken(holder()), events.publish)
     cleanup.callback(jobs.close, CLOSE_SECONDS)
-    reaper = Reaper(vault, jobs, reach, kept, partial(_record_end, vault, audit))
+    reaper = Reaper(vault, jobs, reach, idle_links, partial(_record_end, vault, audit))
     cleanup.callback(reaper.close, CLOSE_SECONDS)
     return jobs
 

@@ -46,16 +46,16 @@ class Reaper:
     """A thread that looks at the vault's jobs with an open link, and removes expired ones.
 
     It calls ``ended`` with each job whose end this daemon has seen and no request has reported. It also releases
-    ``kept`` links.
+    ``idle_links``.
     """
 
     def __init__(
-        self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, kept: IdleLinks, ended: Callable[[StoredJob], object]
+        self, vault: Vault, jobs: Jobs, hosts: RemoteHosts, idle_links: IdleLinks, ended: Callable[[StoredJob], object]
     ) -> None:
         self._vault = vault
         self._jobs = jobs
         self._hosts = hosts
-        self._idle_links = kept
+        self._idle_links = idle_links
         self._ended = ended
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)

@@ -378,9 +378,9 @@ class RemoteHosts:
     Safe to use from several threads.
     """
 
-    def __init__(self, links: LinkTable, kept: IdleLinks) -> None:
+    def __init__(self, links: LinkTable, idle_links: IdleLinks) -> None:
         self._links = links
-        self._idle_links = kept
+        self._idle_links = idle_links
 
     def allows(self, connection: str, access: Access) -> bool:
         """Whether there is an open link to the connection that ``access`` may use.

@@ -214,17 +214,17 @@ class Approvals:
         # `asked` is JSON with everything that decides what is done; `askers` are the ids of the tokens whose rules ask.
         # A suspended request runs again from its beginning when there is news, and comes here again: what it has found
         # or used up already is kept. An approval given once is used up, unless give_back() follows.
-        kept = self._continuation().kept.setdefault("approvals", {})
+        ids = self._continuation().memory.setdefault("approvals", {})
         question = replace(self._question(holder, asked, askers, grounds), proposal=proposal)
-        begun: dict[str, str] = self._continuation().kept.get(_BEGUN, {})
+        begun: dict[str, str] = self._continuation().memory.get(_BEGUN, {})
         if question.subject in begun:
             # It runs already, as a job: it does not matter where the shell moves while the request waits for its end.
             return begun[question.subject]
         digest = question.digest
-        if digest not in kept:
-            kept[digest] = self._required(question, wait)
-        self._continuation().kept.setdefault(_APPROVED, {})[question.subject] = kept[digest]
-        id: str = kept[digest]
+        if digest not in ids:
+            ids[digest] = self._required(question, wait)
+        self._continuation().memory.setdefault(_APPROVED, {})[question.subject] = ids[digest]
+        id: str = ids[digest]
         return id
 
     def _required(self, question: _Question, wait: float) -> str:
@@ -240,7 +240,7 @@ class Approvals:
             # change its document, and the vault let one of them.
             found = self._current(digest) or self._ask(question)
         if found.state in (ONCE, GRANTED, DENIED):
-            self._continuation().kept.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
+            self._continuation().memory.setdefault(DECIDERS, {})[found.id] = found.decided_by or OWNER
         if found.state in (ONCE, GRANTED):
             return found.id
         if found.state == DENIED:
@@ -252,19 +252,19 @@ class Approvals:
 
     def begun(self) -> None:
         """Note that a part of this request may be carried out, so that its approvals stay used up."""
-        kept = self._continuation().kept
-        kept.pop(_USED, None)
-        kept.setdefault(_BEGUN, {}).update(kept.get(_APPROVED, {}))
+        memory = self._continuation().memory
+        memory.pop(_USED, None)
+        memory.setdefault(_BEGUN, {}).update(memory.get(_APPROVED, {}))
 
     def not_begun(self) -> None:
         """Note that nothing of this request was carried out, because the ground of its approval had moved."""
-        kept = self._continuation().kept
-        kept.pop(_BEGUN, None)
-        kept.pop(_APPROVED, None)
+        memory = self._continuation().memory
+        memory.pop(_BEGUN, None)
+        memory.pop(_APPROVED, None)
 
     def give_back(self) -> None:
         """Restore the approvals that this request has used up, unless it has :meth:`begun`."""
-        for before in self._continuation().kept.pop(_USED, ()):
+        for before in self._continuation().memory.pop(_USED, ()):
             self._stored.remove([before.id])
             # If the same was asked again meanwhile, nothing is added.
             self._stored.add(before)
@@ -432,7 +432,7 @@ class Approvals:
         changed = self._stored.change(id, change)
         if before is None or changed is None or changed.body.get("use") != use:
             return False
-        self._continuation().kept.setdefault(_USED, []).append(before)
+        self._continuation().memory.setdefault(_USED, []).append(before)
         self._tell("used", replace(Approval.of(before), state=USED))
         return True
 

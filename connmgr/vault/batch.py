@@ -145,7 +145,7 @@ class Batches:
             if change.category is not None:
                 changes["category"] = ids[change.category]
             if change.content is not None:
-                changes |= held(change.content.moved(additions.folded))
+                changes |= as_fields(change.content.moved(additions.folded))
             moved[change.id] = self._connections.update_within(tx, change.id, **changes, permits=permits, token=token)
         stale = dependents(tx, [change.id for change in batch.changes if change.content is not None])
         connection_rows.require(tx, batch.removals)
@@ -153,7 +153,7 @@ class Batches:
         return Applied(ids, made, added, stale, removed, moved)
 
 
-def held(content: Content) -> dict[str, Any]:
+def as_fields(content: Content) -> dict[str, Any]:
     """Return the content of a connection as :meth:`Connections.update` accepts it."""
     return {
         "data": content.sealed,
