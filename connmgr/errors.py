@@ -167,6 +167,10 @@ class UnknownRecording(_Unknown, what="recording"):
     """No recording has this uuid; it may have been removed for newer ones."""
 
 
+class UnknownChange(_Unknown, what="change"):
+    """No change of a file has this uuid, or not on this connection; it may have been removed for its age."""
+
+
 class TerminalEnded(RequestError):
     """The program of the terminal has ended, or the terminal was closed."""
 

@@ -128,6 +128,18 @@ class Settings:
     recording_days: float = _option(
         30.0, "Days after which the recording of a terminal is removed; 0: never.", at_least=0
     )
+    max_undo_file: int = _option(
+        4 * MEBIBYTE,
+        "Bytes of the largest file of which a copy is kept before a token changes it.",
+        at_least=0,
+        at_most=64 * MEBIBYTE,
+    )
+    max_undo: int = _option(
+        1024 * MEBIBYTE, "Bytes of all copies of files that tokens have changed together; 0: none is kept.", at_least=0
+    )
+    undo_days: float = _option(
+        7.0, "Days after which a change of a file by a token can no longer be undone; 0: never.", at_least=0
+    )
     run_days: float = _option(
         30.0, "Days after which an ended run, its targets and its outputs are removed; 0: never.", at_least=0
     )

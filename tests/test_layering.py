@@ -42,6 +42,7 @@ ORDER = [
     "links",
     "shell",
     "fs",
+    "undo",
     "facts",
     "jobs",
     "runs",

@@ -50,6 +50,7 @@ from connmgr.api import (
     terminal,
     token,
     tunnel,
+    undo,
     vault,
     web,
 )
@@ -82,6 +83,7 @@ GROUPS = (
     fs.group,
     archive.group,
     download.group,
+    undo.group,
     secret.group,
     hostkey.group,
     ca.group,

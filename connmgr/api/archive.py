@@ -15,6 +15,7 @@ from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, passed_file, place_of
 from connmgr.api.running import EXAMPLE
+from connmgr.api.undo import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.contract.fs import (
     ChecksumResponse,
     ChecksumsResponse,
@@ -30,6 +31,7 @@ from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
 from connmgr.fs.files import NOTHING, FileAttributes, receive
 from connmgr.rights.actions import Action, always, reads_path, writes_path
+from connmgr.undo.changes import written
 
 TAR = "application/x-tar"
 STREAMED_PATHS = frozenset({"/fs/extract", "/fs/upload"})
@@ -141,7 +143,7 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
     applies, unless `exact`; setuid, setgid and sticky bits are dropped.
 
     The daemon refuses archives with absolute paths, `..`, devices, named pipes, sparse files, and members below a link
-    of the same archive. No link on the machine below `path` is followed.
+    of the same archive. No link on the machine below `path` is followed. What it replaces cannot be undone by `/undo`.
     """
     tally, content = Tally(), body()
     with place_of(request, streamed=True) as place:
@@ -171,7 +173,7 @@ def extract_(request: ExtractRequest) -> ExtractResponse:
     ],
     waits=True,
     raw_body="The file's bytes, of any Content-Type and any length.",
-    answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd"},
+    answer={"bytes": 19, "sha256": "9a3a45d01531a20e89ac6ae10b0b0beb0492acd7216a368aa062d1a5fecaf9cd", **CHANGED},
 )
 def upload(request: UploadRequest) -> UploadResponse:
     """Write the body of the request into a file while it arrives. The query has the request's fields.
@@ -179,11 +181,20 @@ def upload(request: UploadRequest) -> UploadResponse:
     Otherwise as `/fs/write`. The daemon keeps nothing of the body: a slow machine slows the client. Size and SHA-256
     are compared before the file gets its name, and are in the answer.
     """
+    # The body comes once, so the write cannot be tried again if others change the file after it was copied: then the
+    # copy is the older one.
     marks = FileAttributes(request.mode, request.modified, NOTHING if request.create else request.replaces or "")
-    with _content(request) as (pieces, length), place_of(request, streamed=True) as place:
+    with (
+        _content(request) as (pieces, length),
+        place_of(request, streamed=True) as place,
+        keeping(request, place, request.path, why_not=NO_COPY_OF) as change,
+    ):
         size, digest = receive(place, request.path, pieces, length, marks)
+        if change is not None:
+            change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)
-    return UploadResponse(bytes=size, sha256=digest)
+    told = kept([change])
+    return UploadResponse(bytes=size, sha256=digest, changes=told.changes, not_kept=told.not_kept)
 
 
 @contextmanager

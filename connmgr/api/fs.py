@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any
 
 import flask
@@ -22,6 +22,7 @@ from connmgr.api.context import (
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
+from connmgr.api.undo import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.contract.common import AwaitsApproval, ShellNamed
 from connmgr.contract.fs import (
     AttributesRequest,
@@ -44,6 +45,7 @@ from connmgr.contract.fs import (
     WriteRequest,
 )
 from connmgr.contract.message import members, path_to_json
+from connmgr.contract.undo import ChangeResponse
 from connmgr.engine.session import Session
 from connmgr.fs import files, listing
 from connmgr.fs.bodies import Blob, BlobSpool, PassedFile
@@ -63,8 +65,13 @@ from connmgr.rights.actions import (
 from connmgr.rights.grant import Grant
 from connmgr.rights.rule import READ, WRITE
 from connmgr.rights.visibility import Visibility
+from connmgr.undo.changes import written
+from connmgr.undo.store import ABSENT_FILE
 
 BLOB_PATH = "/fs/blob"
+MAX_TRIES = 3
+"""A write is tried so often while others change its file between the copy of it and the write."""
+
 BLOB = "0a4f9c2e-5d1b-4a57-9f0e-2f6f2c8f1d11"
 
 group = Group(
@@ -126,6 +133,7 @@ def blob() -> BlobResponse:
 @group.endpoint(
     "/write",
     WriteRequest,
+    ChangeResponse,
     action=Action("fs.write", paths=writes_path),
     suspends=True,
     about=("connection", "session", "path"),
@@ -140,8 +148,9 @@ def blob() -> BlobResponse:
     ],
     waits=True,
     example={"connection": EXAMPLE, "blob": BLOB, "path": "/etc/motd", "mode": "0644"},
+    answer=CHANGED,
 )
-def write(request: WriteRequest) -> None:
+def write(request: WriteRequest) -> ChangeResponse:
     """Write a blob to a file. The file changes in one step, once the whole blob is on disk.
 
     After a failure the path has the old file or the new one. A link is followed. An existing file must be writable and
@@ -151,12 +160,25 @@ def write(request: WriteRequest) -> None:
     its name.
 
     A file is overwritten instead of replaced if a new file could not get its owner, if it is a mount point, or if the
-    machine has no `stat`. A crash may then leave it incomplete.
+    machine has no `stat`. A crash may then leave it incomplete. What a token replaces is kept before, for `/undo`.
     """
     with _stored(request) as blob, place_of(request, blob=blob) as place:
         detail(bytes=blob.size, sha256=blob.sha256)
         replaces = NOTHING if request.create else request.replaces or ""
-        files.write(place, request.path, blob, request.mode, replaces)
+        for turn in range(MAX_TRIES):
+            with keeping(request, place, request.path, why_not=NO_COPY_OF) as change:
+                guard = "" if change is None else change.guard
+                try:
+                    files.write(place, request.path, blob, request.mode, replaces or guard)
+                except errors.FileChanged:
+                    if replaces or change is None or turn == MAX_TRIES - 1:
+                        raise
+                    change.dropped = True
+                    continue
+                if change is not None:
+                    change.after = written(change, blob.size, blob.sha256)
+            break
+    return kept([change])
 
 
 @group.endpoint(
@@ -355,33 +377,54 @@ def stat(request: StatRequest) -> EntryResponse:
 @group.endpoint(
     "/remove",
     RemovePathRequest,
+    ChangeResponse,
     action=Action("fs.remove", paths=writes_path, whole=lambda request: request.recursive),
     suspends=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.NoSuchFile, errors.DirectoryNotEmpty, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/old", "recursive": True},
+    answer=CHANGED,
 )
-def remove(request: RemovePathRequest) -> None:
+def remove(request: RemovePathRequest) -> ChangeResponse:
     """Remove a file, a link (not its target) or a directory. The root directory stays."""
-    with place_of(request) as place:
+    why_not = NO_COPY_OF if request.recursive else {**NO_COPY_OF, "directory": ""}
+    with (
+        place_of(request) as place,
+        keeping(request, place, request.path, follow=False, why_not=why_not) as change,
+    ):
         files.remove(place, request.path, recursive=request.recursive, timeout=_timeout())
+        if change is not None:
+            change.after = ABSENT_FILE
+    return kept([change])
 
 
 @group.endpoint(
     "/mkdir",
     MkdirRequest,
+    ChangeResponse,
     action=Action("fs.mkdir", paths=writes_path),
     suspends=True,
     about=("connection", "session", "path"),
     raises=[*REACHING, errors.FileExists, errors.NoSuchFile, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/new", "mode": "0750"},
+    answer=CHANGED,
 )
-def mkdir(request: MkdirRequest) -> None:
+def mkdir(request: MkdirRequest) -> ChangeResponse:
     """Make a directory."""
-    with place_of(request) as place:
+    change, why_not = None, None
+    with place_of(request) as place, ExitStack() as kept_before:
+        try:
+            change = kept_before.enter_context(keeping(request, place, request.path))
+        except (errors.NoSuchDirectory, errors.NoSuchFile):
+            if not request.parents:
+                raise
+            why_not = "the directories above it were made, too"
         files.make_directory(place, request.path, request.mode, parents=request.parents, timeout=_timeout())
+        if change is not None:
+            change.dropped = change.seen.state.kind == "directory"
+    return kept([change], why_not)
 
 
 def _moved_paths(request: MoveRequest) -> TouchedPaths:
@@ -392,41 +435,53 @@ def _moved_paths(request: MoveRequest) -> TouchedPaths:
 @group.endpoint(
     "/move",
     MoveRequest,
+    ChangeResponse,
     action=Action("fs.move", paths=_moved_paths, whole=always),
     suspends=True,
     about=("connection", "session", "source", "target"),
     raises=[*REACHING, errors.NoSuchFile, errors.FileExists, errors.WrongFileType, errors.NoSpace],
     waits=True,
     example={"connection": EXAMPLE, "source": "/srv/new", "target": "/srv/old"},
+    answer=CHANGED,
 )
-def move(request: MoveRequest) -> None:
+def move(request: MoveRequest) -> ChangeResponse:
     """Give a file or directory another path on the same machine.
 
     A directory at `target` is never replaced. Between two file systems the move is a copy and a removal, not one step.
     """
-    with place_of(request) as place:
+    with (
+        place_of(request) as place,
+        keeping(request, place, request.source, follow=False, why_not=NO_COPY_OF) as source,
+        keeping(request, place, request.target, follow=False, why_not=NO_COPY_OF) as target,
+    ):
         files.move(place, request.source, request.target, overwrite=request.overwrite, timeout=_timeout())
+        if source is not None and target is not None:
+            source.after, target.after = ABSENT_FILE, source.seen.state
+    return kept([source, target])
 
 
 @group.endpoint(
     "/attributes",
     AttributesRequest,
+    ChangeResponse,
     action=Action("fs.attributes", paths=writes_path, limits=[changes_attributes]),
     suspends=True,
     about=("connection", "session", "path", "owner", "group"),
     raises=[*REACHING, errors.NoSuchFile, errors.WrongFileType],
     waits=True,
     example={"connection": EXAMPLE, "path": "/srv/site", "mode": "0750", "group": "www-data"},
+    answer=CHANGED,
 )
-def attributes(request: AttributesRequest) -> None:
+def attributes(request: AttributesRequest) -> ChangeResponse:
     """Change the permissions, the owner or the group of a file or directory. A link is followed.
 
     The mode is set as given, setuid, setgid and sticky included. Only root gives a file to another owner, and only a
     member of a group to that group. Tokens with rules over paths cannot do it.
     """
     detail(**({} if request.mode is None else {"mode": f"{request.mode:04o}"}))
-    with place_of(request) as place:
+    with place_of(request) as place, keeping(request, place, request.path) as change:
         files.change_attributes(place, request.path, request.mode, request.owner, request.group, timeout=_timeout())
+    return kept([change])
 
 
 def _stored(request: ScriptRequest) -> AbstractContextManager[Blob]:

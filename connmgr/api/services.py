@@ -44,6 +44,7 @@ from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.table import Tunnels
+from connmgr.undo.store import ChangeStore
 from connmgr.vault import Vault
 
 EXTENSION = "connmgr"
@@ -187,6 +188,7 @@ class Services:
     slots: RequestSlots
     pace: Pace
     computing: Computing
+    changes: ChangeStore
     upgrades: Pace
     """The pace at which a token's requests become streams."""
 

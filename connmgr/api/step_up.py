@@ -36,6 +36,7 @@ LISTS = frozenset(
         "shell.list",
         "terminal.query",
         "token.query",
+        "undo.query",
     }
 )
 """Actions of other scopes that show what there is, and neither its content nor its output."""

@@ -192,6 +192,11 @@ EXAMPLES = {
         "connmgr audit verify --also /mnt/web1/connmgr",
     ],
     "audit forget": ["connmgr audit forget 0f3a9c5be1d24786"],
+    "undo": [
+        "connmgr undo --token claude --since 1h",
+        "connmgr undo --token claude --since 1h --dry-run",
+        "connmgr undo 3f0d6a55 --yes",
+    ],
     "plugins": ["connmgr plugins", "connmgr plugins --json"],
     "doctor": ["connmgr doctor", "connmgr doctor --json"],
     "service install": ["connmgr service install"],

@@ -62,6 +62,7 @@ SECTIONS = {
         "token": "commands.token",
         "approve": "commands.approvals",
         "audit": "commands.audit",
+        "undo": "commands.undo",
         "api-key": "commands.serve",
         "mcp": "commands.mcp",
     },

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from connmgr.client.schedules import Schedules
     from connmgr.client.shells import Shells
     from connmgr.client.terminals import Recordings, Terminals
+    from connmgr.client.undo import Undo
     from connmgr.client.vault import Secrets, Vault
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
@@ -246,6 +247,13 @@ class Client:
         from connmgr.client.facts import Facts
 
         return Facts(self.post)
+
+    @cached_property
+    def undo(self) -> Undo:
+        """``/undo``."""
+        from connmgr.client.undo import Undo
+
+        return Undo(self.post)
 
     @cached_property
     def vault(self) -> Vault:

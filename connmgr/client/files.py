@@ -43,6 +43,7 @@ from connmgr.contract.fs import (
     WriteRequest,
 )
 from connmgr.contract.message import M, Message, from_json, given_json, replace
+from connmgr.contract.undo import ChangeResponse
 
 PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
@@ -225,21 +226,21 @@ class Files(Group):
         replaces: str | None = None,
         create: bool | None = None,
         session: str | None = None,
-    ) -> None:
-        """Put a blob into a file; a new file gets ``mode``.
-        With ``replaces``, only a file with this SHA-256 in hexadecimal is replaced; with ``create``, none is."""
-        self._tell(
-            "/fs/write",
-            WriteRequest(
-                connection=connection,
-                blob=blob,
-                path=path_bytes(path),
-                mode=mode,
-                replaces=replaces,
-                create=create,
-                session=session,
-            ),
+    ) -> ChangeResponse:
+        """Put a blob into a file; a new file gets ``mode``; return what of the replaced one is kept for ``/undo``.
+
+        With ``replaces``, only a file with this SHA-256 in hexadecimal is replaced; with ``create``, none is.
+        """
+        request = WriteRequest(
+            connection=connection,
+            blob=blob,
+            path=path_bytes(path),
+            mode=mode,
+            replaces=replaces,
+            create=create,
+            session=session,
         )
+        return self._ask("/fs/write", request, ChangeResponse)
 
     def upload(
         self,

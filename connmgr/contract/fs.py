@@ -8,6 +8,7 @@ from typing import Annotated
 
 from connmgr.contract.common import AwaitsApproval, Elevate, ShellNamed
 from connmgr.contract.message import ID, MODE, PATH, Fact, Length, Message, Pattern, Range, SchemaMembers, Wrong
+from connmgr.contract.undo import ChangeResponse
 
 QUERY_PATH = Fact("QUERY_PATH")
 """A path in a query, where any byte can be written as ``%FF``."""
@@ -138,7 +139,7 @@ class UploadRequest(QueryShellNamed):
         check_replaced(self.replaces, create=self.create)
 
 
-class UploadResponse(Message):
+class UploadResponse(ChangeResponse):
     bytes: Annotated[int, "Bytes of the file."]
     sha256: Annotated[str, "Their SHA-256, in hexadecimal."]
 

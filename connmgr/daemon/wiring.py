@@ -52,6 +52,7 @@ from connmgr.signers import Signers
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
+from connmgr.undo.store import ChangeStore
 from connmgr.vault import Vault
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.runs import StoredRun, TargetOutcome
@@ -147,6 +148,12 @@ def open_services(
         slots=slots,
         pace=pace,
         computing=computing,
+        changes=ChangeStore(
+            settings.data_dir / "undo",
+            lambda: vault.principals.lasting_key(b"connmgr.undo"),
+            total=settings.max_undo,
+            days=settings.undo_days,
+        ),
         upgrades=Pace(),
         blobs=blobs,
         audit=audit,

@@ -102,6 +102,11 @@ def write(fs: RemoteFileSystem, path: bytes, blob: Blob, mode: int | None, repla
     _put(fs, path, [(blob.size, blob.pieces())], lambda: (blob.size, blob.sha256), FileAttributes(mode, None, replaces))
 
 
+def put_back(fs: RemoteFileSystem, path: bytes, content: bytes, attributes: FileAttributes, sha256: str) -> None:
+    """Write ``content``, whose checksum is ``sha256``; otherwise as :func:`write`."""
+    _put(fs, path, [(len(content), [content])], lambda: (len(content), sha256), attributes)
+
+
 def receive(
     fs: RemoteFileSystem, path: bytes, pieces: Iterable[bytes], size: int | None, attributes: FileAttributes
 ) -> tuple[int, str]:
@@ -220,9 +225,10 @@ def stat_file(fs: RemoteFileSystem, path: bytes, *, follow: bool) -> FileEntry:
     return parse_entry(records[0], path, target or None)
 
 
-def remove(fs: RemoteFileSystem, path: bytes, *, recursive: bool, timeout: float) -> None:
+def remove(fs: RemoteFileSystem, path: bytes, *, recursive: bool, timeout: float, only: str = "") -> None:
     """Remove a file, a link itself, an empty directory, or with ``recursive`` a directory with its content."""
-    _do(fs, remote.REMOVE, [path, "1" if recursive else ""], timeout)
+    # With `only`, the SHA-256 of a file in hexadecimal, any other file stays: FileChanged.
+    _do(fs, remote.REMOVE, [path, "1" if recursive else "", only], timeout)
 
 
 def make_directory(fs: RemoteFileSystem, path: bytes, mode: int | None, *, parents: bool, timeout: float) -> None:

@@ -93,7 +93,7 @@ _GATED = {name: f"{name}_gated" for name in ("glob", "mkdir", "move")}
 READ = _program("read")
 """``path``. ``ok size``, then the content; succeeds if the whole content can be read."""
 
-WRITE = _program("write", shared=("chunks", "litter"), fed=True)
+WRITE = _program("write", shared=("chunks", "litter", "digest"), fed=True)
 """``path mode nonce``, the block size in bytes, and optionally the time for ``touch -t`` and what may be replaced: the
 SHA-256 of a file, or ``nothing``.
 
@@ -139,8 +139,15 @@ has arrived; after a mark each, ``reason/path`` of a member that is not in its p
 STAT = _program("stat", "describing", setup="find_out_how")
 """``path follow``. ``ok``, an entry as in LIST, and after the mark ``target`` the target of a link."""
 
-REMOVE = _program("remove")
-"""``path recursive``. ``ok``."""
+STATE = _program("state")
+"""``path``, a limit in bytes, and optionally ``name``: a link at the end counts itself.
+
+``ok kind size mode uid gid modified sums``, then the real path, NUL, and the content of a ``file``. ``sums`` is ``-``
+if nothing there computes a SHA-256.
+"""
+
+REMOVE = _program("remove", shared=("digest",))
+"""``path recursive``, and optionally the SHA-256 of the file that it may remove. ``ok``."""
 
 MKDIR = _program("mkdir")
 """``path mode parents``. ``ok``."""

@@ -268,6 +268,26 @@ export interface CategoryRemoveRequest {
   removeContents: boolean;
 }
 
+export interface ChangeInfo {
+  change: string;
+  at: string;
+  action: string;
+  connection: string;
+  path: string | { base64: string; };
+  token: string | null;
+  by: string;
+  before: FileStateInfo;
+  after: FileStateInfo | null;
+  notKept: string | null;
+  undoes: string | null;
+  undoneBy: string | null;
+}
+
+export interface ChangeResponse {
+  changes: string[];
+  notKept: string | null;
+}
+
 export interface ChecksumResponse {
   name: string | { base64: string; };
   sha256: string;
@@ -662,6 +682,15 @@ export interface Failure {
   cause: Record<string, unknown>;
   stackTrace: string[];
   suppressed: unknown[];
+}
+
+export interface FileStateInfo {
+  kind: "file" | "directory" | "link" | "other" | "absent";
+  size: number | null;
+  sha256: string | null;
+  mode: string | null;
+  uid: number | null;
+  gid: number | null;
 }
 
 export interface ForgottenHostKey {
@@ -1821,6 +1850,40 @@ export interface TypesResponse {
   problems: ProblemInfo[];
 }
 
+export interface UndoQueryRequest {
+  token?: string;
+  since?: string;
+  until?: string;
+  connectionFilter?: string;
+}
+
+export interface UndoQueryResponse {
+  changes: ChangeInfo[];
+}
+
+export interface UndoReadRequest {
+  change: string;
+}
+
+export interface UndoRestoreRequest {
+  connection: string;
+  changes: string[];
+  dryRun?: boolean;
+  force?: boolean;
+}
+
+export interface UndoRestoreResponse {
+  results: UndoneInfo[];
+}
+
+export interface UndoneInfo {
+  change: string;
+  path: string | { base64: string; };
+  state: "restored" | "restorable" | "unchanged" | "changed_since" | "not_kept" | "failed";
+  message: string | null;
+  restoredAs: string | null;
+}
+
 export interface UnlockRequest {
   user: string;
   passphrase: string;
@@ -1831,6 +1894,8 @@ export interface UnlockResponse {
 }
 
 export interface UploadResponse {
+  changes: string[];
+  notKept: string | null;
   bytes: number;
   sha256: string;
 }
@@ -1952,22 +2017,22 @@ export interface Endpoints {
   "/fact/gather": { request: FactGatherRequest; answer: FactGatherResponse };
   "/fact/query": { request: FactQueryRequest; answer: FactQueryResponse };
   "/fs/archive": { request: MembersRequest; answer: unknown };
-  "/fs/attributes": { request: AttributesRequest; answer: unknown };
+  "/fs/attributes": { request: AttributesRequest; answer: ChangeResponse };
   "/fs/blob": { request: unknown; answer: BlobResponse };
   "/fs/checksum": { request: MembersRequest; answer: ChecksumsResponse };
   "/fs/extract": { request: unknown; answer: ExtractResponse };
   "/fs/glob": { request: GlobRequest; answer: ListResponse };
   "/fs/list": { request: ListFilesRequest; answer: ListResponse };
-  "/fs/mkdir": { request: MkdirRequest; answer: unknown };
-  "/fs/move": { request: MoveRequest; answer: unknown };
+  "/fs/mkdir": { request: MkdirRequest; answer: ChangeResponse };
+  "/fs/move": { request: MoveRequest; answer: ChangeResponse };
   "/fs/read": { request: ReadRequest; answer: unknown };
-  "/fs/remove": { request: RemovePathRequest; answer: unknown };
+  "/fs/remove": { request: RemovePathRequest; answer: ChangeResponse };
   "/fs/script": { request: ScriptRequest; answer: ScriptResponse };
   "/fs/search": { request: SearchRequest; answer: SearchResponse };
   "/fs/stat": { request: StatRequest; answer: EntryResponse };
   "/fs/ticket": { request: DownloadRequest; answer: DownloadTicketResponse };
   "/fs/upload": { request: unknown; answer: UploadResponse };
-  "/fs/write": { request: WriteRequest; answer: unknown };
+  "/fs/write": { request: WriteRequest; answer: ChangeResponse };
   "/handshake": { request: HandshakeRequest; answer: HandshakeResponse };
   "/hostkey/forget": { request: HostKeyForgetRequest; answer: HostKeyForgetResponse };
   "/hostkey/trust": { request: HostKeyTrustRequest; answer: unknown };
@@ -2035,6 +2100,9 @@ export interface Endpoints {
   "/token/renew": { request: TokenRenewRequest; answer: TokenInfo };
   "/token/revoke": { request: TokenRequest; answer: unknown };
   "/tunnel/query": { request: TunnelQueryRequest; answer: TunnelQueryResponse };
+  "/undo/query": { request: UndoQueryRequest; answer: UndoQueryResponse };
+  "/undo/read": { request: UndoReadRequest; answer: unknown };
+  "/undo/restore": { request: UndoRestoreRequest; answer: UndoRestoreResponse };
   "/vault/lock": { request: Nothing; answer: unknown };
   "/vault/recovery/create": { request: RecoveryCreateRequest; answer: RecoveryWordsResponse };
   "/vault/recovery/query": { request: Nothing; answer: RecoveryQueryResponse };

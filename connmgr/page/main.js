@@ -36,6 +36,7 @@ const VIEWS = [
   ["files", "f"],
   ["approvals", "p"],
   ["recordings", "r"],
+  ["changes", "c"],
   ["tokens", "t"],
   ["audit", "a"],
   ["vault", "v"],

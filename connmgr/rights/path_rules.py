@@ -34,7 +34,9 @@ class PathRules:
     ) -> None:
         self._grant, self._on, self._approvals, self._asked, self._wait = grant, on, approvals, asked, wait
         self._ground = ground
-        self._approved = False
+        self._approved: str | dict[str, str] | None = None
+        """The real path that was approved, in the form of JSON, for the operation may ask about it again."""
+
         self.reasons: dict[str, Any] = {}
         """The deciding rule and approval, for the audit log."""
 
@@ -75,8 +77,8 @@ class PathRules:
         shown = path_to_json(path)
         if self._asked is None:
             raise PolicyDenied("A rule asks about this: send the content as a blob first, and write that.", rule=None)
-        if self._approved:
-            if shown in self._asked.values():
+        if self._approved is not None:
+            if shown == self._approved or shown in self._asked.values():
                 return
             raise PolicyDenied(
                 "The approval is for another path than this one; send a request for each path.", rule=None
@@ -88,7 +90,7 @@ class PathRules:
         self.reasons["approval"] = self._approvals.require(
             self._grant, {**asked, "realPath": shown}, self._wait, askers, [self._ground()]
         )
-        self._approved = True
+        self._approved = shown
 
 
 def dry_run_of_paths(

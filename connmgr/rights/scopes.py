@@ -157,6 +157,10 @@ _NEEDED: Mapping[str, _Needed] = {
     "token.renew": _one("token.create"),
     "token.revoke": _one("token.create"),
     "tunnel.query": (frozenset({"connection.read", "tunnel"}),),
+    "undo.query": _one("fs.write"),
+    # The copies have what rules over paths may keep from a token.
+    "undo.read": _OWNER_ALONE,
+    "undo.restore": _one("fs.write"),
     "vault.lock": (),
     # They open a user's secrets, or take a way back from one.
     "vault.recovery.create": _OWNER_ALONE,

@@ -31,20 +31,20 @@ def path_of(name: bytes) -> str | dict[str, str]:
 def test_a_round_trip_of_every_endpoint(caller: Caller, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "directory"
     made = caller.post("/fs/mkdir", connection=LOCAL, path=str(directory), mode="0750", parents=True)
-    assert (made.status, made.body) == (200, b"")
+    assert made.status == 200
     assert caller.write(directory / "file", b"content", mode="640").status == 200
     described = caller.post("/fs/stat", connection=LOCAL, path=str(directory / "file")).json
     assert set(described) == {"name", "type", "size", "mode", "modified", "uid", "gid", "owner", "group", "target"}
     assert (described["size"], described["mode"], described["target"]) == (7, "0640", None)
     moved = caller.post("/fs/move", connection=LOCAL, source=str(directory / "file"), target=str(directory / "other"))
-    assert (moved.status, moved.body) == (200, b"")
+    assert moved.status == 200
     (entry,) = caller.post("/fs/list", connection=LOCAL, path=str(directory)).json["entries"]
     assert entry == {**described, "name": "other"}
     answer = caller.read(directory / "other")
     assert (answer.headers["Content-Type"], answer.headers["Content-Length"]) == ("application/octet-stream", "7")
     assert answer.body == b"content"
     removed = caller.post("/fs/remove", connection=LOCAL, path=str(tmp_path / "new"), recursive=True)
-    assert (removed.status, removed.body) == (200, b"")
+    assert removed.status == 200
     assert names_in(tmp_path) == []
 
 

@@ -5,20 +5,12 @@
 # examined. Files of a killed writer are removed by the next one (litter.sh).
 mode=$2 block=$4 stamp=$5 replaces=$6
 { read -r host </proc/sys/kernel/hostname || host=$(uname -n); } 2>/dev/null
-checksum() {
-  case $size in ???????*) openssl dgst -sha256 "$1" && return;; esac
-  sha256sum "$1" || openssl dgst -sha256 "$1" || shasum -a 256 "$1" || sha256 -q "$1"
-} 2>/dev/null
 unchanged() {
   case $replaces in
     "") ;;
     nothing) if [ -e "$p" ] || [ -L "$p" ]; then no file_exists; fi;;
     *) [ -f "$p" ] || no file_changed
-      case $(checksum "$p") in
-        *"$replaces"*) ;;
-        "") no file_operation_failed "No program that computes a SHA-256 is there.";;
-        *) no file_changed
-      esac;;
+      still "$p" "$replaces";;
   esac
 }
 dated() { [ ! "$stamp" ] || why=$(TZ=UTC0 touch -m -t "$stamp" "$1" 2>&1) || because "$why"; }

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from connmgr.client import Client, ClientError, FileEntry, Unreachable
 from connmgr.client.repeat import is_transient
 from connmgr.contract.fs import EntryResponse
+from connmgr.contract.undo import ChangeResponse
 from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.call import in_shell, path_in, persist
 from connmgr.mcp.output import whole_end, whole_start
@@ -137,6 +138,9 @@ class FileWritten(BaseModel):
     path: str = Field(description="The file, as it was named to the system.")
     bytes: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="Their SHA-256, in hexadecimal.")
+    not_kept: str | None = Field(
+        default=None, alias="notKept", description="Why this cannot be undone; null: the file before it is kept."
+    )
 
 
 @tool("fs.blob", "fs.write", destroys=True, repeats=True)
@@ -200,7 +204,7 @@ def edit_file(
         call.preview = _diff(before, after, path)
         sha256 = hashlib.sha256(before).hexdigest()
         written = _put(call, client, place, path, after, replaces=sha256)
-    return Edited(**written.model_dump(), diff=visible(call.preview, lines=True))
+    return Edited(**written.model_dump(by_alias=True), diff=visible(call.preview, lines=True))
 
 
 def _whole(call: Call, client: Client, place: AgentShell, path: str) -> bytes:
@@ -254,8 +258,8 @@ def _put(
     named = _path(call, place, path)
     blob = persist(call, lambda: client.fs.blob(data), is_transient)
 
-    def write() -> None:
-        client.fs.write(
+    def write() -> ChangeResponse:
+        return client.fs.write(
             place.connection,
             blob,
             named,
@@ -265,8 +269,10 @@ def _put(
             session=place.session,
         )
 
-    in_shell(call, client, place, write)
-    return FileWritten(path=visible(named), bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    kept = in_shell(call, client, place, write)
+    return FileWritten(
+        path=visible(named), bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), notKept=kept.not_kept
+    )
 
 
 def _path(call: Call, place: AgentShell, path: str) -> str:

@@ -1,0 +1,258 @@
+"""``/undo``: what tokens have changed in files, and putting it back; and keeping it before it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timezone
+
+import flask
+
+from connmgr import errors
+from connmgr.api.context import caller, cancellation, detail, part, request_context, require_valid
+from connmgr.api.endpoint import Group
+from connmgr.api.running import EXAMPLE, OPENING
+from connmgr.api.services import services
+from connmgr.contract.common import ShellNamed
+from connmgr.contract.undo import (
+    RESTORED,
+    ChangeInfo,
+    ChangeResponse,
+    FileStateInfo,
+    UndoneInfo,
+    UndoQueryRequest,
+    UndoQueryResponse,
+    UndoReadRequest,
+    UndoRestoreRequest,
+    UndoRestoreResponse,
+)
+from connmgr.fs.remote import RemoteFileSystem
+from connmgr.rights.actions import Action
+from connmgr.undo.changes import Changer, Keeper, Keeping, Undo
+from connmgr.undo.store import FileChange, FileState
+
+CHANGE = "3f0d6a55-6a0e-4c3c-9f59-0b8d1c1a7e11"
+CHANGED = {"changes": [CHANGE], "notKept": None}
+NO_COPY_OF: Mapping[str, str] = {
+    "link": "a symbolic link is not kept",
+    "other": "only files and directories are kept",
+    "directory": "a directory with its content is not kept",
+}
+"""Why something else than a file cannot be put back, by its kind."""
+
+group = Group(
+    "undo",
+    "What tokens have changed in files by requests of `/fs`, and putting it back. Before the change it is kept in the "
+    "daemon's directory, encrypted (`undo-days`, `max-undo`, `max-undo-file`).",
+)
+
+_STATE = {"kind": "file", "size": 7, "sha256": None, "mode": "0644", "uid": 0, "gid": 0}
+
+
+def keeping(
+    request: ShellNamed,
+    place: RemoteFileSystem,
+    path: bytes,
+    *,
+    follow: bool = True,
+    why_not: Mapping[str, str] | None = None,
+) -> AbstractContextManager[Keeping | None]:
+    """Keep what is at ``path`` while the block changes it (:meth:`Keeper.keep`); None for the owner, who knows it."""
+    if caller().grant is None:
+        return nullcontext()
+    action = request_context().action or ""
+    return _keeper(request.connection).keep(place, path, action, follow=follow, why_not=why_not)
+
+
+def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
+    """Return what the answer says about ``changes``, and record it."""
+    made = [one.change for one in changes if one is not None and not one.dropped]
+    ids = [one.id for one in made if one.not_kept is None]
+    reason = next((one.not_kept for one in made if one.not_kept is not None), why_not)
+    if ids:
+        detail(changes=ids)
+    if reason:
+        detail(notKept=reason)
+    return ChangeResponse(changes=ids, not_kept=reason)
+
+
+def _keeper(connection: str) -> Keeper:
+    sender = caller()
+    grant, limit = sender.grant, services().settings.max_undo_file
+    if grant is None:
+        changer = Changer(sender.name)
+    else:
+        changer = Changer(grant.name, grant.id, tuple(grant.lineage_ids), sender.holder)
+    return Keeper(services().changes, changer, connection, limit)
+
+
+@group.endpoint(
+    "/query",
+    UndoQueryRequest,
+    UndoQueryResponse,
+    action="undo.query",
+    reads=True,
+    about=("token", "connectionFilter"),
+    example={"token": "claude", "since": "2026-01-31T08:00:00Z"},
+    answer={
+        "changes": [
+            {
+                "change": CHANGE,
+                "at": "2026-01-31T08:15:00.000000Z",
+                "action": "fs.write",
+                "connection": EXAMPLE,
+                "path": "/etc/motd",
+                "token": "5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4",
+                "by": "claude",
+                "before": _STATE,
+                "after": {**_STATE, "size": 12},
+                "notKept": None,
+                "undoes": None,
+                "undoneBy": None,
+            }
+        ]
+    },
+)
+def query(request: UndoQueryRequest) -> UndoQueryResponse:
+    """List the changes that are kept, the newest first.
+
+    A token sees its own, and those of the tokens that were created with it, on connections in its sight.
+    """
+    found = [one for one in _own(services().changes.all()) if _is_wanted(one, request)]
+    if request.connection_filter != "*":
+        chosen = set(services().vault.connections.query("*", request.connection_filter, "*"))
+        found = [one for one in found if one.connection in chosen]
+    return UndoQueryResponse(changes=[_info(one) for one in found])
+
+
+def _is_wanted(change: FileChange, request: UndoQueryRequest) -> bool:
+    at = datetime.fromtimestamp(change.at, timezone.utc)
+    return (
+        (request.token is None or request.token in (change.token, change.by))
+        and (request.since is None or at >= request.since)
+        and (request.until is None or at <= request.until)
+    )
+
+
+def _own(changes: Iterable[FileChange]) -> list[FileChange]:
+    """Return those of ``changes`` that the caller may see."""
+    grant = caller().grant
+    found = [one for one in changes if grant is None or grant.id in one.lineage]
+    seen = set(services().authorisation.visible(caller(), {one.connection for one in found}))
+    return [one for one in found if grant is None or one.connection in seen]
+
+
+@group.endpoint(
+    "/read",
+    UndoReadRequest,
+    action="undo.read",
+    reads=True,
+    about=("change",),
+    raises=[errors.UnknownChange, errors.IntegrityError],
+    raw_answer="The content of the file before the change.",
+    example={"change": CHANGE},
+)
+def read(request: UndoReadRequest) -> flask.Response:
+    """Return the content that a file had before a change. Only the owner may read it."""
+    change = services().changes.get(request.change)
+    if change is None or change.copy is None:
+        raise errors.UnknownChange(request.change)
+    detail(connection=change.connection)
+    return flask.Response(services().changes.content(change), mimetype="application/octet-stream")
+
+
+@group.endpoint(
+    "/restore",
+    UndoRestoreRequest,
+    UndoRestoreResponse,
+    action=Action("undo.restore"),
+    about=("connection", "dryRun", "force"),
+    has_content=True,
+    raises=[
+        *OPENING,
+        errors.UnknownChange,
+        errors.SessionLimit,
+        errors.ShellStopped,
+        errors.NoShell,
+        errors.TransferFailed,
+        errors.CommandCancelled,
+    ],
+    waits=True,
+    example={"connection": EXAMPLE, "changes": [CHANGE]},
+    answer={
+        "results": [
+            {
+                "change": CHANGE,
+                "path": "/etc/motd",
+                "state": "restored",
+                "message": None,
+                "restoredAs": "b0a2c1a4-9d5e-4b0e-8a43-0d3c2f5e7b66",
+            }
+        ]
+    },
+)
+def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
+    """Put back what was there before changes, the newest change first.
+
+    A file is put back only if it is still what the change made of it; its SHA-256 is compared again on its machine in
+    the moment before. So nothing that somebody else has written is overwritten, unless `force` says so. What an undo
+    replaces is kept as a change, too, which can be undone. A file that was removed gets its mode, and its owner where
+    the shell's user may give it; access lists and extended attributes of removed files are lost. The rules over paths
+    of a token apply; it undoes only its own changes, and those of tokens that were created with it.
+    """
+    known = services().changes.all()
+    own = {one.id: one for one in _own(known)}
+    chosen: list[FileChange] = []
+    for id in dict.fromkeys(request.changes):
+        change = own.get(id)
+        if change is None or change.connection != request.connection:
+            raise errors.UnknownChange(id)
+        chosen.append(change)
+    chosen.sort(key=lambda one: one.at, reverse=True)
+    services().shells.start(request.connection, caller().access, None, cancellation())
+    results = []
+    with services().shells.using(request.connection, caller().access) as session:
+        digest = session.connection_digest
+        rules = services().authorisation.path_rules(caller(), request.connection, None, 0, digest)
+        fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
+        undo = Undo(_keeper(request.connection), fs, known, dry_run=request.dry_run, force=request.force)
+        for change in chosen:
+            require_valid()
+            undone = undo.undo(change)
+            results.append(
+                UndoneInfo(
+                    change=change.id,
+                    path=change.path,
+                    state=undone.state,
+                    message=undone.message,
+                    restored_as=undone.restored_as,
+                )
+            )
+            if not request.dry_run:
+                named = change.path.decode(errors="backslashreplace")
+                part({"connection": request.connection}, file=named, undoes=change.id, state=undone.state)
+    detail(restored=sum(one.state == RESTORED for one in results), changes=len(results))
+    return UndoRestoreResponse(results=results)
+
+
+def _info(change: FileChange) -> ChangeInfo:
+    return ChangeInfo(
+        change=change.id,
+        at=datetime.fromtimestamp(change.at, timezone.utc),
+        action=change.action,
+        connection=change.connection,
+        path=change.path,
+        token=change.token,
+        by=change.by,
+        before=_state(change.before),
+        after=None if change.after is None else _state(change.after),
+        not_kept=change.not_kept,
+        undoes=change.undoes,
+        undone_by=change.undone_by,
+    )
+
+
+def _state(state: FileState) -> FileStateInfo:
+    return FileStateInfo(
+        kind=state.kind, size=state.size, sha256=state.sha256, mode=state.mode, uid=state.uid, gid=state.gid
+    )
