@@ -70,6 +70,9 @@ class Limit:
 
     seconds: int | None = None
 
+    renew: bool | None = None
+    """Whether a link takes nothing new once its certificate has expired."""
+
     def of(self, wish: CertificateWish, signer: str) -> tuple[tuple[str, ...], int]:
         """Return the principals and the seconds of the certificate for ``wish``.
 
@@ -146,11 +149,12 @@ class Signer:
 
 def _limit_of(body: Mapping[str, Any]) -> Limit:
     principals = body["principals"]
-    return Limit(None if principals is None else tuple(principals), body["seconds"])
+    return Limit(None if principals is None else tuple(principals), body["seconds"], body.get("renew"))
 
 
 def _limit_body(limit: Limit) -> dict[str, Any]:
-    return {"principals": None if limit.principals is None else list(limit.principals), "seconds": limit.seconds}
+    principals = None if limit.principals is None else list(limit.principals)
+    return {"principals": principals, "seconds": limit.seconds, "renew": limit.renew}
 
 
 class Note(Protocol):
@@ -317,7 +321,8 @@ class Signers:
         signer = next((one for one in among if one.name == wish.signer), None)
         if signer is None:
             raise UnknownSigner(wish.signer)
-        principals, seconds = self._limit_for(signer, connection).of(wish, signer.name)
+        limit = self._limit_for(signer, connection)
+        principals, seconds = limit.of(wish, signer.name)
         kind = self._registry.signer(signer.type)
         with self._lock:
             turns = self._turns.setdefault(signer.name, Turns())
@@ -336,8 +341,7 @@ class Signers:
                 seconds,
                 tuple(sorted(wish.extensions)),
             )
-            sources, unseal = self._registry.sources, partial(self._vault.principals.unseal, access=by)
-            plain = map_secrets(kind.schema(), signer.data, lambda one: sources.plain(one, deadline, unseal))
+            plain = self._plain(kind.schema(), signer, deadline, by)
             try:
                 text = kind.sign(plain, order, timeout=deadline.within(SIGN_SECONDS).left())
             except (SignerRefused, SignerTimeout, SignerUnavailable) as error:
@@ -346,7 +350,34 @@ class Signers:
                     f"The signer {signer.name} gives no certificate: ask the daemon's owner, who sees the reason."
                 )
                 raise
-        return SignedCertificate(text, order, signer.name, signer.authorities)
+        return SignedCertificate(text, order, signer.name, signer.authorities, bool(limit.renew))
+
+    def certify_host(
+        self, name: str, key: str, names: Sequence[str], seconds: int, access: Access
+    ) -> tuple[str, CertificateOrder]:
+        """Certify the public ``key`` of a host for its ``names`` by an authority of our own; return the certificate.
+
+        :raises InvalidRequest: the authority is elsewhere.
+        :raises SignerRefused: the key is of no kind that can be certified.
+        :raises connmgr.errors.SecretLocked: ``access`` may not open the authority's key.
+        :raises AuditUnavailable: a required audit log cannot be written.
+        """
+        signer = self.get(name)
+        kind = self._registry.signer(signer.type)
+        if kind.new_authority() is None:
+            raise InvalidRequest(f"The key of the signer {name} is kept elsewhere: sign keys of hosts there.")
+        serial = secrets.randbits(63)
+        number = self._noted(access, None, name, names, seconds, serial)
+        moment = int(time.time())
+        after, before = moment - BACKDATED_SECONDS, moment + seconds
+        order = CertificateOrder(key, _key_id(access, number), serial, tuple(names), after, before, seconds, host=True)
+        plain = self._plain(kind.schema(), signer, Deadline(SIGN_SECONDS), access)
+        return kind.sign(plain, order, timeout=SIGN_SECONDS), order
+
+    def _plain(self, schema: Schema, signer: Signer, deadline: Deadline, by: Access) -> dict[str, Any]:
+        """Return the data of ``signer`` with its secrets in plain text."""
+        sources, unseal = self._registry.sources, partial(self._vault.principals.unseal, access=by)
+        return map_secrets(schema, signer.data, lambda one: sources.plain(one, deadline, unseal))
 
     def _limit_for(self, signer: Signer, connection: str | None) -> Limit:
         """Return the limit of the nearest category of ``connection`` upwards that has one, else the signer's own."""
@@ -357,7 +388,8 @@ class Signers:
             if at in signer.places:
                 nearest = signer.places[at]
                 principals = signer.limit.principals if nearest.principals is None else nearest.principals
-                return Limit(principals, nearest.seconds or signer.limit.seconds)
+                renew = signer.limit.renew if nearest.renew is None else nearest.renew
+                return Limit(principals, nearest.seconds or signer.limit.seconds, renew)
             at = self._vault.categories.infos([at])[0].parent
         return signer.limit
 

@@ -207,6 +207,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "72-ca-limit.sh": lambda answers: answers[0]["limits"][0]["principals"] == ["deploy", "backup"],
     "73-ca-rotate.sh": lambda answers: [len(one["lines"]) for one in answers] == [2, 1],
     "74-ca-revoke.sh": keys("revoked"),
+    "75-ca-host.sh": keys("certificate", "serial", "expires"),
     "75-ca-trust.sh": lambda answers: answers[0]["lines"][0].endswith(" connmgr-team"),
     "76-ca-remove.sh": nothing,
     "60-vault-user-add.sh": nothing,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime, timezone
 
 from connmgr import errors
 from connmgr.api.body import describe
@@ -11,6 +12,8 @@ from connmgr.api.context import caller, detail
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.contract.ca import (
+    CaHostRequest,
+    CaHostResponse,
     CaInfo,
     CaInitRequest,
     CaInitResponse,
@@ -35,6 +38,14 @@ group = Group(
 )
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhWUlLMGpnt47wGQzkVVlkG0RKUhVwUhn9WSI6QLQ6u"
+CERTIFICATE = (
+    "ssh-ed25519-cert-v01@openssh.com "
+    "AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29tAAAAIBZ1vfrc0ucnTBiEPT6kdUjtsnFKJaVhrz0dY0zn07F0AAAA"
+    "IBhWUlLMGpnt47wGQzkVVlkG0RKUhVwUhn9WSI6QLQ6uAAAAAAAAEmcAAAACAAAAI2Nvbm5tZ3IgZW50cnk9MjE1IGNhbGxlcj1j"
+    "b25ubWdyX2NhAAAAEAAAAAx3ZWIxLmV4YW1wbGUAAAAAaVc0eQAAAABpzdylAAAAAAAAAAAAAAAAAAAAMwAAAAtzc2gtZWQyNTUx"
+    "OQAAACDEZEBTfsjIazNcmR+qgkixk2DZcFLbpUrfAucksiCoXgAAAFMAAAALc3NoLWVkMjU1MTkAAABAVpoGmsVE5b5xocFy+Hly"
+    "a2Wa2W6CTHJ9aLpsP1d2j/MYWQResbb+tgMmegLnZykNj0sc6xG4W+kMfMG+eDiLCw=="
+)
 CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
 LIST = "U1NIS1JMCgAAAAABAAAAAAAAAAAAAAAAaXyXnAAAAAAAAAAAAAAAAAAAAAA="
 
@@ -60,10 +71,11 @@ def init(request: CaInitRequest) -> CaInitResponse:
     if not isinstance(data.get("type"), str):
         raise InvalidRequest("data.type: Missing data for required field.")
     if request.authority is not None:
-        _require_key(request.authority)
+        _require_key(request.authority, "authority")
         if data["type"] == "ca":
             raise InvalidRequest("authority: An authority of connmgr's own has the key that is made for it.")
-    limit = Limit(None if request.principals is None else tuple(request.principals), request.seconds)
+    principals = None if request.principals is None else tuple(request.principals)
+    limit = Limit(principals, request.seconds, request.renew)
     authority = None if request.authority is None else " ".join(request.authority.split()[:2])
     try:
         signer = services().signers.add(request.name, data, authority, limit, caller().access)
@@ -74,14 +86,14 @@ def init(request: CaInitRequest) -> CaInitResponse:
     return CaInitResponse(name=signer.name, authorities=list(signer.authorities))
 
 
-def _require_key(line: str) -> None:
+def _require_key(line: str, field: str) -> None:
     try:
         kind, blob = line.split()[:2]
         whole = base64.b64decode(blob, validate=True)
     except (ValueError, binascii.Error):
         kind, whole = "", b""
     if not kind or whole[4 : 4 + len(kind)] != kind.encode():
-        raise InvalidRequest("authority: Not a public key as a line of OpenSSH: type and base64.")
+        raise InvalidRequest(f"{field}: Not a public key as a line of OpenSSH: type and base64.")
 
 
 @group.endpoint(
@@ -100,8 +112,8 @@ def _require_key(line: str) -> None:
                 "authorities": [KEY],
                 "rotating": False,
                 "limits": [
-                    {"category": None, "principals": None, "seconds": 300},
-                    {"category": CATEGORY, "principals": ["deploy"], "seconds": 60},
+                    {"category": None, "principals": None, "seconds": 300, "renew": None},
+                    {"category": CATEGORY, "principals": ["deploy"], "seconds": 60, "renew": True},
                 ],
                 "revoked": 0,
             }
@@ -127,6 +139,7 @@ def _info(signer: Signer) -> CaInfo:
                 category=category,
                 principals=None if limit.principals is None else list(limit.principals),
                 seconds=limit.seconds,
+                renew=limit.renew,
             )
             for category, limit in limits
         ],
@@ -173,8 +186,8 @@ def _revoked(signer: Signer) -> str:
         "authorities": [KEY],
         "rotating": False,
         "limits": [
-            {"category": None, "principals": None, "seconds": 300},
-            {"category": CATEGORY, "principals": ["deploy"], "seconds": 60},
+            {"category": None, "principals": None, "seconds": 300, "renew": None},
+            {"category": CATEGORY, "principals": ["deploy"], "seconds": 60, "renew": True},
         ],
         "revoked": 0,
     },
@@ -188,8 +201,8 @@ def limit(request: CaLimitRequest) -> CaInfo:
     if request.category is not None:
         services().vault.categories.infos([request.category])
     principals = None if request.principals is None else tuple(request.principals)
-    new = None if request.remove else Limit(principals, request.seconds)
-    detail(principals=request.principals, seconds=request.seconds)
+    new = None if request.remove else Limit(principals, request.seconds, request.renew)
+    detail(principals=request.principals, seconds=request.seconds, renew=request.renew)
     return _info(services().signers.limit(request.name, request.category, new))
 
 
@@ -232,6 +245,33 @@ def revoke(request: CaRevokeRequest) -> CaRevokeResponse:
     hosts. Links that are open stay: close them, or end them on the host.
     """
     return CaRevokeResponse(revoked=_revoked(services().signers.revoke(request.name, request.certificates)))
+
+
+@group.endpoint(
+    "/host",
+    CaHostRequest,
+    CaHostResponse,
+    action="ca.host",
+    about=("name", "names"),
+    raises=[errors.UnknownSigner, errors.SignerRefused, errors.SecretLocked, errors.IntegrityError],
+    example={"name": "hosts", "key": KEY, "names": ["web1.example"]},
+    answer={"certificate": CERTIFICATE, "serial": "4711", "expires": "2026-04-02T03:04:05.000000Z"},
+)
+def host(request: CaHostRequest) -> CaHostResponse:
+    """Certify the key of a host by an authority of connmgr's own, so that clients who trust the authority know it.
+
+    Trust is a line `@cert-authority *.example KEY` of a known_hosts file, with a line of `/ca/trust`. The host shows
+    the certificate when HostCertificate of its sshd_config names the file. The key id has the number of the audit log's
+    entry, which says who asked.
+    """
+    _require_key(request.key, "key")
+    key = " ".join(request.key.split()[:2])
+    certificate, order = services().signers.certify_host(
+        request.name, key, request.names, request.seconds, caller().access
+    )
+    detail(serial=str(order.serial), seconds=request.seconds)
+    expires = datetime.fromtimestamp(order.valid_before, timezone.utc)
+    return CaHostResponse(certificate=certificate, serial=str(order.serial), expires=expires)
 
 
 @group.endpoint(

@@ -26,9 +26,15 @@ EXAMPLES = {
     ],
     "ca init": ["connmgr ca init team --valid 5m", "connmgr ca init corp --from vault.json --authority corp.pub"],
     "ca ls": ["connmgr ca ls", "connmgr ca ls --json"],
-    "ca trust": ["connmgr ca trust team >connmgr_ca.pub", "connmgr ca trust team --revoked >connmgr_revoked"],
+    "ca host": ["connmgr ca host hosts ssh_host_ed25519_key.pub --names web1.example"],
+    "ca trust": [
+        "connmgr ca trust team >connmgr_ca.pub",
+        "connmgr ca trust team --revoked >connmgr_revoked",
+        "connmgr ca trust hosts --hosts '*.example' >>~/.ssh/known_hosts",
+    ],
     "ca limit": [
         "connmgr ca limit team --category prod --principals deploy --valid 1m",
+        "connmgr ca limit team --renew yes",
         "connmgr ca limit team --category prod --remove",
     ],
     "ca rotate": ["connmgr ca rotate team", "connmgr ca rotate team --finish"],

@@ -11,6 +11,9 @@ from typing import Any
 
 from connmgr.client.group import Group
 from connmgr.contract.ca import (
+    HOST_SECONDS,
+    CaHostRequest,
+    CaHostResponse,
     CaInfo,
     CaInitRequest,
     CaInitResponse,
@@ -24,7 +27,7 @@ from connmgr.contract.ca import (
     CaTrustResponse,
 )
 
-__all__ = ["CaInfo", "CaTrustResponse", "Signers"]
+__all__ = ["CaHostResponse", "CaInfo", "CaTrustResponse", "Signers"]
 
 
 class Signers(Group):
@@ -38,10 +41,16 @@ class Signers(Group):
         authority: str | None = None,
         principals: Sequence[str] | None = None,
         seconds: int | None = None,
+        renew: bool | None = None,
     ) -> list[str]:
         """Store a signer, without ``data`` an authority of connmgr's own; return its public keys."""
         request = CaInitRequest(
-            name=name, data=data or {}, authority=authority, principals=_list(principals), seconds=seconds
+            name=name,
+            data=data or {},
+            authority=authority,
+            principals=_list(principals),
+            seconds=seconds,
+            renew=renew,
         )
         return self._ask("/ca/init", request, CaInitResponse).authorities
 
@@ -60,11 +69,17 @@ class Signers(Group):
         category: str | None = None,
         principals: Sequence[str] | None = None,
         seconds: int | None = None,
+        renew: bool | None = None,
         remove: bool = False,
     ) -> CaInfo:
         """Set or ``remove`` the limit for a category, or for all connections."""
         request = CaLimitRequest(
-            name=name, category=category, principals=_list(principals), seconds=seconds, remove=remove
+            name=name,
+            category=category,
+            principals=_list(principals),
+            seconds=seconds,
+            renew=renew,
+            remove=remove,
         )
         return self._ask("/ca/limit", request, CaInfo)
 
@@ -76,6 +91,12 @@ class Signers(Group):
         """Revoke certificates by serial number or key id, and return the new list for RevokedKeys."""
         request = CaRevokeRequest(name=name, certificates=list(certificates))
         return base64.b64decode(self._ask("/ca/revoke", request, CaRevokeResponse).revoked)
+
+    def host(self, name: str, key: str, names: Sequence[str], *, seconds: int = HOST_SECONDS) -> CaHostResponse:
+        """Certify the public ``key`` of a host for its ``names``."""
+        return self._ask(
+            "/ca/host", CaHostRequest(name=name, key=key, names=list(names), seconds=seconds), CaHostResponse
+        )
 
     def remove(self, name: str) -> None:
         """Remove a signer with its key."""

@@ -93,6 +93,8 @@ class Chain:
     hops: Sequence[str | None]
     """The ids of its connections, the last one first; None for one that is not stored."""
     _links: contextlib.ExitStack = field(repr=False)
+    fresh_until: float | None = None
+    """The earliest :attr:`Transport.fresh_until` of its links."""
 
     def close(self) -> None:
         """Close every link, the last one first. Never raises; calling it again does nothing."""
@@ -128,6 +130,7 @@ def open_chain(
         by.note(target.id)
     with contextlib.ExitStack() as links:
         transport: Transport | None = None
+        ends: list[float] = []
         for hop in reversed(hops):
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
@@ -139,11 +142,12 @@ def open_chain(
                 plain = opened_data(vault, registry, hop.type, hop.data, by, deadline)
                 transport = _open_link(registry, hop.type, asker, plain, transport, deadline)
                 links.callback(transport.close)
+                ends += [] if transport.fresh_until is None else [transport.fresh_until]
                 if deadline.passed:
                     raise ConnectTimeout(f"The connection was not open within {timeout:.0f} s.")
         if transport is None:
             raise ConnectionCycle("The connection has no first hop that could be opened.")
-        return Chain(transport, sealed, [hop.id for hop in hops], links.pop_all())
+        return Chain(transport, sealed, [hop.id for hop in hops], links.pop_all(), min(ends, default=None))
 
 
 def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:

@@ -142,8 +142,9 @@ class Link:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be leased."""
-        return self.alive and not self._retired
+        """Whether it can be leased: it is alive, not retired, and not too old by the policy of a signer."""
+        fresh_until = self._chain.fresh_until
+        return self.alive and not self._retired and (fresh_until is None or time.time() < fresh_until)
 
     @property
     def lease_count(self) -> int:
@@ -177,13 +178,13 @@ class Link:
     def lease(self, *, opener: bool = False) -> Lease:
         """Return the right to use the link.
 
-        :raises ShellLost: it is lost, closed or retired.
+        :raises ShellLost: it is not usable.
         """
         lease = Lease(self, opener=opener)
         with self._lock:
             # Checked under the lock that `released` takes: a lease is either counted before the last one ends, and
             # keeps the link open, or it comes after `_closed` was set, and is refused.
-            if self._retired or not self.alive:
+            if not self.usable:
                 raise ShellLost("The link is closed.")
             self._leases.add(lease)
         return lease

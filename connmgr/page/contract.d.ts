@@ -156,6 +156,19 @@ export interface BroadcastRequest {
   start?: boolean;
 }
 
+export interface CaHostRequest {
+  name: string;
+  key: string;
+  names: string[];
+  seconds?: number;
+}
+
+export interface CaHostResponse {
+  certificate: string;
+  serial: string;
+  expires: string;
+}
+
 export interface CaInfo {
   name: string;
   type: string;
@@ -171,6 +184,7 @@ export interface CaInitRequest {
   authority?: string;
   principals?: string[];
   seconds?: number;
+  renew?: boolean;
 }
 
 export interface CaInitResponse {
@@ -182,6 +196,7 @@ export interface CaLimit {
   category: string | null;
   principals: string[] | null;
   seconds: number | null;
+  renew: boolean | null;
 }
 
 export interface CaLimitRequest {
@@ -189,6 +204,7 @@ export interface CaLimitRequest {
   category?: string;
   principals?: string[];
   seconds?: number;
+  renew?: boolean;
   remove?: boolean;
 }
 
@@ -1980,6 +1996,7 @@ export interface Endpoints {
   "/audit/forget": { request: AuditForgetRequest; answer: unknown };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
+  "/ca/host": { request: CaHostRequest; answer: CaHostResponse };
   "/ca/init": { request: CaInitRequest; answer: CaInitResponse };
   "/ca/limit": { request: CaLimitRequest; answer: CaInfo };
   "/ca/query": { request: CaQueryRequest; answer: CaQueryResponse };

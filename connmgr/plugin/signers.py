@@ -45,6 +45,10 @@ class CertificateOrder:
     extensions: tuple[str, ...] = ()
     """Such as ``permit-pty``, in alphabetical order."""
 
+    host: bool = False
+    """Whether it certifies the key of a host, whose names are the principals. Only a type with a :meth:`SshSigner.
+    new_authority` is asked for that."""
+
 
 @dataclass(frozen=True)
 class SignedCertificate:
@@ -55,6 +59,9 @@ class SignedCertificate:
     signer: str
     authorities: Sequence[str] = ()
     """The public keys of the authority as lines of OpenSSH; empty if they are unknown."""
+
+    renew: bool = False
+    """Whether its link takes nothing new once it has expired; see :attr:`Transport.fresh_until`."""
 
 
 class SshSigner(ABC):

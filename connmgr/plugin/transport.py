@@ -22,6 +22,12 @@ class Transport(ABC):
     forwards_agent: bool = False
     """Whether remote processes reach an ssh-agent of this side. Tokens then need the scope ``ssh.agent``."""
 
+    fresh_until: float | None = None
+    """The time in seconds since 1970 from which it is to carry nothing new: what begins then gets a link of its own.
+
+    None, as by default, for a link that does not age.
+    """
+
     @property
     def alive(self) -> bool:
         """Whether the link works, as far as known without asking the remote host; by default True.

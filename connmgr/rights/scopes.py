@@ -37,6 +37,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "ca.query": _one("connection.read"),
     "ca.trust": _one("connection.read"),
     # A signer may run a command of the daemon's machine, and lets in wherever its authority is trusted.
+    "ca.host": _OWNER_ALONE,
     "ca.init": _OWNER_ALONE,
     "ca.limit": _OWNER_ALONE,
     "ca.remove": _OWNER_ALONE,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
-import socket
-import ssl
-import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, ClassVar
 from urllib.parse import quote, urlsplit
 
@@ -25,6 +20,7 @@ from connmgr.plugin import (
     Text,
     ValidationError,
 )
+from connmgr.plugin.outside import Unanswered, ask_server, check_server
 
 MAX_ANSWER = 1024 * 1024
 
@@ -38,25 +34,6 @@ _REASONS = {
 }
 
 
-def _server(url: str) -> None:
-    parts = urlsplit(url)
-    try:
-        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:
-        usable = False
-    if not usable or parts.username is not None or parts.query or parts.fragment:
-        raise ValidationError("Not the address of an http or https server, without a user.")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
-        raise ValidationError("http would send token and secret in plain text: use https, or http to this machine.")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _path(path: str) -> None:
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise ValidationError("Not a path of names joined by slashes.")
@@ -65,7 +42,7 @@ def _path(path: str) -> None:
 class VaultSchema(Schema):
     url = Text(
         required=True,
-        validate=[Length(1, 2000), _server],
+        validate=[Length(1, 2000), check_server],
         metadata={"description": "The server's address, such as `https://vault.example:8200`."},
     )
     token = Secret(required=True, metadata={"description": "A token of the server that may read the path."})
@@ -110,35 +87,19 @@ class VaultSource(SecretSource):
 
 
 def _get(data: Mapping[str, Any], path: str, deadline: Deadline) -> dict[str, Any]:
-    parts = urlsplit(data["url"])
     headers = {"X-Vault-Token": data["token"], "X-Vault-Request": "true", "Accept": "application/json"}
     if data["namespace"]:
         headers["X-Vault-Namespace"] = data["namespace"]
-    connection = _connection(data, deadline)
-    # The timeout of a socket is that of one step; a server that answers letter by letter would have no end.
-    end = threading.Timer(deadline.left(), _cut, (connection,))
-    end.daemon = True
-    end.start()
     try:
-        connection.request("GET", quote(parts.path.rstrip("/") + path), headers=headers)
-        with connection.getresponse() as answer:
-            content = answer.read(MAX_ANSWER + 1)
-    except ssl.SSLCertVerificationError as error:
-        raise _failed(data, f"its certificate is not trusted: {error.verify_message}") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        why = "it did not answer in time" if deadline.passed or isinstance(error, TimeoutError) else None
-        raise _failed(data, why or getattr(error, "strerror", None) or "it did not answer as an HTTP server") from None
-    finally:
-        end.cancel()
-        connection.close()
-    if deadline.passed:
-        raise _failed(data, "it did not answer in time")
-    if answer.status != http.client.OK:
-        # Redirections are not followed: they would take the token elsewhere. Texts of the server are not repeated.
-        moved = "it redirects to another server: name that one" if 300 <= answer.status < 400 else None
-        raise _failed(data, moved or _REASONS.get(answer.status) or f"it answered with status {answer.status}")
-    if len(content) > MAX_ANSWER:
-        raise _failed(data, "its answer has more than 1 MiB")
+        status, content = ask_server(
+            data["url"], quote(path), deadline, headers=headers, ca_file=data["caFile"], limit=MAX_ANSWER
+        )
+    except Unanswered as why:
+        raise _failed(data, str(why)) from why.__cause__
+    if status != http.client.OK:
+        # Texts of the server are not repeated.
+        moved = "it redirects to another server: name that one" if 300 <= status < 400 else None
+        raise _failed(data, moved or _REASONS.get(status) or f"it answered with status {status}")
     try:
         decoded = json.loads(content)
     except (ValueError, RecursionError):
@@ -146,24 +107,6 @@ def _get(data: Mapping[str, Any], path: str, deadline: Deadline) -> dict[str, An
     if not isinstance(decoded, dict):
         raise _failed(data, "its answer is not a JSON object")
     return decoded
-
-
-def _connection(data: Mapping[str, Any], deadline: Deadline) -> http.client.HTTPConnection:
-    parts = urlsplit(data["url"])
-    host, seconds = parts.hostname or "", deadline.left(0.1)
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(host, parts.port, timeout=seconds)
-    try:
-        context = ssl.create_default_context(cafile=data["caFile"])
-    except OSError as error:
-        raise _failed(data, f"cannot read the CA file: {error.strerror or 'it has no certificate'}") from error
-    return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=context)
-
-
-def _cut(connection: http.client.HTTPConnection) -> None:
-    if (sock := connection.sock) is not None:
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _failed(data: Mapping[str, Any], why: str) -> SecretUnavailable:

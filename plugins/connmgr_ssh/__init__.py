@@ -2,7 +2,8 @@
 
 Each step of opening a link has its module: ``config`` resolves the host as ``ssh`` would, ``transport`` connects,
 ``packets`` encrypts messages, ``link`` exchanges keys, ``hostkeys`` checks the host's key, ``login`` logs in with
-``keys`` or an ``agent``, or with a key that one of the ``signers`` certifies for this login (``certificates``);
+``keys`` or an ``agent``, or with a key that one of the ``signers`` or ``signing_servers`` certifies for this login
+(``certificates``);
 ``channels`` carry processes and TCP streams. ``sending`` keeps the order of messages;
 ``forwarding`` has the ports of the remote host.
 """
@@ -43,7 +44,8 @@ from connmgr.plugin import (
 from connmgr_ssh.config import DEFAULT_PORT, destination_of, jumps
 from connmgr_ssh.hostkeys import ACCEPT_NEW, STRICT, HostKeyVerifier, Pin
 from connmgr_ssh.known_hosts import AcceptedKeys, HostKey, means_itself
-from connmgr_ssh.signers import OwnAuthority, SigningCommand, VaultSecretsEngine
+from connmgr_ssh.signers import OwnAuthority, SigningCommand
+from connmgr_ssh.signing_servers import StepCa, VaultSecretsEngine
 
 FILE_SECONDS = 10.0
 """Longest time to wait for another thread that writes known_hosts files."""
@@ -309,4 +311,4 @@ def connmgr_connection_types() -> Sequence[ConnectionType]:
 
 @hookimpl
 def connmgr_ssh_signers() -> Sequence[SshSigner]:
-    return [OwnAuthority(), SigningCommand(), VaultSecretsEngine()]
+    return [OwnAuthority(), SigningCommand(), VaultSecretsEngine(), StepCa()]

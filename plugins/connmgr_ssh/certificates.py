@@ -35,6 +35,8 @@ def log_in_certified(
     )
     signed = asker.certify(wish, login.deadline.left())
     identity, certificate = check(signed, key)
+    if signed.renew:
+        login.link.fresh_until = certificate.valid_before
     try:
         login.run([identity], data.get("password"))
     except (AuthFailed, TimeoutError) as error:

@@ -91,6 +91,8 @@ class SshLink(SendingTransport):
         self._subject = name
         self.disconnected: str | None = None
         self.abandoned: set[SshChannel] = set()
+        self.fresh_until: float | None = None
+        """As of its transport."""
         self.agent: ForwardedAgent | None = None
         """The agent that programs of the remote host may use."""
         self._agent_lock = threading.Lock()

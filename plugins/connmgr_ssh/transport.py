@@ -73,6 +73,7 @@ class SshTransport(Transport):
         self._name = name
         self._hops = hops
         self.forwards_agent = link.agent is not None
+        self.fresh_until = link.fresh_until
 
     @property
     def alive(self) -> bool:

@@ -33,10 +33,11 @@ from connmgr.registry import Offered, Registry
 from connmgr.secrets.principals import Access
 from connmgr.signers import AT_ONCE, BACKDATED_SECONDS, Limit, Signer, Signers, revocation_list
 from connmgr.vault import Vault
-from connmgr_ssh import certificates, signers
+from connmgr_ssh import certificates, signing_servers
 from connmgr_ssh.certificates import check, log_in_certified
 from connmgr_ssh.keys import Identity, fresh
-from connmgr_ssh.signers import OwnAuthority, SigningCommand, VaultSecretsEngine
+from connmgr_ssh.signers import OwnAuthority, SigningCommand
+from connmgr_ssh.signing_servers import VaultSecretsEngine
 from tests.plugins.sshd import keygen
 
 DAY = 86_400
@@ -239,10 +240,10 @@ def test_a_command_signs(key: tuple[Identity, str], authority: Path, how: str) -
 @pytest.mark.parametrize(
     ("argv", "error", "complaint"),
     [
-        (["/nowhere/sign"], SignerUnavailable, "sign cannot be started: No such file"),
-        (["/bin/sh", "-c", "echo not today >&2; exit 3"], SignerRefused, "exit status 3: not today"),
-        ([sys.executable, "-c", "print('x' * 100_000_000)"], SignerUnavailable, "prints more than"),
-        (["/bin/sh", "-c", "read -r word </dev/tty"], SignerRefused, "exit status"),
+        (["/nowhere/sign"], SignerUnavailable, "cannot run /nowhere/sign: No such file"),
+        (["/bin/sh", "-c", "echo not today >&2; exit 3"], SignerRefused, "exited with 3: not today"),
+        ([sys.executable, "-c", "print('x' * 100_000_000)"], SignerUnavailable, "printed more than"),
+        (["/bin/sh", "-c", "read -r word </dev/tty"], SignerRefused, "exited with"),
         (["/bin/sh", "-c", "sleep 600 & wait"], SignerTimeout, "did not answer within"),
         (["/bin/sh", "-c", "exec >&- 2>&-; sleep 600"], SignerTimeout, "did not answer within"),
     ],
@@ -373,7 +374,7 @@ def test_a_token_is_renewed_when_half_of_its_lease_is_over(
     engine, order, data = VaultSecretsEngine(), ordered(key[1]), vault_data(replay, token="hvs.static")
     for passed, renewals in ((0, 1), (599, 1), (601, 2)):
         now = time.monotonic() + passed
-        monkeypatch.setattr(signers, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        monkeypatch.setattr(signing_servers, "time", SimpleNamespace(monotonic=lambda now=now: now))
         engine.sign(data, order, timeout=60)
         assert replay.renewals == renewals
 

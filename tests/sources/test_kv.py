@@ -126,7 +126,7 @@ def test_both_versions_are_read_by_their_documented_paths(url: str) -> None:
         ({"path": "list"}, "not a JSON object"),
         ({"path": "empty"}, "has no data"),
         ({"path": "moved"}, "it redirects to another server"),
-        ({"path": "big"}, "more than 1 MiB"),
+        ({"path": "big"}, "more than 1024 KiB"),
     ],
 )
 def test_what_fails_is_said_without_token_and_secret(url: str, members: dict[str, Any], why: str) -> None:

@@ -14,6 +14,7 @@ from connmgr.cli.group import Group
 from connmgr.cli.output import Duration, json_option, lasting, print_json, print_table
 from connmgr.cli.selection import find_category
 from connmgr.client import Client
+from connmgr.contract.ca import LEAST_HOST_SECONDS
 from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
@@ -25,6 +26,12 @@ PRINCIPALS = click.option(
 )
 VALID = click.option(
     "--valid", metavar="TIME", type=Duration(least=30), help="How long a certificate may be used to log in, such as 5m."
+)
+RENEW = click.option(
+    "--renew",
+    metavar="yes|no",
+    type=bool,
+    help="Whether what begins after the certificate of an open link has expired logs in anew.  [default: no]",
 )
 
 
@@ -44,13 +51,21 @@ def ca() -> None:
 )
 @PRINCIPALS
 @VALID
+@RENEW
 def init(
-    name: str, source: IO[str] | None, authority: IO[str] | None, principals: str | None, valid: float | None
+    name: str,
+    source: IO[str] | None,
+    authority: IO[str] | None,
+    principals: str | None,
+    valid: float | None,
+    *,
+    renew: bool | None,
 ) -> None:
     """Make an authority, and print the line by which sshd trusts it.
 
     Its key is in the vault and never leaves it. With --from the key is elsewhere: {"type": "vault", "address": ...,
-    "role": ...} or {"type": "command", "argv": ["ssh-keygen", "-s", ...]}. Secrets of the file are stored encrypted.
+    "role": ...}, {"type": "step-ca", ...} or {"type": "command", "argv": ["ssh-keygen", "-s", ...]}. Secrets of the
+    file are stored encrypted.
     """
     made = connect().ca.init(
         name,
@@ -58,6 +73,7 @@ def init(
         authority=None if authority is None else authority.read().strip(),
         principals=_words(principals),
         seconds=None if valid is None else int(valid),
+        renew=renew,
     )
     for line in made:
         click.echo(f"{line} connmgr-{name}")
@@ -94,7 +110,9 @@ def _rows(client: Client, one: CaInfo) -> list[tuple[str, ...]]:
     for limit in one.limits:
         where = "all" if limit.category is None else _path(client, limit.category)
         names = "user" if limit.principals is None else visible(",".join(limit.principals))
-        rows.append((one.name, one.type, where, names, lasting(limit.seconds or one.limits[0].seconds or 300)))
+        lives = lasting(limit.seconds or one.limits[0].seconds or 300)
+        renews = one.limits[0].renew if limit.renew is None else limit.renew
+        rows.append((one.name, one.type, where, names, f"{lives}, then anew" if renews else lives))
     state = [*(["rotating"] if one.rotating else []), *([f"{one.revoked} revoked"] if one.revoked else [])]
     rows[0] = (*rows[0], ", ".join(state) or "-")
     return [rows[0], *((*row, "") for row in rows[1:])]
@@ -112,15 +130,46 @@ def _path(client: Client, category: str) -> str:
 @ca.command(name="trust")
 @click.argument("name")
 @click.option("--revoked", is_flag=True, help="Print the revoked certificates instead, for RevokedKeys.")
-def trust(name: str, *, revoked: bool) -> None:
-    """Print the line for the file that TrustedUserCAKeys of sshd_config names."""
+@click.option(
+    "--hosts", metavar="PATTERN", help="Print the lines for known_hosts instead, for hosts such as *.example."
+)
+def trust(name: str, hosts: str | None, *, revoked: bool) -> None:
+    """Print the line for the file that TrustedUserCAKeys of sshd_config names.
+
+    With --hosts it is the line by which clients trust the certificates that connmgr ca host makes for hosts.
+    """
+    if hosts is not None and (revoked or not hosts or any(character.isspace() for character in hosts)):
+        raise click.UsageError("--hosts takes one word of names and patterns, joined by commas, and no --revoked.")
     found = connect().ca.trust(name)
     if revoked:
         sys.stdout.buffer.write(base64.b64decode(found.revoked))
         return
     if not found.lines:
         raise click.ClickException(f"No public key of {name} is known: ask whoever keeps the signer.")
-    click.echo("\n".join(found.lines))
+    mark = "" if hosts is None else f"@cert-authority {hosts} "
+    click.echo("\n".join(f"{mark}{line}" for line in found.lines))
+
+
+@ca.command(name="host")
+@click.argument("name")
+@click.argument("key", type=click.File())
+@click.option("--names", metavar="NAME,...", required=True, help="The names and addresses by which clients reach it.")
+@click.option(
+    "--valid",
+    metavar="TIME",
+    type=Duration(least=LEAST_HOST_SECONDS),
+    default="90d",
+    show_default=True,
+    help="How long it is valid.",
+)
+def host(name: str, key: IO[str], names: str, valid: float) -> None:
+    """Certify the key of a host, and print the certificate.
+
+    KEY is the host's public key, such as /etc/ssh/ssh_host_ed25519_key.pub; - is stdin. Put what is printed into the
+    file on the host that HostCertificate of its sshd_config names.
+    """
+    made = connect().ca.host(name, key.read().strip(), _words(names) or [], seconds=int(valid))
+    click.echo(made.certificate)
 
 
 @ca.command(name="limit")
@@ -128,8 +177,17 @@ def trust(name: str, *, revoked: bool) -> None:
 @click.option("--category", metavar="PATH", help="For connections in this category and below it.  [default: for all]")
 @PRINCIPALS
 @VALID
+@RENEW
 @click.option("--remove", is_flag=True, help="Remove the limit.")
-def limit(name: str, category: str | None, principals: str | None, valid: float | None, *, remove: bool) -> None:
+def limit(
+    name: str,
+    category: str | None,
+    principals: str | None,
+    valid: float | None,
+    *,
+    renew: bool | None,
+    remove: bool,
+) -> None:
     """Say which names certificates may have, and for how long.
 
     The nearest category upwards decides. A login as one of the names gets that name alone; another login gets all of
@@ -141,6 +199,7 @@ def limit(name: str, category: str | None, principals: str | None, valid: float 
         category=None if category is None else find_category(client, category),
         principals=_words(principals),
         seconds=None if valid is None else int(valid),
+        renew=renew,
         remove=remove,
     )
 
