@@ -253,9 +253,7 @@ def test_what_is_installed_for_the_tests_is_listed() -> None:
     from tests.components import COMPONENTS
     from tests.public_clients.installed import VERSIONS
 
-    rows = [
-        row for table in _tables(DOCS["docs/ARCHITECTURE.md"]) if table[0][:2] == ["from", "installed"] for row in table
-    ]
+    rows = [row for table in _tables(DOCS["docs/TESTS.md"]) if table[0][:2] == ["from", "installed"] for row in table]
     listed = {origin: [] for origin in ("Debian", "PyPI", "npm")}
     for origin, installed, why in rows[1:]:
         assert why

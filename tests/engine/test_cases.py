@@ -165,7 +165,7 @@ def test_descriptors_are_the_commands_own(posix: Session, tmp_path: Path) -> Non
         assert out(posix, "pwd") == "/\n"
 
 
-@pytest.mark.local("elsewhere the supervisor cannot open its streams anew: docs/ARCHITECTURE.md tells of it")
+@pytest.mark.local("elsewhere the supervisor cannot open its streams anew: engine/scripts/apart.sh says why")
 def test_output_that_a_command_made_non_blocking_spoils_no_later_one(any_shell: Session, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport os\nos.set_blocking(1, False)\nos.set_blocking(2, False)\n")
