@@ -64,6 +64,8 @@ class Shares:
 
 def of_tokens(count: int) -> tuple[int, int]:
     """Return how many of ``count`` things one token may have, and all tokens together: five eighths, three quarters."""
+    # With one greedy token three eighths are left for other tokens, and with any number of them a quarter for the
+    # owner.
     one = max(1, count * 5 // 8)
     return one, max(one, count * 3 // 4)
 
@@ -119,6 +121,8 @@ class Pace:
                 turn.lock.acquire()
                 time.sleep(max(0.0, turn.free_at - time.monotonic()))
             try:
+                # Processor time of this thread, not the clock: who was kept from the interpreter by others has not used
+                # it.
                 began = time.thread_time()
                 try:
                     yield
@@ -131,6 +135,8 @@ class Pace:
             with self._lock:
                 turn.users -= 1
                 now = time.monotonic()
+                # A turn that somebody waits for, or whose rest is not over, stays: a new one in its place would skip
+                # the rest.
                 for name, one in list(self._turns.items()):
                     if not one.users and one.free_at <= now:
                         del self._turns[name]
@@ -206,6 +212,7 @@ class Computing:
             turn = self._turns.setdefault(holder, _Turn())
             turn.users += 1
         has_turn = turn.lock.acquire(timeout=self._longest)
+        # Also without the turn: a token whose other thread computes without an end still waits for the owner.
         self.give_way(0)
         return has_turn
 
@@ -215,6 +222,7 @@ class Computing:
         Return what stands for a time that lasts longer than ``owner`` seconds, or 0: who has waited that long once goes
         on beside it, since the owner may compute without an end.
         """
+        # Read without the lock, which would cost each piece as much as the look; a stale answer costs one piece.
         if not self._owners or self._busy_times == outwaited:
             return outwaited
         with self._lock:

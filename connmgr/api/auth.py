@@ -259,6 +259,7 @@ class Tokens:
                 leaving.append(self._callers.pop(digest))
             while len(self._callers) > MAX_CALLERS:
                 holders = Counter(one.holder for one in self._callers.values())
+                # Whoever has the most loses one, so that a token that opens many sessions displaces its own first.
                 most = max(holders.values())
                 idlest = next(digest for digest, one in self._callers.items() if holders[one.holder] == most)
                 leaving.append(self._callers.pop(idlest))
@@ -427,6 +428,7 @@ class Tickets:
             self._tickets = {digest: one for digest, one in self._tickets.items() if one.expires > now}
             while len(self._tickets) >= MAX_TICKETS:
                 holders = Counter(one.caller.holder for one in self._tickets.values())
+                # As with sessions: whoever has the most loses the oldest.
                 most = max(holders.values())
                 del self._tickets[next(it for it, one in self._tickets.items() if holders[one.caller.holder] == most)]
             self._tickets[_digest(ticket)] = _Ticket(subject, caller, now + seconds, request)

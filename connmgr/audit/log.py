@@ -205,6 +205,7 @@ class AuditLog:
         """Store the end of the log in the vault; if that fails, it is logged, and the next anchor replaces it."""
         # An earlier end must not be stored after a later one.
         with self._anchoring:
+            # Before the end is read: an entry that comes in between sets it again, and is anchored a second later.
             self._news.clear()
             with self._lock:
                 now, descriptor = self._now(), os.dup(self._descriptor)
@@ -260,6 +261,7 @@ class AuditLog:
                 self._failing = True
         if not self._news.is_set():
             self._news.set()
+        # Outside of the lock: a plugin may take long, and entries of others must not wait for it.
         try:
             self._ship(entry=numbered)
         except Exception:
@@ -271,6 +273,7 @@ class AuditLog:
 
     def _write(self, numbered: dict[str, Any]) -> None:
         line = _ENCODER.encode(numbered).encode() + b"\n"
+        # Not for the first entry of a file: one that is longer than a file may be would rotate for ever.
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         if not self._size:

@@ -170,6 +170,7 @@ class HttpSession:
                 elif time.monotonic() > since + self._connection.timeout:
                     raise TimeoutError("timed out")
 
+        # The watch takes the place of what the caller has set, because both wait at the same socket.
         patience, self.patience = self.patience, watch
         try:
             response = repeated(ask, lambda error: self.remedy is not None and self.remedy(error, body))
@@ -214,6 +215,7 @@ class HttpSession:
         *,
         passed: int | None = None,
     ) -> Response:
+        # A token that was issued a moment ago and is refused would be refused again: only an older one is renewed.
         fresh = self.token is None
         if self.token is None:
             self.shake_hands()

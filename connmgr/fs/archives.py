@@ -214,6 +214,7 @@ class ExtractionFilter:
         if not parts:
             return None
         if member.kind == OTHER:
+            # A device gives access to hardware, and a named pipe blocks whoever reads it.
             raise ArchiveRefused(f"{printable_name(member.name)}: devices and named pipes are not unpacked.")
         name = self._free_of_links(parts, member)
         target = member.target

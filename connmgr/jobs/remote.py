@@ -230,6 +230,7 @@ class RemoteJobs:
     ) -> tuple[RemoteJob, bytes, bytes, bytes]:
         """Return a job's state, up to ``max_bytes`` of each stream from an offset on, and its final directory."""
         deadline, offsets = Deadline(timeout), (stdout_offset, stderr_offset)
+        # One block more for an offset within a block, and one for an end within a block.
         blocks = max_bytes // BLOCK_BYTES + 2 if max_bytes else 0
         arguments = [_checked(id), *(str(offset // BLOCK_BYTES) for offset in offsets), str(blocks)]
         with self._run(READ, arguments) as exchange:
@@ -272,6 +273,7 @@ class RemoteJobs:
             raise InvalidRequest(f"signal: one of {', '.join(sorted(SIGNALS))}.")
         deadline = Deadline(timeout)
         tenths = "" if grace is None else str(math.ceil(grace * 10))
+        # What the runner finds when the program ends, and by which it tells a kill from an end of the program's own.
         note = "killed" if signal == "KILL" or grace is not None else "signal"
         with self._run(KILL, [_checked(id), signal, tenths, note]) as exchange:
             refused = exchange.answer(deadline.left())
@@ -350,6 +352,7 @@ def _seen(match: re.Match[str], sizes: dict[str, int]) -> RemoteJob:
     if state == "gone" or f"{id}/out" not in sizes or f"{id}/err" not in sizes:
         return RemoteJob("gone")
     ended = state == "lost" or match["over"] == "over"
+    # Without a cap its runner has not noted itself yet, and nothing can have been cut off.
     cap = int(match["cap"]) if match["cap"] != "-" else max(sizes.values())
     out, err = (
         JobStream(min(size, cap), ended, size > cap or lost == "1")

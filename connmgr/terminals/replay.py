@@ -71,6 +71,7 @@ def describe(path: Path) -> Recorded | None:
             if not isinstance(header, dict) or header.get("version") != 2:
                 return None
             size = os.fstat(file.fileno()).st_size
+            # The duration is the last event's time. A recording has up to 64 MiB, so only its end is read.
             file.seek(max(0, size - TAIL_BYTES))
             seconds = _last_time(file.read(TAIL_BYTES))
         return Recorded(

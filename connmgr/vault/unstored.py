@@ -95,6 +95,7 @@ class TemporaryConnections:
                 alike = (entry.connection.type, entry.fingerprint) == (type, fingerprint) and same(
                     entry.connection.data
                 )
+                # An invisible one counts as none: its id would tell the token that somebody works there.
                 if alike and is_visible(id):
                     entry.until = None if entry.until is None else _soon()
                     return id, False
@@ -266,6 +267,7 @@ class SudoPasswords:
             entry = self._given.get(id)
             if entry is not None and entry.digest == digest and same(entry.sealed):
                 return
+            # One in use is not forgotten: its link may have to be opened again, and nobody could be asked then.
             unused = [other for other, each in self._given.items() if each.until is not None]
             if entry is None and len(self._given) >= MAX_GIVEN and unused:
                 holders = Counter(map(_holder_of, unused))

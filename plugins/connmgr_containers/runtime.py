@@ -259,10 +259,13 @@ def run(transport: Transport, argv: Sequence[str], deadline: Deadline) -> Printe
 
     :raises connmgr.errors.OperationError: it could not be started, printed too much, or did not end by ``deadline``.
     """
+    # By way of sh: exec finds the program in the PATH of the login there, and says in one known form that it is
+    # missing.
     channel = transport.open_channel(["/bin/sh", "-c", 'exec "$@"', "sh", *argv], timeout=deadline.left())
     out, err = bytearray(), bytearray()
     try:
         channel.shutdown_write()
+        # The limit counts both streams: a program that fills standard error would be read without an end otherwise.
         while len(out) + len(err) <= LISTED_BYTES and not deadline.passed:
             stdout, stderr = channel.recv(deadline.left())
             out += stdout

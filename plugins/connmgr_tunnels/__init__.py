@@ -32,6 +32,7 @@ _LOCAL_MACHINE = "f0ec68aa-63f5-405c-b178-9a4454556d6b"
 
 
 def _host(value: str) -> None:
+    # A name that begins with a hyphen would be an option of the programs that relay where the transport carries no TCP.
     if not value or len(value) > 255 or value.startswith("-") or not value.isprintable() or " " in value:
         raise ValidationError("Not the name or address of a host.")
 

@@ -83,6 +83,8 @@ class Canvas:
     @property
     def column(self) -> int:
         """The cursor's column."""
+        # After the last column was written, x is one beyond it: the next character wraps first, but until then the
+        # cursor is shown in that column (xterm's pending wrap).
         return min(self.x, self.columns - 1)
 
     def put(self, text: str) -> None:
@@ -272,6 +274,7 @@ class Canvas:
 
     def set_margins(self, top: int, bottom: int) -> None:
         """Let only the lines from ``top`` to ``bottom`` scroll, counted from 0."""
+        # A region of one line or none is ignored, as by a VT100.
         if top < bottom:
             self.top, self.bottom = top, bottom
             self.go(0, 0)

@@ -126,6 +126,8 @@ class Parser(ABC):
                 self._rest = f"{ESC}[{body}"
                 return end
             final = data[end]
+            # CAN and SUB cancel the sequence, ESC begins another one, and a character beyond ASCII ends it and is
+            # drawn.
             if final == ESC or final in _CANCEL or final > "~":
                 return end if final == ESC or final > "\x9f" else end + 1
             position = end + 1
@@ -133,6 +135,7 @@ class Parser(ABC):
                 if len(body) < MAX_SEQUENCE:
                     self.dispatch(body, final)
                 return position
+            # A control within a sequence is executed at once, and the sequence goes on, as on a VT100.
             self.control(final)
 
     def dispatch(self, body: str, final: str) -> None:
@@ -153,6 +156,7 @@ class Parser(ABC):
         if match is None:
             self._string = string
             return end
+        # BEL ends an OSC only, by xterm's usage; in all other strings it is content, and ST ends them (ECMA-48, 5.6).
         if match[0] == "\x07" and not string.startswith("]"):
             self._string = (string + "\x07")[:MAX_STRING]
             return end + 1
@@ -164,6 +168,7 @@ class Parser(ABC):
 
 
 def _bounded(digits: str) -> int:
+    # Six digits are beyond the maximum already, and int() takes long for thousands.
     return min(int(digits[:6]), MAX_NUMBER) if digits else -1
 
 
@@ -246,6 +251,7 @@ class Screen(Parser, Canvas):
         The screen is then in the state that :meth:`take` leads to once the rest of ``lines`` was taken too; until then
         its characters are older.
         """
+        # An unfinished sequence may change how the lines are read, and outside of its region a screen does not scroll.
         if self.undecoded or not self.top <= self.y <= self.bottom:
             return 0
         end = len(lines)
@@ -283,6 +289,7 @@ class Screen(Parser, Canvas):
         if self.primary is not None:
             self.primary.grid.resize(columns, rows, self.primary.saved.y)
             self.primary = self.primary._replace(saved=_within(self.primary.saved, columns, rows))
+        # New columns get the usual stops; those that a program has set or cleared stay so.
         further = range(-(-self.columns // TAB_COLUMNS) * TAB_COLUMNS, columns, TAB_COLUMNS)
         self.tabs = {tab for tab in self.tabs.union(further) if tab < columns}
         self.columns, self.rows = columns, rows
