@@ -24,6 +24,7 @@ from connmgr.contract.run import (
     DONE,
     ENDED,
     MAX_TARGETS,
+    MOST_SHOWN,
     STARTING,
     STOPPED,
     TARGET_STATES,
@@ -53,7 +54,7 @@ from connmgr.secrets.principals import Access
 from connmgr.suspension import Suspended
 from connmgr.vault import Connection
 from connmgr.vault.names import base_of
-from connmgr.vault.runs import NewRun, StoredRun
+from connmgr.vault.runs import NewRun, StoredRun, TargetOutput
 from connmgr.vault.schema import Row, now
 
 group = Group(
@@ -369,11 +370,18 @@ def wait(request: RunWaitRequest) -> RunInfo:
 def targets(request: RunTargetsRequest) -> RunTargetsResponse:
     """List the targets of a run, by their states and in pages, each with the end of its output."""
     run = _found(request.run)
-    rows, total = services().vault.runs.targets(
-        run.id, states=request.states, offset=request.offset, limit=request.limit
-    )
+    stored = services().vault.runs
+    rows, total = stored.targets(run.id, states=request.states, offset=request.offset, limit=request.limit)
     names = _names(row["connection"] for row in rows)
-    return RunTargetsResponse(targets=[_target(row, names, request.output) for row in rows], total=total)
+    if not request.output:
+        return RunTargetsResponse(targets=[_target(row, names) for row in rows], total=total)
+    shown, characters = [], 0
+    for row, printed in zip(rows, stored.printed(rows), strict=True):
+        shown.append(_with_output(_target(row, names), row, printed, request.output))
+        characters += len(shown[-1].stdout or "") + len(shown[-1].stderr or "")
+        if characters > MOST_SHOWN:
+            break
+    return RunTargetsResponse(targets=shown, total=total)
 
 
 @group.endpoint(
@@ -410,23 +418,26 @@ def output(request: RunOutputRequest) -> RunOutputResponse:
         if request.connection is not None or row["state"] not in (WAITING, STARTING):
             alike[row["state"], row["exit_code"], row["output"], row["error"]].append(row)
     names = _names(row["connection"] for row in rows)
-    groups = []
-    largest = sorted(alike.items(), key=lambda item: -len(item[1]))
-    for (state, exit_code, _, error), same in largest[: request.limit]:
-        stdout, stderr, truncated = stored.output(same[0]["sealed"])
-        ids = [base_of(row["connection"]) for row in same]
+    groups, size = [], 0
+    last = None if request.limit is None else request.offset + request.limit
+    largest = sorted(alike.values(), key=len, reverse=True)[request.offset : last]
+    for same, printed in zip(largest, stored.printed(same[0] for same in largest), strict=True):
+        row, ids = same[0], [base_of(one["connection"]) for one in same]
         groups.append(
             RunGroup(
                 connections=ids,
                 names=[names.get(id) for id in ids],
-                state=state,
-                exit_code=exit_code,
-                stdout=output_text(stdout, "utf-8"),
-                stderr=output_text(stderr, "utf-8"),
-                truncated=truncated or None,
-                error=None if error is None else json.loads(error),
+                state=row["state"],
+                exit_code=row["exit_code"],
+                stdout=output_text(printed.stdout, "utf-8"),
+                stderr=output_text(printed.stderr, "utf-8"),
+                truncated=printed.truncated or None,
+                error=None if row["error"] is None else json.loads(row["error"]),
             )
         )
+        size += len(printed.stdout) + len(printed.stderr)
+        if size > MOST_SHOWN:
+            break
     return RunOutputResponse(groups=groups, total=len(alike))
 
 
@@ -545,22 +556,27 @@ def _daemon_of(boot: str | None) -> str | None:
 
 
 def _names(connections: Iterable[str]) -> dict[str, str | None]:
-    """Return the paths of connections as they are now, by their ids."""
-    stored = services().vault.connections.each({base_of(id) for id in connections})
-    return {id: _path(one) for id, one in stored.items()}
+    """Return the paths of connections as they are now, by their ids, of those that the caller sees."""
+    seen = services().authorisation.visible(caller(), {base_of(id) for id in connections})
+    return {id: _path(one) for id, one in services().vault.connections.each(seen).items()}
 
 
 def _path(one: Connection | errors.IntegrityError | None) -> str | None:
     return "/".join(one.path) if isinstance(one, Connection) else None
 
 
-def _target(row: Row, names: Mapping[str, str | None], characters: int) -> RunTarget:
-    shown: dict[str, Any] = {}
-    if characters and row["sealed"] is not None:
-        stdout, stderr, truncated = services().vault.runs.output(row["sealed"])
-        # Four bytes a character at the most; what is cut off of the first one is dropped with it.
-        ends = [output_text(text[-4 * characters :], "utf-8")[-characters:] for text in (stdout, stderr)]
-        shown = {"stdout": ends[0], "stderr": ends[1], "truncated": truncated or None}
+def _with_output(target: RunTarget, row: Row, printed: TargetOutput, characters: int) -> RunTarget:
+    """Return a target with the end of what it has printed."""
+    if row["output"] is None:
+        return target
+    # Four bytes a character at the most; what is cut off of the first one is dropped with it.
+    stdout, stderr = (
+        output_text(text[-4 * characters :], "utf-8")[-characters:] for text in (printed.stdout, printed.stderr)
+    )
+    return replace(target, stdout=stdout, stderr=stderr, truncated=printed.truncated or None)
+
+
+def _target(row: Row, names: Mapping[str, str | None]) -> RunTarget:
     id = base_of(row["connection"])
     return RunTarget(
         connection=id,
@@ -573,5 +589,4 @@ def _target(row: Row, names: Mapping[str, str | None], characters: int) -> RunTa
         error=None if row["error"] is None else json.loads(row["error"]),
         job=row["job"],
         daemon=_daemon_of(row["owner"]),
-        **shown,
     )

@@ -78,8 +78,7 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
     told; each run looks it up anew. A schedule whose token was revoked or has expired is paused, and says so.
     """
     spec: dict[str, Any] = {
-        "token": caller().token,
-        "lineage": [] if (grant := caller().grant) is None else grant.lineage_ids,
+        **_author(),
         "cron": request.cron,
         "every": request.every,
         "timezone": request.timezone,
@@ -136,7 +135,8 @@ def add(request: ScheduleAddRequest) -> ScheduleAddResponse:
 def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     """Change a schedule, of which only the given fields change. New times count from now.
 
-    Whoever changes it becomes its author: its runs have the rights of the sender from then on.
+    Whoever changes what runs (`run`) becomes its author: its runs have the rights of the sender from then on. Other
+    changes leave the author, so that nobody lends rights to a command that somebody else has chosen.
     """
     found = services()
     one = _found(request.schedule)
@@ -149,16 +149,16 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     if request.until is not ABSENT:
         spec["until"] = None if request.until is None else time_to_json(request.until)  # type: ignore[arg-type]
     if request.run is not None:
-        spec["run"] = _run_of(request.run)
+        spec |= {"run": _run_of(request.run), **_author()}
     if request.notify is not None:
         spec["notify"] = _notify_of(request.notify)
     elif caller().grant is not None and spec["notify"] is not None:
         raise ScopeDenied("The owner is notified of this schedule: only the owner can change it.")
-    spec |= {"token": caller().token, "lineage": [] if (grant := caller().grant) is None else grant.lineage_ids}
     after = changed(one, spec=spec, name=request.name or one.name)
     if any(spec[name] != one.spec[name] for name in ("cron", "every", "timezone", "jitter", "until")):
         after = _turned(after)
-    _try_out(spec["run"])
+    if request.run is not None:
+        _try_out(spec["run"])
     stored = found.vault.schedules.change(
         one.id,
         # What fires meanwhile keeps its marks.
@@ -307,12 +307,18 @@ def start_as(
     return str(Entrance(app).post(sender, "/run/start", fields, more)["run"])
 
 
+def _author() -> dict[str, Any]:
+    """Return the members of a schedule's spec that say in whose name it runs."""
+    grant = caller().grant
+    return {"token": caller().token, "lineage": [] if grant is None else grant.lineage_ids}
+
+
 def _run_of(request: RunStartRequest) -> dict[str, Any]:
     """Return what a schedule keeps of the request for its runs.
 
     :raises InvalidRequest: it has a field that a schedule decides, or a password.
     """
-    for name, value in (("key", request.key), ("dryRun", request.dry_run or None)):
+    for name, value in (("key", request.key), ("dryRun", request.dry_run or None), ("wait", request.wait or None)):
         if value is not None:
             raise InvalidRequest(f"run.{name}: Not for the runs of a schedule.")
     if request.elevate is not None and request.elevate.password is not None:

@@ -73,7 +73,13 @@ class Runs(Group):
 
     def output(self, run: str, connection: str | None = None) -> list[RunGroup]:
         """Return the outputs of a run's targets, equal ones together, or that of one target."""
-        return self._ask("/run/output", RunOutputRequest(run=run, connection=connection), RunOutputResponse).groups
+        groups: list[RunGroup] = []
+        while True:
+            wanted = RunOutputRequest(run=run, connection=connection, offset=len(groups))
+            answer = self._ask("/run/output", wanted, RunOutputResponse)
+            groups += answer.groups
+            if not answer.groups or len(groups) >= answer.total:
+                return groups
 
     def pause(self, run: str) -> None:
         """Begin no more targets until :meth:`resume`."""

@@ -20,6 +20,11 @@ MAX_WAVES = 100
 MAX_SCRIPT = 64 * 1024
 """Longest script, in characters: a kernel gets it as one word."""
 
+MOST_SHOWN = 8 << 20
+"""Bytes of outputs after which an answer ends."""
+
+LESS = f"Fewer than asked for where their outputs would be more than {MOST_SHOWN >> 20} MiB;"
+
 LONG_SECONDS = 600
 """A command that may take longer than this runs as a job, unless its request says otherwise."""
 
@@ -273,7 +278,7 @@ class RunTarget(Message):
 
 
 class RunTargetsResponse(Message):
-    targets: Annotated[list[RunTarget], "In the order of the run."]
+    targets: Annotated[list[RunTarget], f"In the order of the run. {LESS} `offset` goes on behind them."]
     total: Annotated[int, "How many match, on all pages."]
 
 
@@ -281,6 +286,7 @@ class RunOutputRequest(RunRequest):
     connection: Annotated[
         str | None, ID, "The target. Without it: the outputs of all that have ended, equal ones together."
     ] = None
+    offset: Annotated[int, Range(0), "How many groups to leave out at the beginning."] = 0
     limit: Annotated[int | None, Range(1, 1000), "Most groups of the answer. Without it: all."] = None
 
 
@@ -298,7 +304,7 @@ class RunGroup(Message):
 
 
 class RunOutputResponse(Message):
-    groups: Annotated[list[RunGroup], "The largest first."]
+    groups: Annotated[list[RunGroup], f"The largest first. {LESS} `offset` goes on behind them."]
     total: Annotated[int, "How many groups there are."]
 
 

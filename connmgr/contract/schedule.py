@@ -110,7 +110,7 @@ class ScheduleAddRequest(Times):
         "all of them, `all` fires for each, one run after the other.",
     ] = NONE
     until: Annotated[datetime | None, AWARE, "It does not fire after this time."] = None
-    run: Annotated[RunStartRequest, "What runs: the fields of `/run/start`, but `key` and `dryRun`."]
+    run: Annotated[RunStartRequest, "What runs: the fields of `/run/start`, but `key`, `dryRun` and `wait`."]
     notify: Annotated[Notify | None, "Who is told how it goes. A token cannot give it."] = None
 
 

@@ -1276,6 +1276,7 @@ export interface RunInfoRequest {
 export interface RunOutputRequest {
   run: string;
   connection?: string;
+  offset?: number;
   limit?: number;
 }
 

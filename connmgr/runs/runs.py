@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from connmgr.errors import (
     CommandCancelled,
     CommandTimeout,
     ConnmgrError,
+    IntegrityError,
     RunEnded,
     Unavailable,
     UnknownRun,
@@ -40,6 +41,7 @@ from connmgr.runs.plan import BATCH
 from connmgr.runs.work import JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
+from connmgr.shares import refused
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Vault
@@ -48,7 +50,10 @@ from connmgr.vault.runs import TOPIC, BegunTarget, NewRun, RunStep, StoredRun, T
 logger = logging.getLogger("connmgr.runs")
 
 MAX_DRIVERS = 8
-"""Runs that a daemon works on at the same time; others wait for their turn, oldest first."""
+"""Runs that a daemon works on at the same time; others wait for their turn, oldest first.
+
+A token has a share of them (:mod:`connmgr.shares`), so that runs without an end keep nobody else's waiting.
+"""
 
 TICK_SECONDS = 0.5
 """Interval of looking while runs are under way."""
@@ -94,9 +99,9 @@ class Subscription(Protocol):
 
 @dataclass
 class News:
-    """How often a run was changed as seen from here, and who is to be told of the next change."""
+    """The number of a run's last change as seen from here, and who is to be told of the next one."""
 
-    version: int = 0
+    version: int
     waiting: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -193,7 +198,11 @@ class Runs:
         self._thread: threading.Thread | None = None
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
-        self._news: defaultdict[str, News] = defaultdict(News)
+        self._news: dict[str, News] = {}
+        """Of runs under way, and of others for which somebody waits."""
+
+        self._changes = 0
+        """How many changes of runs were seen from here."""
         self.changed: Callable[[], object] = lambda: None
         """Called when a run may have ended, by whatever thread; it must not wait."""
         self.ended_targets: Counter[str] = Counter()
@@ -282,13 +291,18 @@ class Runs:
     def version(self, id: str) -> int:
         """Return a number that changes with a run, as far as it was noticed here."""
         with self._lock:
-            return self._news[id].version if id in self._news else 0
+            return self._news_of(id).version
+
+    def _news_of(self, id: str) -> News:
+        # Of a run that is not known here any more, any earlier version is outdated.
+        return self._news.get(id) or News(self._changes)
 
     def subscribe(self, id: str, version: int, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` once when ``version`` is outdated; return a function that cancels that."""
         with self._lock:
-            news = self._news[id]
+            news = self._news_of(id)
             if news.version == version:
+                self._news[id] = news
                 news.waiting.append(callback)
                 return lambda: self._forget(id, callback)
         callback()
@@ -388,13 +402,24 @@ class Runs:
             if not is_near and time.monotonic() < since + HELP_SECONDS:
                 continue
             self._membership.join()
+            if id in self._drivers or len(self._drivers) >= MAX_DRIVERS:
+                continue
+            holder = self._holder_of(id)
             with self._lock:
-                if id in self._drivers or len(self._drivers) >= MAX_DRIVERS or self._closing.is_set():
+                held = [driver.holder for driver in self._drivers.values()]
+                if refused(MAX_DRIVERS, holder, held) is not None or self._closing.is_set():
                     continue
                 access = self._access.get(id) or Access()
-                driver = RunDriver(self, id, self._membership, access, since + HELP_SECONDS)
+                driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
             driver.thread.start()
+
+    def _holder_of(self, id: str) -> str | None:
+        try:
+            return self._vault.runs.get(id).holder
+        except (UnknownRun, IntegrityError):
+            # Its driver finds out, and ends it.
+            return None
 
     def _tell_of_ended(self, under_way: Collection[str]) -> None:
         """Tell those who wait for runs that are not ``under_way`` any more, and forget what those needed."""
@@ -404,6 +429,10 @@ class Runs:
                 del self._access[id]
         for id in watched:
             self._tell_only(id)
+        with self._lock:
+            gone = [id for id, news in self._news.items() if not news.waiting and id not in under_way]
+            for id in gone:
+                del self._news[id]
 
     def _publish_states(self, under_way: Mapping[str, str]) -> None:
         """Publish what has changed since the last look, also by another daemon of the vault."""
@@ -428,8 +457,8 @@ class Runs:
     def _tell_only(self, id: str) -> None:
         """Tell those who wait for a run's news."""
         with self._lock:
-            news = self._news[id]
-            news.version += 1
+            self._changes += 1
+            news = self._news[id] = News(self._changes, self._news_of(id).waiting)
             waiting, news.waiting = news.waiting, []
         for callback in waiting:
             callback()
@@ -446,8 +475,10 @@ class RunDriver:
     From ``helps_from`` on, by the monotonic clock, it claims some whose home is another daemon.
     """
 
-    def __init__(self, runs: Runs, id: str, membership: Membership, access: Access, helps_from: float) -> None:
-        self.id = id
+    def __init__(
+        self, runs: Runs, id: str, holder: str | None, membership: Membership, access: Access, helps_from: float
+    ) -> None:
+        self.id, self.holder = id, holder
         self.thread = threading.Thread(target=self._run, name="run", daemon=True)
         self._runs, self._vault, self._access = runs, runs._vault, access
         self._membership, self._boot, self._helps_from = membership, membership.boot, helps_from

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,7 +46,7 @@ from connmgr.events import Publish, unheard
 from connmgr.schedules.notices import Notice, Notices
 from connmgr.schedules.times import Timing
 from connmgr.vault import Vault
-from connmgr.vault.runs import NewRun, StoredRun
+from connmgr.vault.runs import NewRun, StoredRun, holder_of
 from connmgr.vault.schedules import TOPIC, StoredSchedule, Turn
 
 logger = logging.getLogger("connmgr.schedules")
@@ -60,6 +62,9 @@ LONGEST_SECONDS = 30.0
 
 RETRY_SECONDS = 2.0
 """Time until another attempt, when the database does not answer or the daemon is busy."""
+
+TOKENS_SECONDS = 0.5
+"""Time for the schedules of tokens, after which the owner's are looked at again."""
 
 TRANSIENT = frozenset(one.code for one in (Busy, RunLimit, Stopping, VaultUnavailable)) | {"audit_unavailable"}
 ENDS_AUTHOR = frozenset({"token_revoked", "token_expired"})
@@ -157,7 +162,7 @@ class Schedules:
 
     def look(self) -> float | None:
         """Fire what is due, tell what has ended, and return the seconds until the next look; None: at the next poke."""
-        retry, shared = False, self._vault.database.is_shared
+        shared = self._vault.database.is_shared
         earliest, untold = self._vault.schedules.glance()
         if untold:
             for id in self._vault.runs.take_ended():
@@ -165,23 +170,30 @@ class Schedules:
         if earliest is None:
             return SHARED_SECONDS if shared else None
         at = self.clock()
-        for one in self._vault.schedules.due(at) if earliest <= at else ():
-            if self._closing.is_set():
-                return None
+        retry = earliest <= at and not self._fire(at)
+        if self._closing.is_set():
+            return None
+        earliest = self._vault.schedules.earliest(at if retry else None)
+        if earliest is None:
+            return RETRY_SECONDS if retry else SHARED_SECONDS if shared else None
+        longest = RETRY_SECONDS if retry else SHARED_SECONDS if shared else LONGEST_SECONDS
+        return max(0.0, min((earliest - self.clock()).total_seconds(), longest))
+
+    def _fire(self, at: datetime) -> bool:
+        """Deal with all times that have come; return False if some have to be tried again."""
+        until, done = time.monotonic() + TOKENS_SECONDS, True
+        for one in _in_turns(self._vault.schedules.due(at)):
+            if self._closing.is_set() or (one.token is not None and time.monotonic() > until):
+                # By now others may be due, which go first.
+                break
             try:
-                retry |= not self._turn(one)
+                done &= self._turn(one)
             except VaultUnavailable:
                 raise
             except ConnmgrError as error:
                 logger.warning("The schedule %s could not fire: %s", one.name, error.message)
-                retry = True
-        if retry:
-            return RETRY_SECONDS
-        earliest = self._vault.schedules.earliest()
-        if earliest is None:
-            return SHARED_SECONDS if shared else None
-        longest = SHARED_SECONDS if shared else LONGEST_SECONDS
-        return max(0.0, min((earliest - self.clock()).total_seconds(), longest))
+                done = False
+        return done
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -201,10 +213,10 @@ class Schedules:
         at, stored = self.clock(), self._vault.schedules
         plan = self._planned(one, at)
         if plan.waits:
-            # A poke comes with the end of the run if this daemon works on it, else the next look finds it.
+            # A poke comes with the end of the run if this daemon works on it, else a later look finds it.
             if not one.waits:
                 stored.wait(one)
-            return not self._vault.database.is_shared
+            return False
         if plan.missed:
             self._tell(one, MISSED, at=one.due)
         if not plan.fires:
@@ -324,9 +336,22 @@ class Schedules:
         )
 
 
+def _in_turns(due: Iterable[StoredSchedule]) -> Iterator[StoredSchedule]:
+    """Yield the owner's schedules, and then those of tokens, of each in its turn."""
+    of: dict[str | None, deque[StoredSchedule]] = {None: deque()}
+    for one in due:
+        of.setdefault(holder_of(one.spec), deque()).append(one)
+    yield from of.pop(None)
+    while of:
+        for holder, theirs in list(of.items()):
+            yield theirs.popleft()
+            if not theirs:
+                del of[holder]
+
+
 def _request(one: StoredSchedule) -> dict[str, Any]:
-    """Return the fields of the request for a schedule's run."""
-    return {"name": one.name, **one.spec["run"]}
+    """Return the fields of the request for a schedule's run; nobody waits for an approval of it."""
+    return {"name": one.name, **one.spec["run"], "wait": 0}
 
 
 def _shown(run: StoredRun, counts: Mapping[str, int], one: StoredSchedule | None) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -37,6 +39,7 @@ from connmgr.contract.run import (
 )
 from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, UnknownRun
 from connmgr.secrets.sealing import Box
+from connmgr.shares import give_way, of_tokens, refused
 from connmgr.vault.database import Database
 from connmgr.vault.schema import Row, canonical, chunks, now
 from connmgr.vault.schema import daemon as daemons
@@ -55,7 +58,10 @@ MAX_RUNS = 100
 """Most runs under way."""
 
 MAX_KEPT = 10_000
-"""Most runs that are kept; then the oldest ended ones are removed."""
+"""Most runs that are kept; then the oldest ended ones are removed, of tokens those beyond their shares first."""
+
+FEW_OUTPUTS = 16
+"""Outputs of targets that are in memory at a time."""
 
 # Built once, because building a statement costs more than running it.
 _THIS = runs.c.id == sa.bindparam("run_id")
@@ -186,6 +192,17 @@ class StoredRun:
     ended: datetime | None
     expires: datetime | None
 
+    @property
+    def holder(self) -> str | None:
+        """Whose share it uses (:mod:`connmgr.shares`)."""
+        return holder_of(self.spec)
+
+
+def holder_of(spec: Mapping[str, Any]) -> str | None:
+    """Return the token whose share a run or schedule of this ``spec`` uses: the first of its lineage; or the owner."""
+    lineage: Sequence[str] = spec["lineage"]
+    return lineage[-1] if lineage else None
+
 
 @dataclass(frozen=True)
 class BegunTarget:
@@ -230,6 +247,14 @@ class RunStep:
     has_work: bool = True
 
 
+class TargetOutput(NamedTuple):
+    """What a target has printed, and whether it was cut off."""
+
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+
+
 class StoredRuns:
     """The vault's runs; safe to use from several threads, and by several daemons on PostgreSQL.
 
@@ -253,7 +278,7 @@ class StoredRuns:
     def submit_within(self, tx: sa.Connection, new: NewRun) -> tuple[str, bool]:
         """Store a run, and return its id and True; or the id of the kept run with the same key and token, and False.
 
-        :raises RunLimit: :data:`MAX_RUNS` are under way.
+        :raises RunLimit: :data:`MAX_RUNS` are under way, or the token has its share of them.
         """
         if new.key is not None:
             # `IS NOT DISTINCT FROM`, on SQLite `IS`: the owner's runs have no token.
@@ -262,6 +287,11 @@ class StoredRuns:
                 return found, False
         if (tx.scalar(sa.select(sa.func.count()).where(runs.c.state.in_(UNDER_WAY))) or 0) >= MAX_RUNS:
             raise RunLimit(f"{MAX_RUNS} runs are under way: wait for one to end, or stop one.")
+        if new.token is not None:
+            rows = tx.execute(_SHOWN.where(runs.c.state.in_(UNDER_WAY), runs.c.token.is_not(None))).mappings().all()
+            held = [self._stored(row).holder for row in rows]
+            if (why := refused(MAX_RUNS, holder_of(new.spec), held)) is not None:
+                raise RunLimit(f"Of the {MAX_RUNS} runs that may be under way {why}: wait for one to end, or stop one.")
         at = self._now(tx)
         chosen = [id for batch in new.batches for id in batch.connections]
         row = {
@@ -313,7 +343,11 @@ class StoredRuns:
         if name is not None:
             conditions.append(runs.c.name == name)
         wanted = _SHOWN.where(*conditions).order_by(runs.c.submitted.desc(), runs.c.id)
-        return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
+        found = []
+        for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all()):
+            found.append(self._stored(row))
+            give_way()
+        return found
 
     def selection(self, id: str) -> list[str]:
         """Return the connections of a run's targets, in their order."""
@@ -358,17 +392,15 @@ class StoredRuns:
         offset: int = 0,
         limit: int | None = None,
     ) -> tuple[list[Row], int]:
-        """Return rows of a run's targets, with ``wave`` and ``sealed`` outputs, and how many there are in all."""
+        """Return rows of a run's targets, with ``wave``, and how many there are in all; :meth:`printed` has outputs."""
         conditions: list[Any] = [targets.c.run == id]
         if states is not None:
             conditions.append(targets.c.state.in_(states))
         if connection is not None:
             conditions.append(targets.c.connection == connection)
-        joined = targets.join(
-            batches, sa.and_(batches.c.run == targets.c.run, batches.c.batch == targets.c.batch)
-        ).outerjoin(outputs, sa.and_(outputs.c.run == targets.c.run, outputs.c.digest == targets.c.output))
+        joined = targets.join(batches, sa.and_(batches.c.run == targets.c.run, batches.c.batch == targets.c.batch))
         wanted = (
-            sa.select(targets, batches.c.wave, outputs.c.sealed)
+            sa.select(targets, batches.c.wave)
             .select_from(joined)
             .where(*conditions)
             .order_by(targets.c.n)
@@ -394,13 +426,28 @@ class StoredRuns:
         content = len(stdout).to_bytes(8, "big") + bytes([truncated]) + stdout + stderr
         return self._box.digest(content), self._box.seal(content)
 
-    def output(self, sealed: bytes | None) -> tuple[bytes, bytes, bool]:
-        """Return the standard output and error of a sealed output, and whether it was cut off."""
+    def printed(self, rows: Iterable[Row]) -> Iterator[TargetOutput]:
+        """Yield what targets have printed, a few at a time: those of a run may have gigabytes."""
+        rest = iter(rows)
+        while some := list(islice(rest, FEW_OUTPUTS)):
+            sealed = self._sealed(some[0]["run"], {row["output"] for row in some if row["output"] is not None})
+            for row in some:
+                yield self.opened(sealed.get(row["output"]))
+                give_way()
+
+    def _sealed(self, run: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
+        wanted = sa.select(outputs.c.digest, outputs.c.sealed).where(
+            outputs.c.run == run, outputs.c.digest.in_(digests)
+        )
+        return self._database.read(lambda tx: {row.digest: row.sealed for row in tx.execute(wanted)})
+
+    def opened(self, sealed: bytes | None) -> TargetOutput:
+        """Return a sealed output."""
         if sealed is None:
-            return b"", b"", False
+            return TargetOutput(b"", b"", False)
         content = self._box.open(sealed)
         end = 9 + int.from_bytes(content[:8], "big")
-        return content[9:end], content[end:], bool(content[8])
+        return TargetOutput(content[9:end], content[end:], bool(content[8]))
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets until :meth:`resume`."""
@@ -454,8 +501,9 @@ class StoredRuns:
 
         def expired(tx: sa.Connection) -> list[str]:
             over = sa.select(runs.c.id).where(runs.c.expires <= self._now(tx))
-            kept = sa.select(runs.c.id).where(runs.c.state.in_(ENDED)).order_by(runs.c.submitted.desc())
-            return [*tx.scalars(over), *tx.scalars(kept.offset(MAX_KEPT))]
+            kept = sa.select(runs.c.id, runs.c.token).where(runs.c.state.in_(ENDED))
+            rows = tx.execute(kept.order_by(runs.c.submitted.desc(), runs.c.id)).all()
+            return [*tx.scalars(over), *_excess([(row.id, row.token) for row in rows])]
 
         if not self._database.read(expired):
             return 0
@@ -930,3 +978,19 @@ def _changed(id: str) -> IntegrityError:
     return IntegrityError(
         f"The run {id} was changed outside of connmgr: remove it, or restore the vault from a backup."
     )
+
+
+def _excess(ended: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return those of ended runs, with the token of each and the newest first, that are not kept."""
+    one, together = of_tokens(MAX_KEPT)
+    kept: Counter[str | None] = Counter()
+    of_all = 0
+    excess = []
+    for id, token in ended:
+        has_room = kept.total() < MAX_KEPT and (token is None or (kept[token] < one and of_all < together))
+        if has_room:
+            kept[token] += 1
+            of_all += token is not None
+        else:
+            excess.append(id)
+    return excess

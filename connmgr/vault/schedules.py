@@ -18,8 +18,9 @@ import sqlalchemy as sa
 from connmgr.contract.run import ENDED
 from connmgr.errors import AlreadyFired, IntegrityError, ScheduleExists, UnknownSchedule
 from connmgr.secrets.sealing import Box
+from connmgr.shares import refused
 from connmgr.vault.database import Database
-from connmgr.vault.runs import NewRun, StoredRuns
+from connmgr.vault.runs import NewRun, StoredRuns, holder_of
 from connmgr.vault.schema import Row, canonical
 from connmgr.vault.schema import run as runs
 from connmgr.vault.schema import schedule as table
@@ -83,7 +84,8 @@ class StoredSchedules:
     def add(self, new: StoredSchedule) -> None:
         """Store a schedule.
 
-        :raises ScheduleExists: another one has its name, or there are :data:`MAX_SCHEDULES`.
+        :raises ScheduleExists: another one has its name, or there are :data:`MAX_SCHEDULES`, of which a token has a
+            share.
         """
 
         def work(tx: sa.Connection) -> None:
@@ -92,14 +94,21 @@ class StoredSchedules:
                 raise ScheduleExists(
                     f"There are {MAX_SCHEDULES} schedules, as many as a vault may have: remove one first."
                 )
+            if (holder := holder_of(new.spec)) is not None:
+                held = [holder_of(self._stored(row).spec) for row in tx.execute(sa.select(table)).mappings()]
+                if (why := refused(MAX_SCHEDULES, holder, held)) is not None:
+                    raise ScheduleExists(f"Of the {MAX_SCHEDULES} schedules that may be there {why}: remove some.")
             tx.execute(table.insert(), self._row(new))
             self._database.announce(tx, TOPIC)
 
         self._database.write(work)
 
     def get(self, name: str) -> StoredSchedule:
-        """Return the schedule of this name or uuid, or raise :class:`UnknownSchedule`."""
-        found = self._database.read(lambda tx: self._one(tx, sa.or_(table.c.id == name.lower(), table.c.name == name)))
+        """Return the schedule of this uuid or name, or raise :class:`UnknownSchedule`."""
+        # A schedule's name may be another one's uuid, which then means the other one.
+        found = self._database.read(
+            lambda tx: self._one(tx, table.c.id == name.lower()) or self._one(tx, table.c.name == name)
+        )
         if found is None:
             raise UnknownSchedule(name)
         return self._stored(found)
@@ -114,9 +123,11 @@ class StoredSchedules:
         wanted = sa.select(table).where(table.c.next_at <= at, table.c.paused.is_(None)).order_by(table.c.next_at)
         return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
 
-    def earliest(self) -> datetime | None:
-        """Return the next time of all schedules; None if none fires any more."""
+    def earliest(self, after: datetime | None = None) -> datetime | None:
+        """Return the next time of all schedules, later than ``after``; None if none fires any more."""
         wanted = sa.select(table.c.next_at).where(table.c.paused.is_(None), table.c.next_at.is_not(None))
+        if after is not None:
+            wanted = wanted.where(table.c.next_at > after)
         return self._database.read(lambda tx: tx.scalar(wanted.order_by(table.c.next_at).limit(1)))
 
     def glance(self) -> tuple[datetime | None, bool]:

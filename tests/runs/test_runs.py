@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connmgr.client import LOCAL_MACHINE, ClientError
 from connmgr.contract.run import Script
-from tests.deadlines import eventually
+from tests.conftest import StartDaemon
+from tests.deadlines import eventually, eventually_equal
 from tests.runs.conftest import HOSTS, Hosts
 
 
@@ -257,6 +259,42 @@ def test_a_token_runs_what_it_may_on_what_it_sees_and_sees_its_own_runs(hosts: H
         with pytest.raises(ClientError) as hidden:
             theirs.runs.start(connections=[LOCAL_MACHINE], command="true")
         assert hidden.value.code == "unknown_connection"
+
+
+def test_runs_of_a_token_that_never_end_keep_no_other_waiting(hosts: Hosts) -> None:
+    with hosts.with_token() as theirs:
+        begun = [theirs.runs.start(connections=hosts.ids[:1], command="sleep 600", fresh=True) for _ in range(10)]
+        hosts.run("true", 1)
+        for one in begun:
+            assert one.run is not None
+            theirs.runs.stop(one.run, kill=True)
+        for one in begun:
+            hosts.ended(str(one.run))
+
+
+def test_a_target_that_has_left_sight_has_no_name(hosts: Hosts) -> None:
+    id = hosts.client.connection.add("seen", {"type": "local", "shell": "/bin/././bash"})
+    with hosts.with_token(connections=["seen"]) as theirs:
+        run = theirs.runs.start(connections=[id], command="true").run
+        assert run is not None
+        hosts.ended(run)
+        assert [one.name for one in theirs.runs.targets(run)] == ["seen"]
+        hosts.client.connection.update(id, name="the name of a secret project")
+        eventually_equal(
+            lambda: [one.name for one in theirs.runs.targets(run)], [None], "the token reads a hidden name"
+        )
+        assert [one.names for one in theirs.runs.output(run)] == [[None]]
+
+
+def test_outputs_of_many_mebibytes_come_in_pages(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    """Neither the daemon nor the client ever has all of them: a run may have gigabytes."""
+    hosts = Hosts(start_daemon("--run-output", str(1 << 20)), tmp_path / "far", 12)
+    info = hosts.run("head -c 1048576 /dev/zero | tr '\\0' x; echo $N", 12)
+    asked = hosts.client.post("/run/output", run=info.run)
+    assert (asked["total"], 8 <= len(asked["groups"]) < 12) == (12, True)
+    rest = hosts.client.post("/run/output", run=info.run, offset=len(asked["groups"]))
+    assert len(asked["groups"]) + len(rest["groups"]) == 12
+    assert len({one.stdout[-3:] for one in hosts.client.runs.output(info.run)}) == 12
 
 
 def test_a_revoked_token_stops_its_run(hosts: Hosts) -> None:

@@ -14,9 +14,11 @@ import pytest
 from connmgr.contract.message import time_to_json
 from connmgr.contract.run import DONE, FAILED
 from connmgr.errors import ConnmgrError, RunLimit, ScheduleExists, TokenRevoked, UnknownSchedule
+from connmgr.schedules import schedules
 from connmgr.schedules.notices import Notice, Notices
 from connmgr.schedules.schedules import Schedules, Store, turn_after
 from connmgr.vault import Vault
+from connmgr.vault import schedules as stored_schedules
 from connmgr.vault.names import LOCAL
 from connmgr.vault.runs import NewBatch, NewRun
 from connmgr.vault.schedules import StoredSchedule
@@ -44,6 +46,7 @@ class Daemon:
         self.notices = Recorded()
         self.events: list[tuple[str, str]] = []
         self.fired: list[str] = []
+        self.names: list[str] = []
         self.error: ConnmgrError | None = None
         self.schedules = Schedules(vault, self.notices, self._publish, clock=lambda: self.at)
         self.schedules.start = self._start
@@ -67,6 +70,7 @@ class Daemon:
         id, _ = (store or self.vault.runs.submit)(new)
         assert one.due is not None
         self.fired.append(time_to_json(one.due)[:19])
+        self.names.append(one.name)
         return id
 
     def pass_(self, duration: timedelta, *, ends: bool = True) -> None:
@@ -166,6 +170,62 @@ def test_a_time_while_the_run_before_is_under_way_is_skipped_or_waits(daemon: Da
     daemon.pass_(timedelta(minutes=10))
     # One time waited, 12:20; those after it were left out.
     assert [time[11:16] for time in daemon.fired] == ["12:10", "12:10", "12:20", "12:50", "12:50"]
+
+
+def test_a_time_that_waits_is_not_looked_at_without_a_pause(daemon: Daemon) -> None:
+    add(daemon, every=600, overlap="queue")
+    daemon.pass_(timedelta(minutes=25), ends=False)
+    assert len(daemon.fired) == 1
+    interval = daemon.schedules.look()
+    assert interval is not None
+    assert interval >= 1
+
+
+def test_the_owners_schedules_go_first_and_tokens_take_turns(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "TOKENS_SECONDS", 60.0)
+
+    def of(token: str) -> dict[str, Any]:
+        # The token whose share counts is the first one of the line.
+        return {"token": token, "lineage": [token, "above" if token == "below" else token]}
+
+    for number in range(3):
+        add(daemon, f"one{number}", every=60, **of("one"))
+    for name in ("below", "above"):
+        add(daemon, name, every=60, **of(name))
+    add(daemon, "own", every=61)
+    daemon.at += timedelta(seconds=65)
+    daemon.schedules.look()
+    assert daemon.names == ["own", "one0", "below", "one1", "above", "one2"]
+
+
+def test_the_owners_times_are_looked_at_between_those_of_tokens(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "TOKENS_SECONDS", -1.0)
+    add(daemon, "theirs", every=60, token="one", lineage=["one"])
+    add(daemon, "own", every=60)
+    daemon.at += timedelta(seconds=61)
+    assert daemon.schedules.look() == 0
+    assert daemon.names == ["own"]
+
+
+def test_a_token_has_its_share_of_schedules(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_schedules, "MAX_SCHEDULES", 8)
+    for number in range(5):
+        add(daemon, f"one{number}", every=60, token="one", lineage=["one"])
+    with pytest.raises(ScheduleExists, match="the token has 5 of them"):
+        add(daemon, "one more", every=60, token="below", lineage=["below", "one"])
+    add(daemon, "another's", every=60, token="other", lineage=["other"])
+    with pytest.raises(ScheduleExists, match="tokens have 6 of them"):
+        add(daemon, "another's second", every=60, token="other", lineage=["other"])
+    add(daemon, "own", every=60)
+    add(daemon, "own second", every=60)
+
+
+def test_the_name_of_a_schedule_hides_no_other(daemon: Daemon) -> None:
+    one = add(daemon, "nightly", every=60)
+    add(daemon, one.id, every=60, token="one", lineage=["one"])
+    assert daemon.vault.schedules.get(one.id).name == "nightly"
 
 
 def test_catching_up_all_drops_nothing(daemon: Daemon) -> None:

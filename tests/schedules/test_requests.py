@@ -145,6 +145,8 @@ def test_a_trigger_is_beside_the_times(client: Client, tmp_path: Path) -> None:
         ({"every": 60, "run": {"connectionFilter": "nothing", "command": "true"}}, "The selection is empty"),
         ({"every": 60, "run": {**on_local("true"), "waves": ["200%"]}}, "waves"),
         ({"every": 60, "run": {**on_local("true"), "key": "k"}}, "run.key: Not for the runs of a schedule."),
+        # The thread of all schedules would wait.
+        ({"every": 60, "run": {**on_local("true"), "wait": 60}}, "run.wait: Not for the runs of a schedule."),
         ({"every": 60, "notify": {"webhook": {"url": "file:///etc/passwd", "secret": "x" * 20}}}, "http or https"),
         ({"every": 60, "notify": {"webhook": {"url": "http://h/", "secret": "short"}}}, "secret"),
     ],
@@ -187,8 +189,22 @@ def test_a_schedule_has_the_rights_of_its_token_and_ends_with_it(kept: Daemon, c
     assert "no rights any more" in str(one.paused)
     client.schedules.resume("mine")
     # It is paused again at its next time; the owner takes it over.
-    client.schedules.update("mine", every=3600)
+    client.schedules.update("mine", run=run, every=3600)
     assert client.runs.wait(client.schedules.trigger("mine"), timeout=60).state == "done"
+
+
+def test_whoever_changes_only_the_times_lends_no_rights(kept: Daemon, client: Client) -> None:
+    """The owner sees when it fires, and the token has chosen what: nobody has seen both together."""
+    holder = create(kept, "shell.any", connections=["local machine"])
+    run = {"connectionFilter": "*", "command": "true"}
+    holder.ok("/schedule/add", name="theirs", every=3600, run=run)
+    client.connection.add("out of their sight", {"type": "local", "shell": "/bin/./bash"})
+    changed = client.schedules.update("theirs", every=7200, name="renamed", jitter=1)
+    assert changed.token == holder.id
+    info = client.runs.wait(client.schedules.trigger("renamed"), timeout=60)
+    assert (info.token, info.targets) == (holder.id, 1)
+    assert client.schedules.update("renamed", run=run).token is None
+    assert holder.ok("/schedule/query")["schedules"] == []
 
 
 def test_a_daemon_that_starts_catches_up(start_daemon: StartDaemon, tmp_path: Path) -> None:

@@ -218,11 +218,40 @@ def test_there_is_a_limit_of_runs_under_way(vault: Vault, monkeypatch: pytest.Mo
         new_run(vault)
 
 
+def test_a_token_has_its_share_of_runs_under_way(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_runs, "MAX_RUNS", 8)
+    for _ in range(5):
+        new_run(vault, token="one", lineage=["one"])
+    with pytest.raises(RunLimit, match="the token has 5 of them"):
+        new_run(vault, token="below", lineage=["below", "one"])
+    new_run(vault, token="other", lineage=["other"])
+    with pytest.raises(RunLimit, match="tokens have 6 of them"):
+        new_run(vault, token="other", lineage=["other"])
+    new_run(vault)
+    new_run(vault)
+
+
+def test_runs_of_tokens_displace_only_their_own(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_runs, "MAX_KEPT", 8)
+    own = [new_run(vault), new_run(vault)]
+    theirs = [new_run(vault, token="one", lineage=["one"]) for _ in range(7)]
+    for id in (*own, *theirs):
+        vault.runs.stop(id, "enough")
+    assert vault.runs.remove_expired() == 2
+    assert {run.id for run in vault.runs.find()} == {*own, *theirs[2:]}
+    more = [new_run(vault) for _ in range(7)]
+    for id in more:
+        vault.runs.stop(id, "enough")
+    # The oldest goes, whosever it is.
+    assert vault.runs.remove_expired() == 6
+    assert {run.id for run in vault.runs.find()} == {*more, theirs[-1]}
+
+
 def test_equal_outputs_have_one_digest_and_are_sealed(vault: Vault) -> None:
     runs: StoredRuns = vault.runs
     printed = runs.sealed_output(b"out", b"err", truncated=True)
     assert printed is not None
-    assert runs.output(printed[1]) == (b"out", b"err", True)
+    assert runs.opened(printed[1]) == (b"out", b"err", True)
     assert runs.sealed_output(b"", b"", truncated=False) is None
     again = runs.sealed_output(b"out", b"err", truncated=True)
     assert again is not None

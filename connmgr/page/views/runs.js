@@ -146,7 +146,7 @@ function Details({ id }) {
     ${isOn && html`<p><button onClick=${() => show(turn + 1)}>${turn ? "Read what they printed again" : "Show what they printed so far"}</button></p>`}
     ${found.error && html`<${Fault} error=${found.error} again=${found.again} />`}
     ${found.answer?.groups.map((/** @type {Outcome} */ one) => html`<${Group} key=${one.connections[0]} names=${one.names.map((name, index) => text(name ?? one.connections[index]))} line=${one} />`)}
-    ${found.answer?.total > MOST_GROUPS && html`<p class="note">and ${counted(found.answer.total - MOST_GROUPS, "outcome")} more; <code>connmgr run output</code> prints all.</p>`}
+    ${found.answer?.total > found.answer?.groups.length && html`<p class="note">and ${counted(found.answer.total - found.answer.groups.length, "outcome")} more; <code>connmgr run output</code> prints all.</p>`}
   `;
 }
 
