@@ -27,10 +27,8 @@ from connmgr.fields import (
 )
 from connmgr.plugin.channel import ByteStream, Channel, Pty
 from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
-from connmgr.plugin.facts import FactProgram
-from connmgr.plugin.rights import Caller, Subjects
+from connmgr.plugin.hooks import Caller, FactProgram, SecretSource, Subjects
 from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
-from connmgr.plugin.sources import SecretSource
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
     DEFAULT_SEND_ENV,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible import constants
 from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
@@ -17,6 +19,9 @@ from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.kept_session import KeptSession, connect
 from connmgr.client.repeat import Retry
 from connmgr.client.slots import Slot, is_slot
+
+if TYPE_CHECKING:
+    from connmgr.client.pipe import Pipe
 
 PROGRAM = "ansible"
 COMMAND_SECONDS = 86400.0
@@ -72,7 +77,7 @@ class Connection(ConnectionBase):
         become = self.become if sudoable else None
         with _errors_as_ansible():
             if become and (become.expect_prompt() or become.require_tty):
-                code, stdout, stderr = self._run_asked(cmd, in_data)
+                code, stdout, stderr = self._run_with_prompt(cmd, in_data)
             else:
                 code, stdout, stderr = self._run(cmd, in_data)
         if not (become and become.success):
@@ -98,14 +103,12 @@ class Connection(ConnectionBase):
         assert stream.exit_code is not None, "the iteration has come to its end"  # noqa: S101
         return stream.exit_code, b"".join(stdout), b"".join(stderr)
 
-    def _run_asked(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
-        from connmgr_ansible.asked import answered
-
+    def _run_with_prompt(self, command: str, stdin: bytes | None) -> tuple[int, bytes, bytes]:
         password = self.become.get_option("become_pass", playcontext=self._play_context) or ""
         # sudo reads the password from its input. Others need a terminal, where the input cannot be ended.
         pty = stdin is None and self.become.name != "sudo"
         with self._client.shell.pipe(self._id, command, pty=pty) as pipe:
-            return answered(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
+            return _answered(pipe, self.become, password, stdin, self._play_context.timeout, pty=pty)
 
     def put_file(self, in_path: str, out_path: str) -> None:
         """Write a file of this machine to the host."""
@@ -186,6 +189,48 @@ def _stop(client: Client, connection: str, session: str | None) -> None:
     except ClientError as error:
         if error.code != "no_shell":
             raise
+
+
+def _answered(
+    pipe: Pipe, become: Any, password: str, stdin: bytes | None, seconds: float, *, pty: bool
+) -> tuple[int, bytes, bytes]:
+    """Send ``password`` at the prompt, then ``stdin`` to the command; return exit code, stdout and stderr.
+
+    :raises AnsibleError: the become plugin asked for the password again.
+    :raises AnsibleConnectionFailure: the command did not begin within ``seconds``.
+    """
+    # Few tasks need a prompt, and each task's process would wait for the import.
+    from connmgr.streams.frames import DATA, STDERR
+
+    stdout, stderr, answered_at = bytearray(), bytearray(), (-1, -1)
+    deadline = time.monotonic() + seconds
+    while pipe.exit_status is None and not become.check_success(bytes(stdout)):
+        _await_output(pipe, deadline, become.name)
+        for kind, content in pipe.events():
+            pipe.taken(len(content) if kind in (DATA, STDERR) else 0)
+            (stderr if kind == STDERR else stdout).extend(content if kind in (DATA, STDERR) else b"")
+        since = [bytes(output[max(0, at) :]) for output, at in zip((stdout, stderr), answered_at, strict=True)]
+        if any(map(become.check_password_prompt, since)):
+            if answered_at != (-1, -1):
+                raise AnsibleError(f"Incorrect {become.name} password")
+            pipe.send(password.encode(errors="surrogateescape") + b"\n")
+            answered_at = len(stdout), len(stderr)
+    if pipe.exit_status is None:
+        pipe.send(stdin or b"")
+        if not pty:
+            pipe.end_input()
+    for piece in pipe:
+        stdout += piece.stdout
+        stderr += piece.stderr
+    assert pipe.exit_status is not None, "the iteration has come to its end"  # noqa: S101
+    return pipe.exit_status, bytes(stdout), bytes(stderr[max(0, answered_at[1]) :])
+
+
+def _await_output(pipe: Pipe, deadline: float, name: str) -> None:
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLIN)
+    if not pipe.has_received and not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise AnsibleConnectionFailure(f"{name} did not ask for its password or run the command in time.")
 
 
 def _after(mark: bytes, output: bytes) -> bytes:
