@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 KEPT = 4096
 """Events that are kept; older ones are lost to a client that was away."""
+
+
+MINUTES = 60
+"""Minutes whose numbers of events are kept."""
 
 
 class Happening(NamedTuple):
@@ -64,8 +68,30 @@ def unheard(
     """Do nothing: the :class:`Publish` of rooms whose events nobody reads."""
 
 
+class Minutes:
+    """How often things happened, in each minute of the last hour. Not safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, Counter[str]]] = deque(maxlen=MINUTES)
+
+    def count(self, what: str) -> None:
+        """Note that something happened once more."""
+        minute = int(time.time() // 60)
+        # A clock that was set back counts in the minute where it was.
+        if not self._kept or self._kept[-1][0] < minute:
+            self._kept.append((minute, Counter()))
+        self._kept[-1][1][what] += 1
+
+    def numbers(self, whats: Sequence[str]) -> tuple[int, list[list[int]]]:
+        """Return the first minute in seconds since 1970, and for each of ``whats`` its numbers from then to now."""
+        first = int(time.time() // 60) - MINUTES + 1
+        found = dict(self._kept)
+        empty: Counter[str] = Counter()
+        return first * 60, [[found.get(first + each, empty)[what] for each in range(MINUTES)] for what in whats]
+
+
 class Events:
-    """The latest events, the newest last. Safe to use from several threads.
+    """The latest events, the newest last, and how many there were lately. Safe to use from several threads.
 
     Their numbers begin with the microseconds since 1970, so they rise over restarts too, as long as fewer than a
     million events happen in a second. ``notify`` is called after each event while somebody ``listens``; it must be
@@ -75,6 +101,7 @@ class Events:
     def __init__(self, kept: int = KEPT) -> None:
         self._lock = threading.Lock()
         self._kept: deque[Happening] = deque(maxlen=kept)
+        self._minutes = Minutes()
         self._last = int(time.time() * 1_000_000)
         self.listens = False
         self.notify: Callable[[], object] = lambda: None
@@ -99,8 +126,22 @@ class Events:
         with self._lock:
             self._last += 1
             self._kept.append(Happening(self._last, time.time(), kind, change, connection, id, token, facts, members))
+            self._minutes.count(f"{kind} {change}")
         if self.listens:
             self.notify()
+
+    def count(self, what: str) -> None:
+        """Note that something happened that is no event."""
+        with self._lock:
+            self._minutes.count(what)
+
+    def numbers(self, *whats: str) -> tuple[int, list[list[int]]]:
+        """Return how often things happened in the minutes of the last hour (:meth:`Minutes.numbers`).
+
+        An event is ``kind change``, such as ``link up``.
+        """
+        with self._lock:
+            return self._minutes.numbers(whats)
 
     def after(self, number: int) -> list[Happening] | None:
         """Return the events after the one with this number; None if some of them are lost, or it is unknown."""

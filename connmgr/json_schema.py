@@ -9,7 +9,7 @@ from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
 
 from connmgr.fields import FROM, EncryptedSchema, Reference, Secret
-from connmgr.plugin import AnyConnectionType
+from connmgr.plugin import AnyConnectionType, SecretSource
 
 OPENAPI_VERSION = "3.1.0"
 
@@ -40,6 +40,12 @@ def json_schema(kind: AnyConnectionType) -> dict[str, Any]:
         "examples": [{"type": kind.name, **kind.example}],
         **{key: value for key, value in schema.items() if key not in {"type", "additionalProperties"}},
     }
+
+
+def source_schema(source: SecretSource) -> dict[str, Any]:
+    """Return the JSON Schema of what a reference to ``source`` says beside its name."""
+    schema = {key: value for key, value in _inline(source.schema()).items() if key != "additionalProperties"}
+    return {**schema, "additionalProperties": False, "examples": [dict(source.example)]}
 
 
 def describe_field(_converter: Any, field: marshmallow.fields.Field[Any], **_: Any) -> dict[str, Any]:

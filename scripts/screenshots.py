@@ -24,19 +24,24 @@ from connmgr.client import LOCAL_MACHINE
 from tests.api.wire import send
 from tests.daemon import Daemon
 from tests.deadlines import eventually
-from tests.page.browser import DESKTOP, PHONE, Visitor, chromium
+from tests.page.browser import DESKTOP, GO, PHONE, Visitor, chromium
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd, privilege_separation
 from tests.rights.wire import create
 
 PICTURES = Path(__file__).parent.parent / "docs" / "screenshots"
-COLOURS = 256
+COLOURS = 64
+GROUNDS = 14
+GROUND_DISTANCE, EDGE_DISTANCE = 3, 22
+WINDOWS = {"desktop": DESKTOP, "phone": PHONE}
+SCHEMES = ("light", "dark")
 MACHINES = {
     "fleet/eu": ("web1", "web2", "web3", "db1", "cache10"),
     "fleet/us": ("web4", "web5", "db2"),
     "lab": ("build1", "old"),
 }
 LABELS = {"web": "front", "db": "back", "cache": "back"}
+PASSPHRASE = "correct horse battery"  # noqa: S105 - of a daemon that lives for a minute
 CELLS = 96
 """Further targets of a run, without machines of their own."""
 
@@ -64,7 +69,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, privilege_separation(), _sshd(Path(directory)) as server:
         daemon = Daemon(Path(directory) / "daemon")
         try:
-            _take(daemon, _filled(daemon, server))
+            ids = _filled(daemon, server)
+            _take(daemon, ids, _work(daemon, ids))
         finally:
             daemon.stop()
 
@@ -173,71 +179,152 @@ def _runs(daemon: Daemon, ids: dict[str, str], machines: list[str]) -> None:
     eventually(lambda: client.runs.info(second).state == "waiting", "the third wave has ended")
 
 
-def _take(daemon: Daemon, ids: dict[str, str]) -> None:
+def _work(daemon: Daemon, ids: dict[str, str]) -> dict[str, str]:
+    """Begin jobs and terminals, and make what the other views show; return the uuids that views have as addresses."""
     client = daemon.client
-    web1 = ids["web1"]
-    terminal = client.post("/terminal/open", connection=web1, argv=["vim", "nginx.conf"], columns=120, rows=40)[
-        "terminal"
-    ]
-    run = next(one.run for one in client.runs.query() if one.name == "check configuration")
-    schedule = client.post("/schedule/query", name="patch night")["schedules"][0]["schedule"]
-    approval = client.post("/approval/query")["approvals"][0]["approval"]
-    command = "?command=" + "df -h / | tail -n 1"
-    shots: list[tuple[str, str, str]] = [
-        ("hub", "#/hub/fleet/eu/web1", "desktop light"),
-        ("terminal", f"#/terminal/{terminal}", "desktop dark"),
-        ("files", f"#/files/{web1}", "desktop light"),
-        ("run", f"#/run/{'/'.join(ids[name] for name in ('web1', 'web2', 'web3', 'db1'))}{command}", "desktop dark"),
-        ("runs", f"#/runs/{run}", "desktop light"),
-        ("schedules", f"#/schedules/{schedule}", "desktop light"),
-        ("facts", "#/facts?where=env", "desktop dark"),
-        ("approval", f"#/approvals/{approval}", "phone dark"),
-        ("hub-phone", "#/hub", "phone light"),
-        ("runs-phone", f"#/runs/{run}", "phone dark"),
-    ]
+    for name, connection, command, more in (
+        ("rebuild search index", "build1", "for n in 1 2 3; do echo shard $n of 9; done; exec sleep 900", {}),
+        ("nightly report", "db1", "echo 1,284 rows", {}),
+        ("certificate check", "web4", "echo 'web4.example: expires in 6 days' >&2; exit 2", {}),
+        ("upgrade postgresql", "db2", _ASKS, {"stdin": "open"}),
+    ):
+        client.post("/shell/start", connection=ids[connection])
+        client.post("/job/start", connection=ids[connection], command=command, name=name, **more)
+    eventually(
+        lambda: any(one.get("waiting") for one in client.post("/job/query")["jobs"]), "the job waits for its answer"
+    )
+    vim = client.post("/terminal/open", connection=ids["web1"], argv=["vim", "nginx.conf"], columns=120, rows=40)
+    recorded = client.post("/terminal/open", connection=ids["web2"], command=_SESSION, record=True)
+    client.post("/terminal/open", connection=ids["build1"], command="exec sleep 900", record=True)
+    eventually(
+        lambda: any(not one["active"] for one in client.post("/recording/query")["recordings"]), "a recording ended"
+    )
+    for token, scopes, more in (
+        ("nightly backup", ("fs.read", "shell.any"), {"connections": ["db*"], "expires": 7_000_000}),
+        ("monitoring", ("metrics.read",), {"expires": 6_000_000}),
+        ("carol", ("connection.read", "shell.any", "terminal", "audit.read"), {"categories": ["lab"]}),
+    ):
+        create(daemon, *scopes, name=token, **more)
+    runs = {one.name: one.run for one in client.runs.query()}
+    _happened(client, ids)
+    agent = create(daemon, "connection.read", "shell.any", "fs.read", "fs.write", name="site agent")
+    for path, fields in (
+        ("/fs/attributes", {"path": "nginx.conf", "mode": "0640"}),
+        ("/fs/move", {"source": "notes.txt", "target": "site/notes.txt"}),
+        ("/fs/remove", {"path": "site/css/site.css"}),
+    ):
+        agent.ok(path, connection=ids["web3"], **fields)
+    changes = client.post("/undo/query")["changes"]
+    return {
+        "terminal": vim["terminal"],
+        "recording": recorded["terminal"],
+        "run": runs["check configuration"],
+        "schedule": client.post("/schedule/query", name="patch night")["schedules"][0]["schedule"],
+        "change": changes[0]["change"],
+        "approval": client.post("/approval/query")["approvals"][0]["approval"],
+        "job": next(one["job"] for one in client.post("/job/query")["jobs"] if one["name"] == "upgrade postgresql"),
+        "tunnel": next(one["connection"] for one in client.post("/tunnel/query")["tunnels"] if one["state"] == "open"),
+    }
+
+
+def _happened(client: Any, ids: dict[str, str]) -> None:
+    """Run a few commands, so that the plots have something to show, and add a user with a way back in."""
+    for name in ("web1", "web2", "db1") * 4:
+        client.post("/shell/exec", connection=ids[name], command="true")
+    client.post("/vault/user/add", user="alice", passphrase=PASSPHRASE)
+    client.post("/vault/recovery/create", user="alice", passphrase=PASSPHRASE, shares=3, threshold=2)
+
+
+_ASKS = "echo 'Stopping the cluster 15/main'; printf 'Remove the old data directory? [y/N] '; read answer; echo $answer"
+_SESSION = r"printf '$ ls logs\r\naccess.log\r\n$ tail -n 1 logs/access.log\r\n203.0.113.7 GET /old/ 301\r\n'"
+
+
+def _take(daemon: Daemon, ids: dict[str, str], work: dict[str, str]) -> None:
+    """Take a picture of each view in each look."""
+    chosen = "/".join(ids[name] for name in ("web1", "web2", "web3", "db1"))
+    views = {
+        "hub": "#/hub/fleet/eu/web1",
+        "terminal": f"#/terminal/{work['terminal']}",
+        "files": f"#/files/{ids['web1']}",
+        "run": f"#/run/{chosen}?command=df -h / | tail -n 1",
+        "runs": f"#/runs/{work['run']}",
+        "schedules": f"#/schedules/{work['schedule']}",
+        "facts": "#/facts?where=env",
+        "jobs": f"#/jobs/{work['job']}",
+        "tunnels": f"#/tunnels/{work['tunnel']}",
+        "approvals": f"#/approvals/{work['approval']}",
+        "recordings": f"#/recordings/{work['recording']}",
+        "changes": f"#/changes/{work['change']}",
+        "tokens": "#/tokens",
+        "audit": "#/audit",
+        "vault": "#/vault",
+    }
     PICTURES.mkdir(exist_ok=True)
     with chromium() as browser:
-        for name, view, look in shots:
-            options: dict[str, Any] = {
-                "viewport": PHONE if "phone" in look else DESKTOP,
-                "color_scheme": look.split()[1],
-                "reduced_motion": "reduce",
-                "timezone_id": "Europe/Vienna",
-            }
-            visitor = Visitor(browser.new_context(**options))
-            page = visitor.opened(daemon, view)
-            _settled(page, name)
-            _store(name, page.screenshot())
-            visitor.context.close()
-            if visitor.faults:
-                sys.exit(f"{name}: {visitor.faults}")
+        for window, size in WINDOWS.items():
+            for scheme in SCHEMES:
+                visitor = Visitor(
+                    browser.new_context(
+                        viewport=size, color_scheme=scheme, reduced_motion="reduce", timezone_id="Europe/Vienna"
+                    )
+                )
+                page = visitor.opened(daemon)
+                for name, address in views.items():
+                    # A phone shows one thing at a time: its list is what people see first there.
+                    is_list = window == "phone" and name in {"hub", "tunnels", "schedules"}
+                    page.evaluate(GO, f"#/{name}" if is_list else address)
+                    # The output of a job is asked for without an end.
+                    if name != "jobs":
+                        visitor.settle(page)
+                    _settled(page, name)
+                    _store(f"{name}-{window}-{scheme}", page.screenshot())
+                if faults := visitor.leave():
+                    sys.exit(f"{window}, {scheme}: {faults}")
 
 
 def _settled(page: Page, name: str) -> None:
     """Do what the picture needs, and wait until the page has it."""
     if name == "run":
-        page.get_by_label("Machines", exact=True).get_by_role("searchbox").fill("{web,db}*")
         page.get_by_role("button", name="Run on 4 machines").click()
         page.get_by_text("4 machines done, 0 failed").wait_for()
-    elif name.startswith("runs"):
+    elif name == "runs":
         page.get_by_role("button", name="Show what they printed so far").click()
         page.locator(".group").first.wait_for()
+        page.locator(".details").evaluate("element => element.scrollTo(0, 0)")
     elif name == "facts":
         page.get_by_label("Together by").select_option("tier")
         page.get_by_role("list", name="Machines by tier").wait_for()
-    elif name == "terminal":
+    elif name == "jobs":
+        page.get_by_label("Output").get_by_text("Stopping the cluster").wait_for()
+    elif name == "hub":
+        page.get_by_text("root@web1.example").first.wait_for()
+    elif name in {"terminal", "recordings"}:
         page.locator(".xterm").wait_for()
-    page.wait_for_load_state("networkidle")
     page.evaluate("document.activeElement?.blur()")
+    page.mouse.move(0, 0)
     # What was asked for is drawn by the second frame.
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def _store(name: str, picture: bytes) -> None:
-    """Store a picture with few colours: a page needs no more, and the file is a fourth."""
+    """Store a picture with few colours: a page needs no more, and the file is a fifth."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
-    few = image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    few.save(PICTURES / f"{name}.png", optimize=True)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in _palette(image) for part in colour])
+    image.quantize(palette=palette, dither=Image.Dither.NONE).save(PICTURES / f"{name}.png", optimize=True)
+
+
+def _palette(image: Image.Image) -> list[tuple[int, int, int]]:
+    """Return the colours that stay: those that most pixels have, without such as differ little from one of them."""
+    kept: list[tuple[int, int, int]] = []
+    # Grounds and lines first; then dots and icons before the edges of letters, which become a neighbour's colour.
+    for _, colour in sorted(image.getcolors(image.width * image.height), reverse=True):
+        near = GROUND_DISTANCE if len(kept) < GROUNDS else EDGE_DISTANCE
+        if all(max(abs(one - other) for one, other in zip(colour, have, strict=True)) >= near for have in kept):
+            kept.append(colour)
+        if len(kept) == COLOURS:
+            break
+    return kept
 
 
 if __name__ == "__main__":

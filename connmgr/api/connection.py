@@ -56,11 +56,12 @@ from connmgr.contract.connection import (
     FoundName,
     ProblemInfo,
     ShownResponse,
+    SourceInfo,
     TypeInfo,
     TypesResponse,
 )
 from connmgr.errors import OperationError, ValidationFailed
-from connmgr.json_schema import json_schema
+from connmgr.json_schema import json_schema, source_schema
 from connmgr.links.chain import Target, environment_of
 from connmgr.links.channels import lease_live_link
 from connmgr.links.systems import toggle as toggle_remote
@@ -473,11 +474,24 @@ def login(request: ConnectionLoginRequest) -> ConnectionLoginResponse:
                 },
             }
         ],
+        "sources": [
+            {
+                "source": "bw",
+                "description": "The password of an item of Bitwarden.",
+                "schema": {
+                    "type": "object",
+                    "properties": {"item": {"type": "string"}},
+                    "required": ["item"],
+                    "additionalProperties": False,
+                    "examples": [{"item": "web1"}],
+                },
+            }
+        ],
         "problems": [],
     },
 )
 def types() -> TypesResponse:
-    """Describe the installed connection types, and the plugins that cannot be used."""
+    """Describe the installed connection types and secret sources, and the plugins that cannot be used."""
     return TypesResponse(
         types=[
             TypeInfo(
@@ -490,6 +504,10 @@ def types() -> TypesResponse:
                 schema=json_schema(entry.type),
             )
             for entry in services().registry
+        ],
+        sources=[
+            SourceInfo(name=source.name, description=source.description, schema=source_schema(source))
+            for source in services().registry.sources
         ],
         problems=[
             ProblemInfo(plugin=problem.plugin, distribution=problem.distribution, reason=problem.reason)

@@ -6,13 +6,15 @@ import os
 import platform
 import threading
 import time
+from datetime import datetime, timezone
 
 from connmgr import __version__
 from connmgr.api.context import caller
 from connmgr.api.endpoint import Group
+from connmgr.api.record import COMMAND
 from connmgr.api.services import services
 from connmgr.api.shell import visible_shells
-from connmgr.contract.daemon import BlobUse, Capacity, DaemonStatusResponse, Surroundings, VersionResponse
+from connmgr.contract.daemon import Activity, BlobUse, Capacity, DaemonStatusResponse, Surroundings, VersionResponse
 from connmgr.contract.shell import ShellStatus
 
 API_LEVEL = "24.0"
@@ -72,6 +74,12 @@ def version() -> VersionResponse:
         ],
         "blobs": {"count": 1, "bytes": 1048576},
         "auditLost": 0,
+        "activity": {
+            "since": "2026-01-31T08:16:00.000000Z",
+            "commands": [0] * 58 + [12, 3],
+            "linksUp": [0] * 58 + [2, 0],
+            "linksLost": [0] * 59 + [1],
+        },
         "environment": {"path": "/usr/local/bin:/usr/bin:/bin", "agentSocket": "/run/user/1000/agent"},
     },
 )
@@ -99,8 +107,15 @@ def status() -> DaemonStatusResponse:
         ],
         blobs=BlobUse(count=daemon.blobs.number, bytes=daemon.blobs.used),
         audit_lost=daemon.audit.lost,
+        activity=_activity(),
         environment=None if caller().grant else _environment(),
     )
+
+
+def _activity() -> Activity:
+    first, (commands, up, lost) = services().events.numbers(COMMAND, "link up", "link lost")
+    since = datetime.fromtimestamp(first, timezone.utc)
+    return Activity(since=since, commands=commands, links_up=up, links_lost=lost)
 
 
 def _environment() -> Surroundings:

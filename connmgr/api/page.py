@@ -6,7 +6,9 @@ served, by names that cannot leave its directory.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import http
 import re
 import secrets
 from pathlib import Path
@@ -101,8 +103,17 @@ def file(name: str) -> flask.Response:
         content = (PAGE / name).read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise NotFound("The page has no such file.") from None
-    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+    headers = {
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+        "Vary": "Accept-Encoding",
+    }
     response = flask.Response(content, mimetype=kind, headers=headers)
-    response.set_etag(hashlib.sha256(content).hexdigest()[:32])
+    # A tunnel may be slow, and text is a third of its size then.
+    is_packed = flask.request.accept_encodings["gzip"] > 0
+    response.set_etag(hashlib.sha256(content).hexdigest()[:32] + ("-gzip" if is_packed else ""))
     response.make_conditional(flask.request)
+    if is_packed and response.status_code == http.HTTPStatus.OK:
+        response.headers["Content-Encoding"] = "gzip"
+        response.set_data(gzip.compress(content, 6, mtime=0))
     return response

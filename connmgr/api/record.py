@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import flask
@@ -17,6 +18,11 @@ from connmgr.api.context import RequestContext, request_context
 from connmgr.api.errors import as_error
 from connmgr.api.services import Services, services
 from connmgr.rights.approvals import DECIDERS
+
+COMMAND = "command"
+"""What :class:`connmgr.events.Events` counts for each request that has run a command."""
+
+COMMANDS = frozenset({"/shell/exec", "/shell/broadcast", "/job/start"})
 
 logger = logging.getLogger("connmgr.request")
 
@@ -117,6 +123,8 @@ def _record(services: Services, facts: dict[str, Any], rule: str, context: Reque
         return
     facts["ms"] = round(seconds * 1000, 3)
     services.counts.add(rule, facts["status"], seconds)
+    if rule in COMMANDS and facts["status"] == HTTPStatus.OK:
+        services.events.count(COMMAND)
     if audited:
         told = facts | _further(context)
         services.audit.record(told, _without_connection(context), context.details, context.begun)

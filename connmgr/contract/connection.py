@@ -337,8 +337,17 @@ class ProblemInfo(Message):
     reason: Annotated[str, "Why it is not used."]
 
 
+class SourceInfo(Message):
+    """A secret source: what ``{"from": {"source": NAME, …}}`` may say in the place of a secret."""
+
+    name: Annotated[str, Json("source"), "Its name, the `source` of a reference."]
+    description: Annotated[str, "One sentence for people."]
+    schema: Annotated[dict[str, Any], "JSON Schema of the members beside `source`, with an example."]
+
+
 class TypesResponse(Message):
     types: Annotated[list[TypeInfo], "By name."]
+    sources: Annotated[list[SourceInfo], "Where secrets can be fetched from instead of being stored."]
     problems: Annotated[list[ProblemInfo], "Plugins that are not used, and why."]
 
 

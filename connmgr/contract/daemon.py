@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from connmgr.contract.message import Json, Message
@@ -26,6 +27,15 @@ class BlobUse(Message):
     bytes: Annotated[int, "Their size together."]
 
 
+class Activity(Message):
+    since: Annotated[datetime, "The beginning of the first minute; the last one is not over."]
+    commands: Annotated[
+        list[int], "Requests of `/shell/exec`, `/shell/broadcast` and `/job/start` that were answered in each minute."
+    ]
+    links_up: Annotated[list[int], "Links to machines that were opened."]
+    links_lost: Annotated[list[int], "Links that broke."]
+
+
 class Surroundings(Message):
     path: Annotated[str, "`PATH`, where the daemon and its local shells find programs."]
     agent_socket: Annotated[
@@ -44,6 +54,7 @@ class DaemonStatusResponse(Message):
     sessions: Annotated[list[ShellStatus], "The shells that run."]
     blobs: Annotated[BlobUse, "Blobs of all client sessions."]
     audit_lost: Annotated[int, "Entries of the audit log that could not be written."]
+    activity: Annotated[Activity, "What happened in each minute of the last hour."]
     environment: Annotated[
         Surroundings | None,
         "Variables of the environment in which the daemon was started. Only the owner sees them.",

@@ -1,5 +1,12 @@
 // Written by scripts/page_types.py from the contract: what the API takes and answers, by path.
 
+export interface Activity {
+  since: string;
+  commands: number[];
+  linksUp: number[];
+  linksLost: number[];
+}
+
 export interface AddOutcome {
   connection: string;
   added: boolean;
@@ -493,6 +500,7 @@ export interface DaemonStatusResponse {
   sessions: ShellStatus[];
   blobs: BlobUse;
   auditLost: number;
+  activity: Activity;
   environment?: Surroundings;
 }
 
@@ -1560,6 +1568,12 @@ export interface ShownResponse {
   url?: string;
 }
 
+export interface SourceInfo {
+  source: string;
+  description: string;
+  schema: Record<string, unknown>;
+}
+
 export interface SshHostInfo {
   connection: string;
   names: string[];
@@ -1864,6 +1878,7 @@ export interface TypeInfo {
 
 export interface TypesResponse {
   types: TypeInfo[];
+  sources: SourceInfo[];
   problems: ProblemInfo[];
 }
 

@@ -5,61 +5,166 @@ import { listen, onLive } from "./core/events.js";
 import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
 import { go, route, useRoute } from "./core/router.js";
-import { can, follow, load, store, useStore } from "./core/store.js";
-import { doing, Empty, Fault, hooks, html, Icon, render, text } from "./core/ui.js";
+import { can, changed, follow, load, store, useStore } from "./core/store.js";
+import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
 
 const { useEffect, useLayoutEffect, useState } = hooks;
 
 /**
- * A view: `./views/NAME.js` exports one by default. Its component gets the decoded segments of the address behind the
- * view's name, and that rest as it is.
+ * A view. `./views/NAME.js` exports its component by default, which gets the decoded segments of the address behind the
+ * view's name, and that rest as it is; and with `badge` a hook that says how many things wait there. It is loaded when
+ * somebody goes there, or when nothing else is to be done.
  * @typedef {object} View
  * @property {string} name
+ * @property {string} key the letter behind `g` that goes there
  * @property {string} title
  * @property {string} icon the data of an SVG path in a square of 16
- * @property {string[]} actions without one of these it is not shown
- * @property {(props: {path: string[], query: URLSearchParams, address: string}) => any} component
- * @property {() => number} [badge] how many things wait there, in a component
- * @property {boolean} [isHidden] it has an address, and no place in the navigation
+ * @property {string[]} actions without all of these it is not shown
+ * @property {boolean} [isFirst] it begins a group of the navigation
+ *
+ * @typedef {{component: (props: {path: string[], query: URLSearchParams, address: string}) => any, badge?: () => number}} Module
  */
 
-/** In the order of the navigation; a key of `g` and the letter goes there. */
+/** In the order of the navigation: the machines, what runs on them, and who may. @type {View[]} */
 const VIEWS = [
-  ["hub", "h"],
-  ["terminal", "e"],
-  ["run", "x"],
-  ["runs", "u"],
-  ["schedules", "s"],
-  ["facts", "m"],
-  ["jobs", "j"],
-  ["tunnels", "n"],
-  ["files", "f"],
-  ["approvals", "p"],
-  ["recordings", "r"],
-  ["changes", "c"],
-  ["tokens", "t"],
-  ["audit", "a"],
-  ["vault", "v"],
+  {
+    name: "hub",
+    key: "h",
+    title: "Hub",
+    icon: "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01",
+    actions: ["connection.query"],
+  },
+  {
+    name: "terminal",
+    key: "e",
+    title: "Terminals",
+    icon: "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5",
+    actions: ["terminal.open", "terminal.attach"],
+  },
+  {
+    name: "files",
+    key: "f",
+    title: "Files",
+    icon: "M2 12.5v-9h4.5L8 5h6v7.5z",
+    actions: ["fs.list", "shell.start"],
+  },
+  {
+    name: "recordings",
+    key: "r",
+    title: "Recordings",
+    icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
+    actions: ["recording.query", "recording.read"],
+  },
+  {
+    name: "run",
+    key: "x",
+    title: "Run",
+    icon: "M4 2.5v11l9-5.5z",
+    actions: ["shell.broadcast", "run.query", "connection.query"],
+    isFirst: true,
+  },
+  {
+    name: "runs",
+    key: "u",
+    title: "Runs",
+    icon: "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
+    actions: ["run.query", "run.info", "run.targets"],
+  },
+  {
+    name: "schedules",
+    key: "s",
+    title: "Schedules",
+    icon: "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3",
+    actions: ["schedule.query", "schedule.next"],
+  },
+  {
+    name: "jobs",
+    key: "j",
+    title: "Jobs",
+    icon: "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11",
+    actions: ["job.query", "job.output"],
+  },
+  {
+    name: "tunnels",
+    key: "n",
+    title: "Tunnels",
+    icon: "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5",
+    actions: ["tunnel.query"],
+  },
+  {
+    name: "facts",
+    key: "m",
+    title: "Facts",
+    icon: "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11",
+    actions: ["fact.query", "connection.query"],
+  },
+  {
+    name: "approvals",
+    key: "p",
+    title: "Approvals",
+    icon: "M8 1.8 13 4v4c0 3-2.2 5.2-5 6.2C5.2 13.2 3 11 3 8V4zM5.6 8l1.7 1.7 3.2-3.4",
+    actions: ["approval.query"],
+    isFirst: true,
+  },
+  {
+    name: "changes",
+    key: "c",
+    title: "Changes",
+    icon: "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3",
+    actions: ["undo.query"],
+  },
+  {
+    name: "tokens",
+    key: "t",
+    title: "Tokens",
+    icon: "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01",
+    actions: ["token.query"],
+  },
+  {
+    name: "audit",
+    key: "a",
+    title: "Audit",
+    icon: "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3",
+    actions: ["audit.query"],
+  },
+  {
+    name: "vault",
+    key: "v",
+    title: "Vault",
+    icon: "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2",
+    actions: ["vault.status", "vault.unlock"],
+  },
 ];
+
+/** The views that are loaded, by their names. @type {Map<string, Module>} */
+const modules = new Map();
+
+/** Loads a view, and renders what shows it. @param {string} name */
+async function bring(name) {
+  if (!modules.has(name)) modules.set(name, (await import(`./views/${name}.js`)).default);
+  changed();
+}
 
 const MENU = "M2 4h12M2 8h12M2 12h12";
 const COMMANDS = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.3 10.3 14 14";
 const THEMES = ["auto", "light", "dark"];
 const THEME = "connmgr.theme";
 
-/** All views, whatever the rights. @returns {Promise<View[]>} */
-async function imported() {
-  const all = await Promise.all(VIEWS.map(([name]) => import(`./views/${name}.js`)));
-  return all.map((module) => module.default);
-}
-
 /** @param {{views: View[]}} props */
 function Frame({ views }) {
   const { view: name, path, query } = useRoute();
   const [isOpen, open] = useState(false);
+  const [fault, tell] = useState(/** @type {Error | null} */ (null));
+  useStore();
   useKeys();
   const view = views.find((one) => one.name === name);
-  const isKnown = name === "" || VIEWS.some(([one]) => one === name);
+  const isKnown = name === "" || VIEWS.some((one) => one.name === name);
+  const module = view && modules.get(name);
+  const get = () => {
+    tell(null);
+    if (view) bring(name).catch(tell);
+  };
+  useEffect(get, [view]);
   useEffect(() => {
     // This runs after a moment, in which an address may have been typed.
     if (route().view === "" && views.length) go(`#/${views[0].name}`, { replace: true });
@@ -88,24 +193,25 @@ function Frame({ views }) {
         <p class="brand">connmgr</p>
         <button class="search" onClick=${() => openPalette()}><${Icon} path=${COMMANDS} /><span>Go to …</span><kbd>Ctrl K</kbd></button>
         <ul>
-          ${views
-            .filter((one) => !one.isHidden)
-            .map(
-              (
-                one,
-              ) => html`<li key=${one.name}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
-                <${Icon} path=${one.icon} /><span>${one.title}</span>${one.badge && html`<${Badge} count=${one.badge} />`}</a></li>`,
-            )}
+          ${views.map((one) => {
+            const badge = modules.get(one.name)?.badge;
+            return html`<li key=${one.name} class=${one.isFirst ? "first" : ""}><a href=${`#/${one.name}`} aria-current=${one === view ? "page" : undefined}>
+              <${Icon} path=${one.icon} /><span>${one.title}</span>${badge && html`<${Badge} count=${badge} />`}</a></li>`;
+          })}
         </ul>
         <${Self} />
       </nav>
       ${isOpen && html`<div class="veil" onClick=${() => open(false)}></div>`}
       <main id="content" tabindex="-1">
         ${
-          view
-            ? html`<${Guarded} key=${view.name} component=${view.component} path=${path} query=${query} address=${address} />`
-            : name !== "" &&
-              html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
+          module
+            ? html`<${Guarded} key=${name} component=${module.component} path=${path} query=${query} address=${address} />`
+            : view
+              ? fault
+                ? html`<${Fault} error=${fault} again=${get} />`
+                : html`<${Waiting} reason="Loading the view" />`
+              : name !== "" &&
+                html`<${Empty} title=${isKnown ? "This session may not see that." : "There is no such view."}><p><a href="#/">Back to the first view</a></p><//>`
         }
         ${!views.length && html`<${Empty} title="This token has no rights that the page could use."><p>Whoever created it can give it scopes.</p><//>`}
       </main>
@@ -187,16 +293,15 @@ async function main() {
   whenLeft((error) => door({ error, isLeft: true }));
   // A ticket that is pasted into a tab which is open already.
   addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());
-  // They load while the daemon is asked; who stays at the door has them for later.
-  const views = imported();
+  // It loads while the daemon is asked; who stays at the door has it for later.
+  const wanted = VIEWS.find((one) => one.name === route().view) ?? VIEWS[0];
+  const first = bring(wanted.name);
   try {
     if (!(await login())) return door({});
     store.me = await call("/token/info", {}, { quiet: true });
-    const shown = (await views).filter((view) => can(...view.actions));
-    for (const [view, key] of VIEWS) {
-      const found = shown.find((one) => one.name === view);
-      if (found) register({ name: `Go to ${found.title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${view}`) });
-    }
+    const views = VIEWS.filter((view) => can(...view.actions));
+    for (const { name, key, title } of views)
+      register({ name: `Go to ${title.toLowerCase()}`, key: `g ${key}`, run: () => go(`#/${name}`) });
     register({ name: "Log out", run: logout });
     ends = [follow()];
     // The stream first: what changes while the lists are read is told, too.
@@ -207,9 +312,12 @@ async function main() {
       // It may have ended with the session; the door is there then.
       if (token() === null) return;
     }
+    await first;
     place.replaceChildren();
-    render(html`<${Frame} views=${shown} />`, place);
+    render(html`<${Frame} views=${views} />`, place);
     await load();
+    // Their commands are on the palette, and the next view is there at once.
+    await Promise.all(views.map((view) => bring(view.name))).catch(failed);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     door({ error });

@@ -939,7 +939,9 @@ class StoredRuns:
             reason = f"{failures} of {sum(spec['waves'])} targets failed." if failures else None
             self._end(tx, row, FAILED if failed else DONE, reason, at)
         elif not released and spec["waveApproval"]:
-            reason = f"Wave {wave} of {len(spec['waves'])} has ended; the next one waits for /run/resume."
+            reason = (
+                f"Wave {wave} of {len(spec['waves'])} has ended; the next one begins when somebody resumes the run."
+            )
             self._set(tx, id, state=WAITING, reason=reason, resumes=None)
         elif not released and spec["wavePause"]:
             reason = f"Wave {wave} of {len(spec['waves'])} has ended; the next one begins after a pause."

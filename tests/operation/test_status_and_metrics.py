@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime, timezone
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -43,6 +44,24 @@ def test_status_of_an_idle_daemon(own_daemon: Daemon) -> None:
     assert status["blobs"] == {"count": 0, "bytes": 0}
     assert (status["clients"], status["auditLost"]) == (1, 0)
     assert status["environment"] == {"path": own_daemon.environment["PATH"]}
+
+
+def test_status_tells_what_happened_in_the_last_hour(own_daemon: Daemon) -> None:
+    own_daemon.client.post("/shell/start", connection=LOCAL)
+    for command in ("true", "exit 3"):
+        own_daemon.client.post("/shell/exec", connection=LOCAL, command=command)
+    activity = _status(own_daemon)["activity"]
+    assert {name: len(numbers) for name, numbers in activity.items() if name != "since"} == {
+        "commands": 60,
+        "linksUp": 60,
+        "linksLost": 60,
+    }
+    # A minute may have ended meanwhile.
+    assert sum(activity["commands"][-2:]) == sum(activity["commands"]) == 2
+    assert sum(activity["linksUp"]) == 1
+    since = datetime.fromisoformat(activity["since"].replace("Z", "+00:00"))
+    assert since.second == 0
+    assert 59 * 60 <= (datetime.now(timezone.utc) - since).total_seconds() <= 61 * 60
 
 
 def test_status_shows_a_busy_shell_and_the_commands_that_wait_for_it(own_daemon: Daemon) -> None:

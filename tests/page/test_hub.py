@@ -97,6 +97,38 @@ def test_a_change_is_stored_and_undone(own_daemon: Daemon, visitor: Visitor) -> 
     assert stored["rawData"] == before["rawData"]
 
 
+def test_a_secret_is_fetched_from_elsewhere(own_daemon: Daemon, visitor: Visitor) -> None:
+    def stored(id: str) -> Any:
+        answer = send(own_daemon.url, "/connection/info", {"connections": [id]}, bearer(own_daemon))
+        return answer.json["infos"][0]["rawData"]
+
+    [id] = apply(own_daemon, machine("web1", "prod", password="s3cret"))
+    page = visitor.opened(own_daemon, "#/hub/prod/web1")
+    page.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Fetch it from elsewhere").first.click()
+    dialog.get_by_label("Password from").select_option("vault")
+    dialog.get_by_label("Url").fill("https://vault.example:8200")
+    dialog.get_by_label("Path").fill("servers/web1")
+    dialog.get_by_label("Kv").select_option("1")
+    # The source's own secret, too.
+    dialog.get_by_role("group").get_by_role("button", name="Fetch it from elsewhere").click()
+    dialog.get_by_label("Token from").select_option("command")
+    dialog.get_by_label("Argv").fill("get-token\n--for me")
+    dialog.get_by_role("button", name="Save").click()
+    page.get_by_role("complementary").get_by_text("fetched from vault").wait_for()
+    token = {"from": {"source": "command", "argv": ["get-token", "--for me"]}}
+    expected = {"source": "vault", "url": "https://vault.example:8200", "path": "servers/web1", "kv": 1, "token": token}
+    assert stored(id)["password"]["from"].items() >= expected.items()
+    page.get_by_role("button", name="Edit").click()
+    assert dialog.get_by_label("Password from").input_value() == "vault"
+    dialog.get_by_role("button", name="Type it instead").first.click()
+    dialog.get_by_label("Password", exact=True).fill("typed")
+    dialog.get_by_role("button", name="Save").click()
+    page.get_by_role("complementary").get_by_text("stored, sealed").wait_for()
+    assert "encryptedToken" in stored(id)["password"]
+
+
 def test_a_removal_names_what_goes_with_it(own_daemon: Daemon, visitor: Visitor) -> None:
     [id, _] = apply(
         own_daemon,
@@ -290,6 +322,20 @@ def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) 
     ask("/job/kill", job=job)
     machine.get_by_text("terminal").wait_for(state="detached")
     machine.get_by_text("job").wait_for(state="detached")
+
+
+def test_the_last_hour_is_plotted(own_daemon: Daemon, visit: Visit) -> None:
+    apply(own_daemon, machine("web1", "prod"))
+    for path, fields in (("/shell/start", {}), ("/shell/exec", {"command": "true"})):
+        assert send(own_daemon.url, path, {"connection": LOCAL, **fields}, bearer(own_daemon)).status == 200
+    page = visit().opened(own_daemon)
+    page.get_by_role("img", name="Commands in the last hour: 1, at most 1 a minute").wait_for()
+    page.get_by_role("img", name="Links in the last hour: 1 up, 0 lost").wait_for()
+    # The figures are those of the whole daemon.
+    holder = create(own_daemon, "connection.read")
+    page = visit().opened(own_daemon, authorization={"Authorization": f"Bearer {holder.secret}"})
+    page.get_by_text("2 connections", exact=True).wait_for()
+    assert page.locator(".plots").count() == 0
 
 
 def test_a_page_says_that_the_daemon_is_away(own_daemon: Daemon, visitor: Visitor) -> None:

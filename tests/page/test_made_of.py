@@ -9,8 +9,11 @@ import runpy
 from connmgr.api.page import NONCE, PAGE
 from tests.test_layering import ROOT
 
-MOST_BYTES = 113_000
-"""Of all files together, as they are, with their comments and types. Less is better: 60,000 is the aim."""
+MOST_AT_FIRST = 60_000
+"""Bytes of our own until the hub is there, as they are delivered: each file by itself, packed by gzip."""
+
+MOST_BYTES = 145_000
+"""The same of all files."""
 
 OWN = [
     path
@@ -20,9 +23,30 @@ OWN = [
 
 
 def test_our_own_files_are_small() -> None:
-    together = b"".join(path.read_bytes() for path in OWN)
-    sizes = {str(path.relative_to(PAGE)): len(gzip.compress(path.read_bytes(), 9)) for path in OWN}
-    assert len(gzip.compress(together, 9)) <= MOST_BYTES, sizes
+    sizes = {path.relative_to(PAGE).as_posix(): len(gzip.compress(path.read_bytes(), 6)) for path in OWN}
+    named = re.findall(r'(?:href|src)="/page/(?!vendor/)([^"]+)"', (PAGE / "index.html").read_text())
+    first = {"index.html": sizes["index.html"], **{name: sizes[name] for name in named}}
+    assert "views/hub.js" in first
+    assert sum(first.values()) <= MOST_AT_FIRST, first
+    assert sum(sizes.values()) <= MOST_BYTES, sizes
+
+
+def test_what_the_first_view_needs_is_asked_for_at_once() -> None:
+    """What the page's head names is all that the hub and what it imports are made of: no file waits for another."""
+    named = set(re.findall(r'(?:href|src)="/page/([^"]+\.js)"', (PAGE / "index.html").read_text()))
+    needed, unread = {"main.js", "views/hub.js"}, ["main.js", "views/hub.js"]
+    while unread:
+        name = unread.pop()
+        if name.startswith("vendor/"):
+            continue
+        for found in re.findall(
+            r'^(?:import|\} from|export \{.*\} from).*"(\.[^"]+\.js)";$', (PAGE / name).read_text(), re.MULTILINE
+        ):
+            path = (PAGE / name).parent.joinpath(found).resolve().relative_to(PAGE.resolve()).as_posix()
+            if path not in needed:
+                needed.add(path)
+                unread.append(path)
+    assert named == needed
 
 
 def test_the_types_of_the_page_are_those_of_the_contract() -> None:

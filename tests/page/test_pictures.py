@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 
+from connmgr.api.page import PAGE
 from tests.test_layering import ROOT
 
-MOST_BYTES = 600_000
+MOST_BYTES = 1_000_000
+LOOKS = ("desktop-light", "desktop-dark", "phone-light", "phone-dark")
+VIEWS = re.findall(r'^    name: "(\w+)",$', (PAGE / "main.js").read_text(), re.MULTILINE)
 PICTURES = sorted((ROOT / "docs" / "screenshots").iterdir())
 
 
 def test_every_picture_is_shown_and_taken_by_the_script() -> None:
     shown = set(re.findall(r"!\[[^]]+\]\(screenshots/([\w-]+)\.png\)", (ROOT / "docs" / "WEB.md").read_text()))
-    taken = set(
-        re.findall(r'^        \("([\w-]+)", f?"#/', (ROOT / "scripts" / "screenshots.py").read_text(), re.MULTILINE)
-    )
+    taken = {f"{view}-{look}" for view in VIEWS for look in LOOKS}
     assert {picture.name for picture in PICTURES} == {f"{name}.png" for name in shown}
     assert taken == shown
-    assert "](docs/screenshots/hub.png)" in (ROOT / "README.md").read_text()
+    script = (ROOT / "scripts" / "screenshots.py").read_text()
+    assert set(re.findall(r'^        "([\w-]+)": f?"#/', script, re.MULTILINE)) == set(VIEWS)
+    assert "](docs/screenshots/hub-desktop-light.png)" in (ROOT / "README.md").read_text()
 
 
 def test_the_pictures_are_small() -> None:

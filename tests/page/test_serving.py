@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_file_is_kept_by_the_browser_and_asked_for_again(daemon: Daemon) -> No
     second = send(daemon.url, "/page/main.js", headers={"If-None-Match": first.headers["Etag"]}, method="GET")
     assert (second.status, second.body) == (304, b"")
     assert send(daemon.url, "/page/main.js", headers={"If-None-Match": '"x"'}, method="GET").status == 200
+
+
+def test_a_file_is_packed_for_whoever_unpacks_it(daemon: Daemon) -> None:
+    packed = send(daemon.url, "/page/main.js", headers={"Accept-Encoding": "gzip, br"}, method="GET")
+    assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert gzip.decompress(packed.body) == (PAGE / "main.js").read_bytes()
+    refused = send(daemon.url, "/page/main.js", headers={"Accept-Encoding": "gzip;q=0, identity"}, method="GET")
+    assert "Content-Encoding" not in refused.headers
+    assert refused.headers["Etag"] != packed.headers["Etag"]
+    same = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["Etag"]}
+    again = send(daemon.url, "/page/main.js", headers=same, method="GET")
+    assert (again.status, again.body, again.headers.get("Content-Encoding")) == (304, b"", None)
 
 
 def test_every_file_of_the_page_is_served_with_its_type(daemon: Daemon) -> None:

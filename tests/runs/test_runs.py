@@ -87,7 +87,7 @@ def test_a_failed_canary_stops_the_run(hosts: Hosts) -> None:
 def test_a_wave_waits_for_approval(hosts: Hosts) -> None:
     run = hosts.start(hosts.noting("approved"), waves=[2], wave_approval=True)
     info = hosts.until(run, "waiting")
-    assert info.reason == "Wave 1 of 2 has ended; the next one waits for /run/resume."
+    assert info.reason == "Wave 1 of 2 has ended; the next one begins when somebody resumes the run."
     assert sorted(hosts.begun("approved")) == ["0", "1"]
     hosts.client.runs.resume(run)
     assert hosts.ended(run).state == "done"

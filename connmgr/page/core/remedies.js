@@ -1,7 +1,7 @@
 // Errors that a person can remedy on the spot: an unknown host key, locked secrets. The request is then sent again.
 
 import { ApiError, call, remedy } from "./api.js";
-import { confirm, counted, failed, form, html, openDialog, text, Waiting } from "./ui.js";
+import { confirm, counted, exact, failed, form, html, openDialog, text, toast, Waiting } from "./ui.js";
 
 /** The ways to the remedies; `main.js` calls this once. */
 export function offerRemedies() {
@@ -53,7 +53,14 @@ export async function unlockVault(said, users = [], path = "/vault/unlock") {
       { name: "passphrase", label: "Passphrase", type: "password", required: true, autocomplete: "current-password" },
     ],
     yes: "Unlock",
-    work: (values) => call(path, values, { quiet: true }),
+    work: async (values) => {
+      const { recoveries = [] } = (await call(path, values, { quiet: true })) ?? {};
+      for (const { recovery, used } of recoveries)
+        toast(
+          `Recovery key ${text(recovery)} set a new passphrase of ${text(values.user)}, ${exact(used)}. Replace it in the vault's view; if that was not you, tell the owner of this machine.`,
+          { isFault: true },
+        );
+    },
   });
   return given !== null;
 }

@@ -1,5 +1,6 @@
 // The fields of a connection type, made from the JSON Schema that the API gives of its data. What is secret is written
-// and never shown; a stored secret goes back as it came, sealed, unless somebody types another.
+// and never shown; a stored secret goes back as it came, sealed, unless somebody types another, or says where it is
+// fetched from at each login.
 
 import { infoOf, matching, nameOf, qualified, store } from "./store.js";
 import { hooks, html, Labeled, text } from "./ui.js";
@@ -94,23 +95,20 @@ function Field({ name, schema, value, required, set }) {
     control = (tied) =>
       html`<${Reference} ...${tied} value=${typeof value === "object" ? value?.storeId : value} required=${required} set=${set} />`;
   else if (kind === "choice" || kind === "maybe") {
-    /** @type {string[][]} */
+    /** @type {[any, string][]} */
     const choices =
       kind === "maybe"
         ? [
-            ["true", "Yes"],
-            ["false", "No"],
+            [true, "Yes"],
+            [false, "No"],
           ]
-        : schema.enum.map((/** @type {string} */ one) => [one, labelOf(one)]);
+        : schema.enum.map((/** @type {any} */ one) => [one, labelOf(String(one))]);
     control = (tied) => html`
       <select ...${tied} value=${value === undefined ? "" : String(value)} required=${required} onChange=${(
         /** @type {any} */ event,
-      ) =>
-        set(
-          event.target.value === "" ? undefined : kind === "maybe" ? event.target.value === "true" : event.target.value,
-        )}>
+      ) => set(choices.find(([one]) => String(one) === event.target.value)?.[0])}>
         ${!required && html`<option value="">${schema.default === undefined ? "As usual" : `${labelOf(String(schema.default))} (default)`}</option>`}
-        ${choices.map(([one, said]) => html`<option key=${one} value=${one}>${said}</option>`)}
+        ${choices.map(([one, said]) => html`<option key=${said} value=${String(one)}>${said}</option>`)}
       </select>`;
   } else if (kind === "number") {
     control = (
@@ -152,9 +150,11 @@ function Field({ name, schema, value, required, set }) {
   return html`<${Labeled} label=${label} hint=${hint}>${control}<//>`;
 }
 
-/** A secret: typed, kept as it is, or taken away. @param {any} props */
-function Secret({ label, schema, value, required, set, isLong }) {
-  const [stored] = useState(typeof value === "object" && value !== null ? value : null);
+/** A secret: typed, kept as it is, taken away, or fetched from elsewhere. @param {any} props */
+function Secret(props) {
+  if (props.value?.from) return html`<${Elsewhere} ...${props} />`;
+  const { label, schema, value, required, set, isLong } = props;
+  const [stored] = useState(typeof value === "object" && value !== null && !value.from ? value : null);
   const isKept = stored !== null && value === stored;
   const typed = (/** @type {any} */ event) =>
     set(event.target.value === "" ? (stored ?? undefined) : event.target.value);
@@ -166,12 +166,32 @@ function Secret({ label, schema, value, required, set, isLong }) {
   };
   const hint = html`${schema.description} Kept sealed, never shown.
     ${stored !== null && html` <button type="button" class="link" onClick=${() => set(value === undefined ? stored : undefined)}>${value === undefined ? "Keep it after all" : "Remove it"}</button>`}
-    ${stored !== null && value === undefined && " It will be removed."}`;
+    ${stored !== null && value === undefined && " It will be removed."}
+    ${store.sources.size > 0 && html` <button type="button" class="link" onClick=${() => set({ from: { source: firstSource() } })}>Fetch it from elsewhere</button>`}`;
   return html`
     <${Labeled} label=${label} hint=${hint}>${(/** @type {any} */ tied) =>
       isLong
         ? html`<textarea ...${tied} class="secret" rows="3" ...${shown}>${typeof value === "string" ? value : ""}</textarea>`
         : html`<input ...${tied} type="password" required=${required && !stored} value=${typeof value === "string" ? value : ""} ...${shown} />`}<//>
+  `;
+}
+
+const firstSource = () => (store.sources.has("pass") ? "pass" : [...store.sources.keys()][0]);
+
+/** Where a secret is fetched from: the source, and the members that its schema has. @param {any} props */
+function Elsewhere({ label, value, set }) {
+  const { source, ...members } = value.from;
+  const found = store.sources.get(source);
+  const hint = html`${found ? text(found.description) : "No installed plugin offers this source."} The daemon fetches it at
+    each login, and keeps it nowhere. <button type="button" class="link" onClick=${() => set(undefined)}>Type it instead</button>`;
+  const names = [...new Set([...store.sources.keys(), source])];
+  return html`
+    <fieldset class="elsewhere">
+      <${Labeled} label=${`${label} from`} hint=${hint}>${(/** @type {any} */ tied) => html`
+        <select ...${tied} value=${source} onChange=${(/** @type {any} */ event) => set({ from: { source: event.target.value } })}>
+          ${names.map((name) => html`<option key=${name} value=${name}>${text(name)}</option>`)}</select>`}<//>
+      ${found && html`<${Fields} key=${source} schema=${found.schema} value=${members} isNested change=${(/** @type {any} */ given) => set({ from: { source, ...given } })} />`}
+    </fieldset>
   `;
 }
 
@@ -209,6 +229,9 @@ export function described(data, schema) {
     if (field["x-connmgr-reference"]) {
       const connection = typeof value === "object" ? value.storeId : value;
       all.push({ name: labelOf(name), said: nameOf(connection), connection });
+    } else if (field["x-connmgr-secret"] && value.from) {
+      // Without its members: one of them may be a secret itself.
+      all.push({ name: labelOf(name), said: `fetched from ${value.from.source}`, isSecret: true });
     } else if (field["x-connmgr-secret"] || value.encryptedToken)
       all.push({ name: labelOf(name), said: "stored, sealed", isSecret: true });
     else if (Array.isArray(value)) all.push({ name: labelOf(name), said: value.join(", ") });
@@ -216,8 +239,11 @@ export function described(data, schema) {
       all.push(
         ...described(value, field).map((one) => ({ ...one, name: `${labelOf(name)}: ${one.name.toLowerCase()}` })),
       );
-    else if (value !== field.default)
-      all.push({ name: labelOf(name), said: value === true ? "yes" : value === false ? "no" : String(value) });
+    else if (value !== field.default) {
+      // Of a key the kind and the end tell it from another.
+      const said = name === "hostKey" ? String(value).replace(/^(\S+ .{10}).{20,}(.{8})$/, "$1 … $2") : String(value);
+      all.push({ name: labelOf(name), said: value === true ? "yes" : value === false ? "no" : said });
+    }
   }
   return all;
 }

@@ -46,6 +46,8 @@ export const store = {
   links: new Map(),
   /** The installed types, by name. @type {Map<string, import("../contract.d.ts").TypeInfo>} */
   types: new Map(),
+  /** Where secrets can be fetched from, by name. @type {Map<string, import("../contract.d.ts").SourceInfo>} */
+  sources: new Map(),
   /** What is stored of connections that were shown; read when they are. @type {Map<string, Info>} */
   infos: new Map(),
 };
@@ -224,7 +226,8 @@ const loadCategories = list(async () => {
 });
 
 async function loadTypes() {
-  const { types } = await call("/connection/types", {}, { quiet: true });
+  const { types, sources } = await call("/connection/types", {}, { quiet: true });
+  store.sources = new Map(sources.map((/** @type {any} */ one) => [one.source, one]));
   store.types = new Map(types.map((/** @type {any} */ one) => [one.type, one]));
   changed();
 }
@@ -431,7 +434,9 @@ export function stateOf(id) {
     .map((what) => [runs.filter((one) => one === what).length, what])
     .filter(([count]) => count)
     .map(([count, what]) => `${count} ${what}${count === 1 ? "" : "s"}`);
-  return { kind: counts.length && kind === "off" ? "up" : kind, word: [word, ...counts].filter(Boolean).join(", ") };
+  // What runs there says that it is connected.
+  const said = counts.length && word === "connected" ? "" : word;
+  return { kind: counts.length && kind === "off" ? "up" : kind, word: [said, ...counts].filter(Boolean).join(", ") };
 }
 
 /** @param {string} id @returns {{kind: "up" | "busy" | "lost" | "off", word: string}} */

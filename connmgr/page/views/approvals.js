@@ -20,6 +20,18 @@ const LASTING = /** @type {[string, number][]} */ ([
   ["8 hours", 28800],
   ["1 day", 86400],
 ]);
+/** What is asked for most, in words; another action has its name. @type {Record<string, string>} */
+const DONE = {
+  "shell.exec": "run a command",
+  "shell.broadcast": "run a command on many machines",
+  "job.start": "start a job",
+  "run.start": "start a run",
+  "terminal.open": "open a terminal",
+  "fs.read": "read a file",
+  "fs.write": "write a file",
+  "fs.remove": "remove files",
+  "web.confirm": "use this daemon from a page",
+};
 const NOTICES = "connmgr.notices";
 const EXPIRY_SECONDS = 15;
 
@@ -104,7 +116,7 @@ function Details({ one, again }) {
       again();
     });
   return html`
-    <header><div><h2>${text(one.tokenName)} asks to ${text(action ?? "do something")}</h2>
+    <header><div><h2>${text(one.tokenName)} asks to ${DONE[action] ?? text(action ?? "do something")}</h2>
       <p class="note">${ago(one.created)}; ${isPending ? "expires" : "lasts until"} ${exact(one.expires)}</p></div></header>
     <p><${State} kind=${KINDS[one.state]} word=${one.state} /></p>
     ${moved.map((/** @type {string} */ change) => html`<p class="fault">Since it was asked before: ${lines(change)}</p>`)}
@@ -141,7 +153,7 @@ function Details({ one, again }) {
       <select aria-label="How long" onChange=${(/** @type {any} */ event) => last(Number(event.target.value))}>${LASTING.map(([said, value]) => html`<option value=${value} selected=${value === seconds}>${said}</option>`)}</select></span>`
       }
       ${one.pattern && one.state !== "granted" && html`<button onClick=${decide("pattern")}>Approve the pattern for ${one.pattern.seconds / 60} minutes</button>`}
-      ${one.state !== "denied" && html`<button onClick=${decide("deny")}>${isPending ? "Deny" : "Take it back"}</button>`}
+      ${one.state !== "denied" && html`<button class=${isPending ? "faint danger" : ""} onClick=${decide("deny")}>${isPending ? "Deny" : "Take it back"}</button>`}
     </div>`
     }
     <p class="mono id note">${one.approval}</p>
@@ -181,11 +193,4 @@ register({
   },
 });
 
-export default {
-  name: "approvals",
-  title: "Approvals",
-  icon: "M8 1.8 13 4v4c0 3-2.2 5.2-5 6.2C5.2 13.2 3 11 3 8V4zM5.6 8l1.7 1.7 3.2-3.4",
-  actions: ["approval.query"],
-  component: Approvals,
-  badge: useWaiting,
-};
+export default { component: Approvals, badge: useWaiting };

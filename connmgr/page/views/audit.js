@@ -182,10 +182,4 @@ async function verify() {
 
 register({ name: "Verify the audit log", actions: ["audit.verify"], run: verify });
 
-export default {
-  name: "audit",
-  title: "Audit",
-  icon: "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3",
-  actions: ["audit.query"],
-  component: Audit,
-};
+export default { component: Audit };

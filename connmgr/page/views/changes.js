@@ -91,10 +91,4 @@ function Details({ one, again }) {
   `;
 }
 
-export default {
-  name: "changes",
-  title: "Changes",
-  icon: "M3 5h7a3.5 3.5 0 0 1 0 7H6M6 2 3 5l3 3",
-  actions: ["undo.query"],
-  component: Changes,
-};
+export default { component: Changes };

@@ -156,10 +156,4 @@ function Details({ machine: { connection, name }, told }) {
   `;
 }
 
-export default {
-  name: "facts",
-  title: "Facts",
-  icon: "M2.5 2.5h11v11h-11zM2.5 6h11M2.5 9.7h11M6.3 2.5v11",
-  actions: ["fact.query", "connection.query"],
-  component: FactsView,
-};
+export default { component: FactsView };

@@ -447,10 +447,4 @@ register({
   run: (/** @type {string} */ connection) => go(addressOf({ connection }, "~")),
 });
 
-export default {
-  name: "files",
-  title: "Files",
-  icon: "M2 12.5v-9h4.5L8 5h6v7.5z",
-  actions: ["fs.list", "shell.start"],
-  component: Files,
-};
+export default { component: Files };

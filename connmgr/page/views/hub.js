@@ -23,6 +23,7 @@ import {
   ago,
   confirm,
   counted,
+  doing,
   Empty,
   Fault,
   failed,
@@ -36,8 +37,8 @@ import {
   useNarrow,
   Waiting,
 } from "../core/ui.js";
+import { Activity } from "./activity.js";
 import { addConnection, editConnection } from "./hub-edit.js";
-import { openImport } from "./hub-import.js";
 import { Labels } from "./labels.js";
 
 const { useEffect, useLayoutEffect, useMemo, useRef, useState } = hooks;
@@ -189,14 +190,14 @@ function Hub({ path }) {
     <div class=${one ? "view hub with-one" : "view hub"}>
       <header>
         <h1>Hub</h1>
-        <input ref=${field} type="search" class="find" aria-label="Search connections" placeholder="Search: name, web/*, {db,web}1  ( / )" value=${wanted}
+        <input ref=${field} type="search" class="find" aria-label="Search connections" placeholder=${isNarrow ? "Search" : "Search: name, web/*, {db,web}1  ( / )"} value=${wanted}
           spellcheck=${false} onKeyDown=${typed} onInput=${(/** @type {any} */ event) => {
             want(event.target.value);
             choice.forget();
           }} />
         ${can("connection.add") && html`<button class="primary" onClick=${() => addConnection(category === undefined ? undefined : idOf(category))}>Add</button>`}
-        ${can("connection.apply") && html`<button onClick=${() => openImport()}>Import</button>`}
-        ${can("category.add") && html`<button onClick=${() => addCategory(category)}>New category</button>`}
+        ${can("connection.apply") && html`<button class="seldom" onClick=${doing(openImport)}>Import</button>`}
+        ${can("category.add") && html`<button class="seldom" onClick=${() => addCategory(category)}>New category</button>`}
       </header>
       <div class="split">
         <section class="tree" aria-label="Connections">
@@ -223,10 +224,10 @@ function Hub({ path }) {
             ${
               can("connection.add") &&
               html`<p><button class="primary" onClick=${() => addConnection()}>Add a machine</button>
-              ${can("connection.apply") && html` or <button class="link" onClick=${() => openImport()}>import a list</button>.`}</p>`
+              ${can("connection.apply") && html` or <button class="link" onClick=${doing(openImport)}>import a list</button>.`}</p>`
             }<//>`
           }
-          ${loaded && connections.size > 1 && html`<p class="foot note" role="status">${result ? `${counted(result.exact.length, "connection is", "connections are")} meant${result.rest.length ? `, ${result.rest.length.toLocaleString("en")} more contain it` : ""}` : counted(connections.size, "connection")}</p>`}
+          ${loaded && connections.size > 1 && html`<div class="foot note"><p role="status">${result ? `${counted(result.exact.length, "connection is", "connections are")} meant${result.rest.length ? `, ${result.rest.length.toLocaleString("en")} more contain it` : ""}` : counted(connections.size, "connection")}</p>${!isNarrow && html`<${Activity} />`}</div>`}
         </section>
         ${one && html`<${Details} key=${one.connection} one=${one} />`}
         ${!one && loaded && path.length > 0 && at < 0 && !result && html`<aside class="details"><${Empty} title="No connection or category is called so here."><p>${text(path.join("/"))}</p><//></aside>`}
@@ -281,6 +282,9 @@ async function removeCategory(item) {
     failed(error);
   }
 }
+
+/** Asks for a list, by a dialog that most pages never need. */
+const openImport = async () => (await import("./hub-import.js")).openImport();
 
 /** @param {string} [within] the key of the category above it */
 async function addCategory(within) {
@@ -503,13 +507,7 @@ const AT_END = new Set(LAST);
 const HUB = new Set([...FIRST, ...LAST]);
 for (const command of HUB) register(command);
 register({ name: "Add a connection", key: "n", actions: ["connection.add"], run: () => addConnection() });
-register({ name: "Import connections", actions: ["connection.apply"], run: () => openImport() });
+register({ name: "Import connections", actions: ["connection.apply"], run: openImport });
 register({ name: "New category", actions: ["category.add"], run: () => addCategory() });
 
-export default {
-  name: "hub",
-  title: "Hub",
-  icon: "M2 3h12v4H2zM2 9h12v4H2zM4.5 5h.01M4.5 11h.01",
-  actions: ["connection.query"],
-  component: Hub,
-};
+export default { component: Hub };

@@ -179,15 +179,16 @@ function Details({ job }) {
     ${error && html`<${Fault} error=${error} again=${again} />`}
     ${cut && html`<p class="note">Only the end of the output is shown.</p>`}
     <${Printed} label="Output">${parts.map(([name, part]) => (name === "stderr" ? html`<span class="err">${part}</span>` : part))}${!parts.length && html`<span class="note">${isOn ? "Nothing printed yet" : "It printed nothing"}</span>`}<//>
-    ${job.waiting && html`<p role="status">It waits for input${job.waiting.lines.length > 0 && html`: <span class="mono">${text(job.waiting.lines.at(-1))}</span>`}</p>`}
     ${dropped && html`<p class="note">The rest was dropped by the daemon's limit.</p>`}
+    <div class=${job.waiting ? "asks" : ""}>
+    ${job.waiting && html`<p role="status">It waits for input${job.waiting.lines.length > 0 && html`: <span class="mono">${text(job.waiting.lines.at(-1))}</span>`}</p>`}
     ${
       isOn &&
       job.stdinOpen &&
       can("job.input") &&
       html`<form class="does" onSubmit=${send}><input name="line" type=${job.waiting?.secret ? "password" : "text"} class="mono find" aria-label="Input" placeholder="A line of input" autocomplete="off" /><button>Send</button>
       <button type="button" class="quiet" onClick=${doing(() => call("/job/input", { job: job.job, eof: true }))}>End the input</button></form>`
-    }
+    }</div>
     <${Facts} facts=${[["Ended", job.ended && exact(job.ended)], ["Kept for", `${Math.round(job.keep / 3600)} hours after its end`], ["Id", html`<code>${job.job}</code>`]]} />
   `;
 }
@@ -230,10 +231,4 @@ async function start(connection) {
 register({ name: "Start a job", actions: ["job.start", "shell.start"], run: () => start() });
 register({ name: "Start a job", on: "connection", actions: ["job.start", "shell.start"], run: start });
 
-export default {
-  name: "jobs",
-  title: "Jobs",
-  icon: "M2 4h1M2 8h1M2 12h1M5.5 4H14M5.5 8H14M5.5 12H11",
-  actions: ["job.query", "job.output"],
-  component: Jobs,
-};
+export default { component: Jobs };

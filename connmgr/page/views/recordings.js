@@ -14,7 +14,7 @@ const LONGEST_PAUSE = 2;
 const PIECE_EVENTS = 2000;
 
 /** @typedef {{time: number, kind: string, data: string}} Event */
-/** @typedef {{columns: number, rows: number, events: Event[], length: number}} Cast */
+/** @typedef {{command: string, columns: number, rows: number, events: Event[], length: number}} Cast */
 
 /** `#/recordings`, or `#/recordings/ID` with `/SECONDS` to begin at. */
 function Recordings() {
@@ -127,14 +127,14 @@ async function store(id) {
 /** @param {string} content an asciicast of version 3 @returns {Cast} */
 export function parse(content) {
   const [first, ...lines] = content.split("\n").filter((line) => line && !line.startsWith("#"));
-  const { term } = JSON.parse(first);
+  const { term, command } = JSON.parse(first);
   let time = 0;
   const events = lines.map((line) => {
     const [interval, kind, data] = JSON.parse(line);
     time += interval;
     return { time, kind, data };
   });
-  return { columns: term.cols, rows: term.rows, events, length: time };
+  return { command: command ?? "shell", columns: term.cols, rows: term.rows, events, length: time };
 }
 
 /** Plays a cast on an xterm. */
@@ -263,10 +263,11 @@ function Replay({ id, from }) {
   return html`
     <section class="pane replay" aria-label="Recording" onKeyDown=${onKeyDown}>
       <header>
-        <a href="#/recordings">Recordings</a>
+        <a class="button" href="#/recordings" aria-label="All recordings">‹</a>
         ${
           player &&
           html`
+          <span class="title mono">${text(player.cast.command)}</span>
           <div class="tools" role="toolbar" aria-label="Replay">
             <button class="primary" title="Space" onClick=${() => player.toggle()}>${player.playing ? "Pause" : "Play"}</button>
             <input type="range" min="0" max=${player.cast.length} step="0.1" value=${player.now} aria-label="Moment"
@@ -323,10 +324,4 @@ function Find({ id, player }) {
   `;
 }
 
-export default {
-  name: "recordings",
-  title: "Recordings",
-  icon: "M8 2.2a5.8 5.8 0 1 0 0 11.6A5.8 5.8 0 0 0 8 2.2M6.7 5.6v4.8L10.6 8z",
-  actions: ["recording.query", "recording.read"],
-  component: Recordings,
-};
+export default { component: Recordings };

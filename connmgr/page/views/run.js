@@ -5,7 +5,20 @@ import { search } from "../core/names.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
 import { can, nameOf, store, useStore } from "../core/store.js";
-import { counted, doing, Empty, Fault, failed, hooks, html, Rows, text, toast, useAnswer } from "../core/ui.js";
+import {
+  counted,
+  doing,
+  Empty,
+  Fault,
+  failed,
+  hooks,
+  html,
+  Rows,
+  text,
+  toast,
+  useAnswer,
+  useNarrow,
+} from "../core/ui.js";
 import { Group, MOST_NAMED, numberOrShare } from "./listing.js";
 
 const { useEffect, useMemo, useRef, useState } = hooks;
@@ -46,7 +59,11 @@ function Run({ path, query }) {
 
   const shown = useMemo(() => {
     const { exact, rest } = search(wanted, [...connections.values()]);
-    return [...exact, ...rest].filter(
+    // Those that somebody came with stand first.
+    const found = [...exact, ...rest];
+    const isFirst = (/** @type {any} */ one) => path.includes(one.connection);
+    const ordered = path.length ? [...found.filter(isFirst), ...found.filter((one) => !isFirst(one))] : found;
+    return ordered.filter(
       (one) =>
         one.usageCategory === "shell" &&
         (!where.answer || where.answer.has(one.connection)) &&
@@ -152,12 +169,12 @@ function Run({ path, query }) {
       <header><h1>Run</h1></header>
       <div class="split">
         <section class="aside-list" aria-label="Machines">
-          <div class="filters">
+          <${Filters}>
             <label>Machines<input type="search" placeholder="web* or words of the name" value=${wanted} spellcheck=${false} onInput=${(/** @type {any} */ event) => want(event.target.value)} /></label>
             <label>Category<select onChange=${(/** @type {any} */ event) => within(event.target.value)}><option value="">All</option>
               ${[...categories.values()].map((one) => html`<option key=${one.category} value=${`${one.name.join("/")}/`}>${text(one.name.join(" / "))}</option>`)}</select></label>
             <label>Where<input placeholder="env=prod and os.id=debian" spellcheck=${false} onChange=${(/** @type {any} */ event) => require(event.target.value.trim())} /></label>
-          </div>
+          <//>
           ${where.error && html`<${Fault} error=${where.error} />`}
           <p class="does bar"><button class="quiet" disabled=${!shown.length} onClick=${() => choose(new Set([...chosen, ...shown.map((one) => one.connection)].slice(0, isKept ? MOST_KEPT : MOST)))}>Choose all ${shown.length.toLocaleString("en")}</button>
             ${chosen.size > 0 && html`<button class="quiet" onClick=${() => choose(new Set())}>Choose none</button>`}</p>
@@ -229,6 +246,14 @@ function Run({ path, query }) {
   `;
 }
 
+/** What the list of machines is narrowed by; on a phone it would be all that one sees. @param {{children?: any}} props */
+function Filters({ children }) {
+  const filters = html`<div class="filters">${children}</div>`;
+  return useNarrow()
+    ? html`<details class="narrow"><summary>Search the machines</summary>${filters}</details>`
+    : filters;
+}
+
 /** @param {{name: string, one: any}} props */
 const Parameter = ({ name, one }) => html`
   <label class="field"><span>${text(name)}</span>
@@ -281,10 +306,4 @@ register({
   run: (id) => go(address("run", id)),
 });
 
-export default {
-  name: "run",
-  title: "Run",
-  icon: "M4 2.5v11l9-5.5z",
-  actions: [...COMMANDS, "connection.query"],
-  component: Run,
-};
+export default { component: Run };

@@ -216,10 +216,4 @@ function Field({ run, at, choose }) {
   `;
 }
 
-export default {
-  name: "runs",
-  title: "Runs",
-  icon: "M2 2.5h3v3H2zM6.5 2.5h3v3h-3zM11 2.5h3v3h-3zM2 7h3v3H2zM6.5 7h3v3h-3zM11 7h3v3h-3zM2 11.5h3v3H2zM6.5 11.5h3v3h-3z",
-  actions: ["run.query", "run.info", "run.targets"],
-  component: Runs,
-};
+export default { component: Runs };

@@ -246,10 +246,4 @@ async function add() {
 
 register({ name: "Add a schedule", actions: ["schedule.add"], run: add });
 
-export default {
-  name: "schedules",
-  title: "Schedules",
-  icon: "M2.5 3.5h11v10h-11zM2.5 6.5h11M5.5 2v3M10.5 2v3",
-  actions: ["schedule.query", "schedule.next"],
-  component: Schedules,
-};
+export default { component: Schedules };

@@ -461,10 +461,4 @@ register({
   run: (/** @type {string} */ connection) => openTerminal(connection),
 });
 
-export default {
-  name: "terminal",
-  title: "Terminals",
-  icon: "M2 3h12v10H2zM4.5 6l2 2-2 2M8 10.5h3.5",
-  actions: ["terminal.open", "terminal.attach"],
-  component: Terminals,
-};
+export default { component: Terminals };

@@ -84,7 +84,7 @@ function Tokens({ path }) {
     <span class="name">${text(token.name)}</span><${State} kind=${KINDS[token.state]} word=${token.state} />
     ${
       !isNarrow &&
-      html`<span class="note">${token.scopes.map(text).join(", ") || "none"}</span><span class="note">${token.connections.map(text).join(", ")}</span>
+      html`<span class="note">${token.scopes.map(text).join(", ") || "none"}</span><span class="note">${whereOf(token)}</span>
       <span class="note">${ago(token.lastUsed)}</span><span class="note">${ago(token.expires)}</span>`
     }
   `;
@@ -105,7 +105,7 @@ function Tokens({ path }) {
           ${
             tokens.length > 0 &&
             html`
-            ${!isNarrow && html`<div class="columns" aria-hidden="true"><span>For</span><span>State</span><span>Scopes</span><span>Connections</span><span>Last used</span><span>Expires</span></div>`}
+            ${!isNarrow && html`<div class="columns" aria-hidden="true"><span>For</span><span>State</span><span>Scopes</span><span>Machines</span><span>Last used</span><span>Expires</span></div>`}
             <${Rows} items=${tokens} label="Tokens" keyOf=${(/** @type {any} */ token) => token.id} row=${row} height=${isNarrow ? 44 : 34}
               classOf=${(/** @type {any} */ token) => (token === one ? "chosen" : "")} open=${(/** @type {any} */ token) => go(token === one ? "#/tokens" : address("tokens", token.id))} />`
           }
@@ -114,6 +114,14 @@ function Tokens({ path }) {
       </div>
     </div>
   `;
+}
+
+/** Which machines a token reaches, in a few words. @param {any} token */
+function whereOf({ connections, categories }) {
+  const isAll = (/** @type {string[]} */ some) => some.length === 1 && some[0] === "*";
+  const named = isAll(connections) ? "" : connections.map(text).join(", ");
+  const within = isAll(categories) ? "" : `in ${categories.map(text).join(", ")}`;
+  return [named, within].filter(Boolean).join(" ") || "all";
 }
 
 /** @param {{token: any, again: () => void}} props */
@@ -285,10 +293,4 @@ function Creation({ close }) {
 
 register({ name: "Create a token", actions: ["token.create"], run: () => create(() => {}) });
 
-export default {
-  name: "tokens",
-  title: "Tokens",
-  icon: "M10.5 2a3.5 3.5 0 1 1-3 5.2L2 12.7V14h2v-1.5h1.5V11H7l1.7-1.7M11 5h.01",
-  actions: ["token.query"],
-  component: Tokens,
-};
+export default { component: Tokens };

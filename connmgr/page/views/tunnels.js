@@ -89,10 +89,4 @@ function Details({ one, acts }) {
 
 register({ name: "Add a tunnel", actions: ["connection.add"], run: add });
 
-export default {
-  name: "tunnels",
-  title: "Tunnels",
-  icon: "M1.5 12V9a6.5 6.5 0 0 1 13 0v3M5 12V9a3 3 0 0 1 6 0v3M1 12.5h5M10 12.5h5",
-  actions: ["tunnel.query"],
-  component: Tunnels,
-};
+export default { component: Tunnels };

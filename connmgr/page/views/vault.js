@@ -1,10 +1,26 @@
-// The vault: whether its users' secrets are open to this session, and its users.
+// The vault: whether its users' secrets are open to this session, its users, and their ways back in.
 
 import { call } from "../core/api.js";
 import { register } from "../core/palette.js";
 import { unlockVault } from "../core/remedies.js";
 import { can, store } from "../core/store.js";
-import { ago, confirm, counted, doing, Fault, form, html, State, text, toast, useAnswer, Waiting } from "../core/ui.js";
+import {
+  ago,
+  confirm,
+  counted,
+  doing,
+  Fault,
+  Form,
+  form,
+  html,
+  Labeled,
+  openDialog,
+  State,
+  text,
+  toast,
+  useAnswer,
+  Waiting,
+} from "../core/ui.js";
 
 const LEAST = 8;
 
@@ -14,7 +30,13 @@ const lock = async () => {
 };
 
 function Vault() {
-  const { answer: status, error, again } = useAnswer(() => call("/vault/status"), []);
+  const { answer, error, again } = useAnswer(
+    async () => ({
+      status: await call("/vault/status"),
+      recoveries: can("vault.recovery.query") ? (await call("/vault/recovery/query")).recoveries : [],
+    }),
+    [],
+  );
   const then = (/** @type {() => Promise<unknown>} */ work) =>
     doing(async () => {
       await work();
@@ -22,9 +44,9 @@ function Vault() {
     });
   if (error)
     return html`<div class="view"><header><h1>Vault</h1></header><${Fault} error=${error} again=${again} /></div>`;
-  if (!status)
+  if (!answer)
     return html`<div class="view"><header><h1>Vault</h1></header><${Waiting} reason="Asking for the vault's state" /></div>`;
-  const { hasUsers, user, users, principals } = status;
+  const { hasUsers, user, users, principals } = answer.status;
   const kind = !hasUsers || user ? "up" : "busy";
   const word = !hasUsers ? "open: it has no users" : user ? `unlocked by ${user}` : "locked";
   return html`
@@ -33,7 +55,8 @@ function Vault() {
         ${hasUsers && !user && html`<button class="primary" onClick=${then(() => unlockVault())}>Unlock</button>`}
         ${user && html`<button class="primary" onClick=${then(lock)}>Lock</button>`}
         ${user && html`<button onClick=${then(() => changePassphrase(user))}>Change the passphrase</button>`}
-        ${can("vault.user.add") && (!hasUsers || user) && html`<button onClick=${then(() => addUser(hasUsers))}>Add a user</button>`}
+        ${hasUsers && !user && can("vault.recovery.use") && html`<button onClick=${then(useRecovery)}>Use a recovery key</button>`}
+        ${can("vault.user.add") && (!hasUsers || user) && html`<button class=${hasUsers ? "" : "primary"} onClick=${then(() => addUser(hasUsers))}>Add a user</button>`}
       </header>
       <div class="scroll prose">
         <section>
@@ -58,6 +81,23 @@ function Vault() {
                 ) => html`<tr key=${one}><td>${text(one)}${one === user ? html` <span class="note">this session</span>` : ""}</td>
                 <td class="actions">${can("vault.user.remove") && html`<button class="quiet" onClick=${then(() => removeUser(one))}>Remove</button>`}</td></tr>`,
               )}</tbody></table>
+          </section>`
+        }
+        ${
+          hasUsers &&
+          can("vault.recovery.create") &&
+          html`
+          <section>
+            <table><caption>${answer.recoveries.length ? counted(answer.recoveries.length, "recovery key") : "No recovery key"}</caption>
+              <tbody>${answer.recoveries.map(
+                (
+                  /** @type {Recovery} */ one,
+                ) => html`<tr key=${one.recovery}><td><code>${text(one.recovery)}</code> of ${text(one.user)}</td><td>${one.shares === 1 ? "on one paper" : `any ${one.threshold} of ${one.shares} papers`}</td>
+                <td>${one.used ? html`<span class="fault">used ${ago(one.used)}</span>` : html`made ${ago(one.created)}`}</td>
+                <td class="actions"><button class="quiet" onClick=${then(() => rotate(one))}>Replace</button>${user && html`<button class="quiet" onClick=${then(() => revoke(one))}>Revoke</button>`}</td></tr>`,
+              )}</tbody></table>
+            <p class="note">By the words of a recovery key a user who forgot the passphrase sets a new one.</p>
+            ${user && html`<p><button onClick=${then(() => makeRecovery(user))}>Make a recovery key</button></p>`}
           </section>`
         }
         ${store.me?.lent && html`<section><p>${text(store.me.lent.user)} lends this token the use of sealed secrets, until ${ago(store.me.lent.until)}.</p></section>`}
@@ -94,7 +134,7 @@ const addUser = (hasUsers) =>
     title: "Add a vault user",
     text: hasUsers
       ? undefined
-      : "From then on secrets are sealed to users, and opened with a passphrase. Nobody can recover a forgotten one.",
+      : "From then on secrets are sealed to users, and opened with a passphrase. Make a recovery key then: without one nobody can recover a forgotten passphrase.",
     fields: [
       { name: "user", label: "Name", required: true },
       fresh("passphrase", "Passphrase"),
@@ -151,13 +191,97 @@ async function removeUser(user) {
   });
 }
 
+/** @typedef {{recovery: string, user: string, shares: number, threshold: number, created: string, used: string | null}} Recovery */
+
+/** Shows the words of a new recovery key, which nobody can show again. @param {any} made */
+const showWords = ({ recovery, user, threshold, shares }) =>
+  openDialog(
+    { title: `Recovery key ${text(recovery)} of ${text(user)}` },
+    (close) => html`
+    <div class="body">
+      <p>${shares.length === 1 ? "Write these words" : `Write each share on a paper of its own; any ${threshold} of ${shares.length} are the key. Write them`} down now:
+      they are shown once. Keep them apart from this machine.</p>
+      ${shares.map((/** @type {string} */ words, /** @type {number} */ index) => html`<section key=${index}>${shares.length > 1 && html`<h3>Share ${index + 1}</h3>`}<p class="shown"><code>${text(words)}</code></p></section>`)}
+    </div>
+    <footer><button class="primary" autofocus onClick=${() => close()}>I have written them down</button></footer>
+  `,
+  );
+
+/** @param {string} user */
+async function makeRecovery(user) {
+  /** @type {any} */
+  let made;
+  await form({
+    title: `Make a recovery key for ${text(user)}`,
+    text: "Several papers in several places protect against a thief of one, and against the loss of one.",
+    fields: [
+      passphrase,
+      { name: "shares", label: "Papers", value: "1", pattern: "[0-9]+", required: true },
+      { name: "threshold", label: "Of these are needed", value: "1", pattern: "[0-9]+", required: true },
+    ],
+    yes: "Make it",
+    work: async ({ passphrase, shares, threshold }) => {
+      const numbers = { shares: Number(shares), threshold: Number(threshold) };
+      made = await call("/vault/recovery/create", { user, passphrase, ...numbers });
+    },
+  });
+  if (made) await showWords(made);
+}
+
+/** @param {Recovery} key */
+async function rotate({ recovery, user }) {
+  /** @type {any} */
+  let made;
+  await form({
+    title: `Replace recovery key ${text(recovery)}`,
+    text: "Its words open nothing from then on; others take their place.",
+    fields: [{ ...passphrase, label: `Passphrase of ${text(user)}` }],
+    yes: "Replace",
+    work: async (values) => {
+      made = await call("/vault/recovery/rotate", { recovery, passphrase: values.passphrase });
+    },
+  });
+  if (made) await showWords(made);
+}
+
+/** @param {Recovery} key */
+async function revoke({ recovery, user }) {
+  const question = {
+    title: `Revoke recovery key ${text(recovery)}?`,
+    text: `Its words open nothing from then on. If ${text(user)} then forgets the passphrase, this key is no way back.`,
+    yes: "Revoke",
+    danger: true,
+  };
+  if (await confirm(question)) await call("/vault/recovery/revoke", { recovery });
+}
+
+/** Sets a new passphrase by the words of a recovery key. */
+async function useRecovery() {
+  await openDialog(
+    { title: "Set a new passphrase by a recovery key" },
+    (close) => html`
+    <${Form} yes="Set it" cancel=${() => close()} submit=${async (/** @type {HTMLFormElement} */ element) => {
+      const values = Object.fromEntries([...new FormData(element)].map(([name, value]) => [name, String(value)]));
+      requireSame(values, "newPassphrase");
+      const shares = values.shares
+        .split("\n")
+        .map((line) => line.trim())
+        .filter(Boolean);
+      const { user } = await call("/vault/recovery/use", { shares, newPassphrase: values.newPassphrase });
+      toast(`${text(user)} has a new passphrase. Replace the recovery key: its words are valid still.`);
+      close();
+    }}>
+      <${Labeled} label="Words" hint="Each share on a line of its own, in any order.">${(/** @type {any} */ tied) => html`<textarea ...${tied} name="shares" rows="4" required spellcheck=${false} autocomplete="off"></textarea>`}<//>
+      ${[fresh("newPassphrase", "New passphrase"), { ...fresh("again", "The same again"), hint: undefined }].map(
+        ({ label, hint, ...field }) =>
+          html`<${Labeled} key=${field.name} label=${label} hint=${hint}>${(/** @type {any} */ tied) => html`<input ...${tied} ...${field} />`}<//>`,
+      )}
+    <//>
+  `,
+  );
+}
+
 register({ name: "Unlock the vault", actions: ["vault.unlock"], run: () => unlockVault() });
 register({ name: "Lock the vault", actions: ["vault.lock"], run: lock });
 
-export default {
-  name: "vault",
-  title: "Vault",
-  icon: "M4 7V5a4 4 0 0 1 8 0v2M3 7h10v6.5H3zM8 9.5v2",
-  actions: ["vault.status", "vault.unlock"],
-  component: Vault,
-};
+export default { component: Vault };
