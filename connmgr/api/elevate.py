@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from connmgr.api.context import caller, request_context
 from connmgr.api.services import services
 from connmgr.contract import message
-from connmgr.contract.common import ShellNamed
+from connmgr.contract.common import Elevate, ShellNamed
+from connmgr.contract.run import RunStartRequest
 from connmgr.contract.shell import BroadcastRequest
 from connmgr.errors import IntegrityError, InvalidRequest, SecretLocked, UnknownConnection
 from connmgr.vault.names import OWNER, Elevation, elevation_of
@@ -35,9 +36,12 @@ def elevated(request: Request, holder: str | None, *, gives: bool = True) -> Req
     A request about several connections stays as it is, until they are found: see :func:`each_elevated`.
     :raises InvalidRequest: the connection is already an elevated one.
     """
-    if not isinstance(request, ShellNamed | BroadcastRequest) or request.elevate is None:
+    if not isinstance(request, ShellNamed | BroadcastRequest):
         return request
-    wanted = Wanted(request.elevate.user, holder, gives, request.elevate.password)
+    wish = Elevate() if isinstance(request, RunStartRequest) and request.sudo else request.elevate
+    if wish is None:
+        return request
+    wanted = Wanted(wish.user, holder, gives, wish.password)
     if isinstance(request, BroadcastRequest):
         request_context().elevation = wanted
         return request

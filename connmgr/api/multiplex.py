@@ -312,7 +312,7 @@ class Entrance:
         """Have the endpoint ``path`` serve ``passenger``, or refuse it."""
         status, body = self._answer("GET", sender, path, {PASSENGER: passenger, CANCELLATION: passenger.cancellation})
         if status != 101:
-            passenger.refuse(_refusal(body))
+            passenger.refuse(_refusal(status, body))
 
     def post(
         self, sender: Sender, path: str, members: Mapping[str, Any], more: Mapping[str, Any] | None = None
@@ -325,7 +325,7 @@ class Entrance:
         sent = {"wsgi.input": io.BytesIO(body), "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body))}
         status, answer = self._answer("POST", sender, path, {**sent, **(more or {})})
         if status != 200:
-            raise _refusal(answer)
+            raise _refusal(status, answer)
         answered: dict[str, Any] = json.loads(answer) if answer else {}
         return answered
 
@@ -364,11 +364,11 @@ class Entrance:
         return int(statuses[-1].split()[0]), body
 
 
-def _refusal(body: bytes) -> ConnmgrError:
+def _refusal(status: int, body: bytes) -> ConnmgrError:
     """Return the error in an answer of HTTP."""
     told: dict[str, Any] = json.loads(body) if body else {}
     told = told.get("error", told)
     refusal = ConnmgrError(str(told.pop("message", "The request failed.")))
-    refusal.code = str(told.pop("code", refusal.code))  # type: ignore[misc]
+    refusal.code, refusal.status = str(told.pop("code", refusal.code)), status  # type: ignore[misc]
     refusal.details = told
     return refusal

@@ -17,6 +17,7 @@ from connmgr.api.context import STORE, caller, detail
 from connmgr.api.endpoint import Group
 from connmgr.api.multiplex import Entrance
 from connmgr.api.services import Services, services
+from connmgr.audit.entry import CUT_OUT
 from connmgr.contract.message import ABSENT, given_json, time_from_json, time_to_json
 from connmgr.contract.run import RunStartRequest
 from connmgr.contract.schedule import (
@@ -33,7 +34,15 @@ from connmgr.contract.schedule import (
     ScheduleTriggerResponse,
     ScheduleUpdateRequest,
 )
-from connmgr.errors import InvalidRequest, ScheduleEnded, ScopeDenied, UnknownRun, UnknownSchedule
+from connmgr.errors import (
+    IntegrityError,
+    InvalidRequest,
+    ScheduleEnded,
+    ScopeDenied,
+    UnknownCommand,
+    UnknownRun,
+    UnknownSchedule,
+)
 from connmgr.schedules.schedules import MISSED_SECONDS, Store, timing_of, turn_after
 from connmgr.schedules.times import Timing, zone_of
 from connmgr.secrets.principals import Access
@@ -395,6 +404,20 @@ def _info(one: StoredSchedule) -> ScheduleInfo:
         last_error=one.last_error,
         skipped=one.skipped,
         token=one.token,
-        run={name: value for name, value in spec["run"].items() if name not in ("stdin", "env", "sendEnv")},
+        run=_shown_run(spec["run"]),
         notify=None if caller().grant is not None else notify,
     )
+
+
+def _shown_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a schedule runs, without what may be secret."""
+    shown = {name: value for name, value in run.items() if name not in ("stdin", "env", "sendEnv")}
+    if (saved := shown.get("saved")) is not None:
+        arguments = saved.get("arguments", {})
+        try:
+            arguments = services().commands.get(saved["name"]).shown(arguments)
+        except (UnknownCommand, IntegrityError):
+            # Which of them are secret is not known any more.
+            arguments = dict.fromkeys(arguments, CUT_OUT)
+        shown["saved"] = {**saved, "arguments": arguments}
+    return shown

@@ -8,6 +8,7 @@ import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, ClassVar
 
@@ -57,6 +58,10 @@ MAX_ID = 160
 """Longest id: that of an elevated connection has two uuids and a user."""
 
 MAX_PATH = 8192
+MOST_SUGGESTIONS = 5
+LONGEST_NAME = 64
+"""Longest name of an unknown field that is compared with the names of known ones: comparing takes a while."""
+
 _FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LAST = datetime(9999, 12, 30, tzinfo=timezone.utc)
 _NO_MOMENT = "Not a time since 1970 such as 2025-01-31T08:15:00Z."
@@ -365,9 +370,18 @@ class MessageSchema(Schema):
     def handle_error(self, error: ValidationError, data: Any, **_: Any) -> None:
         """Name the field as in the client's vocabulary."""
         messages: Any = error.messages
+        if len(messages) <= MOST_SUGGESTIONS:
+            messages |= self._suggestions(messages)
         second = SECOND_NAMES["connection"]
         if issubclass(self.made_of, Located) and second in data and "connection" in messages:
             messages[second] = messages.pop("connection")
+
+    def _suggestions(self, messages: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the messages about unknown fields whose name is much like that of a known one."""
+        known = {_folded(field.data_key or name): field.data_key or name for name, field in self.fields.items()}
+        unknown = [name for name, told in messages.items() if told == [self.error_messages["unknown"]]]
+        near = {name: get_close_matches(_folded(name), known, 1) for name in unknown if len(name) <= LONGEST_NAME}
+        return {name: [f"Unknown field. Is {known[one[0]]} meant?"] for name, one in near.items() if one}
 
     @post_load
     def make(self, data: dict[str, Any], **_: Any) -> Message:
@@ -379,12 +393,18 @@ class MessageSchema(Schema):
         return made
 
 
+def _folded(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
 def schema_of(kind: type[Message]) -> type[MessageSchema]:
     """Return the schema of a message; its name in the published description is the message's."""
     if kind not in _SCHEMAS:
         declared = {field.name: _marshmallow_field(field) for field in fields_of(kind) if INTERNAL not in field.facts}
         # A nested message has one schema, whoever nests it: two of one name would be two in the description.
-        _SCHEMAS[kind] = type(kind.__name__, (MessageSchema,), {**declared, "made_of": kind, "__doc__": kind.__doc__})
+        names = ", ".join(field.json for field in fields_of(kind))
+        more = {"made_of": kind, "__doc__": kind.__doc__, "error_messages": {"type": f"Not an object, of {names}."}}
+        _SCHEMAS[kind] = type(kind.__name__, (MessageSchema,), {**declared, **more})
     return _SCHEMAS[kind]
 
 

@@ -112,6 +112,7 @@ class RunStartRequest(BroadcastRequest):
     ] = None
     name: Annotated[str | None, Length(1, 200), "A name to find the run by."] = None
     script: Annotated[Script | None, "A script, in place of `command`, `argv` or `saved`."] = None
+    sudo: Annotated[bool, "True runs it as root by sudo, as an empty `elevate` does."] = False
     parallel: Annotated[
         int, Range(1, MAX_PARALLEL), "How many targets run the command at a time, on all daemons together."
     ] = 100
@@ -163,6 +164,8 @@ class RunStartRequest(BroadcastRequest):
             share_of(value, "waves")
         if self.stop_after is not None:
             share_of(self.stop_after, "stopAfter")
+        if self.sudo and self.elevate is not None:
+            raise Wrong("Given beside elevate; use one of them.", "sudo")
         if self.as_ == JOB and (self.fresh or (self.elevate is not None and self.elevate.password is not None)):
             raise Wrong(
                 "A run as jobs takes neither `fresh` nor a sudo password: store the password, or run in shells.", "as"

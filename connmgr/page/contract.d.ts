@@ -1339,6 +1339,7 @@ export interface RunStartRequest {
   start?: boolean;
   name?: string;
   script?: Script;
+  sudo?: boolean;
   waves?: unknown[];
   wavePause?: number;
   waveApproval?: boolean;

@@ -123,8 +123,16 @@ class SavedCommand:
             if not self.parameters[name].permits(text):
                 raise given[name].refused("The parameter does not accept this value.")
         argv = tuple(self._filled(word, texts) for word in self.words)
-        shown = {name: CUT_OUT if _is_secret(self.body["parameters"][name]) else text for name, text in texts.items()}
+        shown = self.shown(texts)
         return Expanded(argv, texts, tuple(word.filled(shown) for word in self.words))
+
+    def shown(self, arguments: Mapping[str, str]) -> dict[str, str]:
+        """Return ``arguments`` without those of secret parameters, and of parameters that it does not have."""
+        declared = self.body["parameters"]
+        return {
+            name: CUT_OUT if name not in declared or _is_secret(declared[name]) else value
+            for name, value in arguments.items()
+        }
 
     def _filled(self, word: Word, texts: Mapping[str, str]) -> str:
         filled, (first, is_parameter) = word.filled(texts), next(iter(word.pieces), ("", False))

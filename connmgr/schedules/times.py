@@ -24,6 +24,7 @@ MOST_YEARS = 9
 
 _FIELD = re.compile(r"[0-9A-Za-z*,/?#-]+\Z", re.ASCII)
 _RANDOM = re.compile(r"(?<![A-Za-z])[HhRr](?![A-Za-z])")
+_FIELD_NAMES = ("second", "minute", "hour", "day of a month", "month", "weekday")
 _NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -107,9 +108,21 @@ class Timing:
             )
             found: datetime = iterator.get_next(datetime)
         except (CroniterError, ValueError, KeyError, IndexError, OverflowError) as error:
-            why = "it never fires" if type(error).__name__ == "CroniterBadDateError" else str(error).rstrip(".")
-            raise InvalidRequest(f"cron: {self.cron!r}: {why}.") from None
+            if type(error).__name__ == "CroniterBadDateError":
+                raise InvalidRequest(f"cron: {self.cron!r}: it never fires.") from None
+            raise InvalidRequest(
+                f"cron: {self.cron!r}: {self._wrong_field(croniter) or 'it has no meaning'}."
+            ) from None
         return found
+
+    def _wrong_field(self, croniter: Any) -> str | None:
+        """Return which of the fields has no meaning by itself; None if each has one."""
+        for place, (text, name) in enumerate(zip(self._fields, _FIELD_NAMES, strict=True)):
+            alone = ["*"] * 6
+            alone[place] = text
+            if not croniter.is_valid(" ".join(alone), second_at_beginning=True):
+                return f"{text} is not a {name}"
+        return None
 
     def _by_the_clock(self, moment: datetime) -> datetime:
         wall = _wall(moment, self._zone)

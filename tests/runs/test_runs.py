@@ -194,6 +194,13 @@ def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
         ({"parallel": 501}, "parallel: "),
         ({"as_": "job", "fresh": True}, "as: A run as jobs takes neither `fresh`"),
         ({"command": None, "script": {"text": "#!/usr/bin/awk -f\n"}}, "script: '#!/usr/bin/awk -f' does not name"),
+        ({"command": None, "script": "true"}, "script: Not an object, of text, arguments."),
+        ({"stop_afetr": 1}, "stop_afetr: Unknown field. Is stopAfter meant?"),
+        ({"sudo": True, "elevate": {}}, "sudo: Given beside elevate; use one of them."),
+        (
+            {"connections": [f"{n:08x}-63f5-405c-b178-000000000000" for n in range(100_000)]},
+            "100,000 connections; a run",
+        ),
         ({"command": None}, "command: Give one of command, argv, saved, script."),
     ],
 )
@@ -204,6 +211,21 @@ def test_bad_input_is_refused_with_a_clear_error(hosts: Hosts, fields: dict[str,
     with pytest.raises(ClientError) as refused:
         hosts.client.post("/run/start", **sent)
     assert refused.value.message.startswith(said)
+
+
+def test_sudo_is_that_of_an_elevated_connection(hosts: Hosts) -> None:
+    plain, by_sudo = (
+        hosts.client.post("/run/start", connections=hosts.ids[:1], command="true", dryRun=True, **fields)
+        for fields in ({"elevate": {}}, {"sudo": True})
+    )
+    assert plain == by_sudo
+    assert by_sudo["connections"] == hosts.ids[:1]
+    begun = hosts.client.runs.start(connections=hosts.ids[:1], command="id -u", sudo=True)
+    assert begun.run is not None
+    info = hosts.ended(begun.run)
+    [one] = hosts.targets(info.run)
+    # Whether this machine lets its user become root is not what is tried here.
+    assert one.stdout == "0" or one.error is not None
 
 
 def test_a_script_runs_by_the_interpreter_of_its_first_line(hosts: Hosts) -> None:

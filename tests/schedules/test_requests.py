@@ -155,7 +155,22 @@ def test_bad_input_is_told(client: Client, fields: dict[str, Any], reason: str) 
     with pytest.raises(ClientError) as refused:
         client.schedules.add("bad", **{"run": on_local("true"), **fields})
     assert reason in refused.value.message
+    assert refused.value.status == 400
     assert client.schedules.query() == []
+
+
+def test_a_secret_argument_of_a_saved_command_is_not_shown(client: Client) -> None:
+    parameters = {"password": {"re": ".*", "secret": True}, "user": {"re": "[a-z]+"}}
+    argv = ["echo", {"parameter": "user"}, {"parameter": "password"}]
+    client.post("/command/save", name="set", argv=argv, parameters=parameters, replace=True)
+    saved = {"name": "set", "arguments": {"user": "me", "password": "hunter2"}}
+    client.schedules.add("secret", every=3600, run={"connections": [LOCAL], "saved": saved})
+    [one] = client.schedules.query()
+    assert one.run["saved"]["arguments"] == {"user": "me", "password": "[secret]"}
+    info = client.runs.wait(client.schedules.trigger("secret"), timeout=60)
+    assert (info.state, info.command) == ("done", ["echo", "me", "[secret]"])
+    assert [one.stdout for one in client.runs.targets(info.run)] == ["me hunter2"]
+    assert "hunter2" not in json.dumps(client.post("/audit/query", limit=1000))
 
 
 def test_two_schedules_of_one_name_are_refused(client: Client) -> None:
