@@ -147,6 +147,14 @@ class SignerExists(RequestError):
     """Another signer has this name."""
 
 
+class UnknownInventory(_Unknown, what="inventory"):
+    """No inventory has this name."""
+
+
+class InventoryExists(RequestError):
+    """Another inventory has this name."""
+
+
 class ScheduleEnded(RequestError):
     """The schedule fires no more."""
 
@@ -438,6 +446,10 @@ class ShellStartFailed(OperationError):
 
 class FactsFailed(OperationError):
     """A program that gathers facts took too long, printed too much, or failed."""
+
+
+class InventoryFailed(OperationError):
+    """The source of an inventory cannot be read, lists no hosts, or lists some that cannot be connections."""
 
 
 class RuntimeUnreachable(OperationError):

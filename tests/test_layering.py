@@ -23,6 +23,7 @@ ORDER = [
     "events",
     "printable",
     "durations",
+    "ansible_inventory",
     "processes",
     "paths",
     "streams",
@@ -47,6 +48,7 @@ ORDER = [
     "jobs",
     "runs",
     "schedules",
+    "inventories",
     "pipes",
     "terminals",
     "tunnels",
@@ -60,6 +62,7 @@ SIDES = {
     "__main__": {"cli"},
     "client": {"contract", "errors", "paths", "printable", "processes", "streams"},
     "cli": {
+        "ansible_inventory",
         "client",
         "contract",
         "durations",

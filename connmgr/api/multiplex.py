@@ -354,13 +354,16 @@ class Entrance:
         def start(status: str, _headers: object, _error: object = None) -> Any:
             statuses.append(status)
 
-        pieces: Iterable[bytes] = self._app(environ, start)
-        try:
-            body = b"".join(pieces)
-        finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
+        # A context of its own, because Flask would reuse that of a request within which this is called: the outer one
+        # would then go on, and into the audit log, as this one.
+        with self._app.app_context():
+            pieces: Iterable[bytes] = self._app(environ, start)
+            try:
+                body = b"".join(pieces)
+            finally:
+                close = getattr(pieces, "close", None)
+                if close is not None:
+                    close()
         return int(statuses[-1].split()[0]), body
 
 

@@ -24,6 +24,7 @@ from connmgr.errors import Busy
 from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
+from connmgr.inventories.inventories import Inventories
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.reaper import OrphanJobs
 from connmgr.links.table import IdleLinks, LinkTable
@@ -172,6 +173,7 @@ class Services:
     jobs: Jobs
     runs: Runs
     schedules: Schedules
+    inventories: Inventories
     orphans: OrphanJobs
     authorisation: Authorisation
     approvals: Approvals

@@ -60,6 +60,14 @@ EXAMPLES = {
     "schedule show": ["connmgr schedule show nightly"],
     "schedule rm": ["connmgr schedule rm nightly"],
     "schedule trigger": ["connmgr schedule trigger nightly"],
+    "inventory add": [
+        "connmgr inventory add aws --ansible /srv/aws_ec2.yml --every 15m",
+        "connmgr inventory add lab --file hosts --dry-run",
+        "connmgr inventory add racks --every 1h -- /usr/local/bin/list-racks --json",
+    ],
+    "inventory ls": ["connmgr inventory ls"],
+    "inventory renew": ["connmgr inventory renew aws", "connmgr inventory renew aws --dry-run"],
+    "inventory rm": ["connmgr inventory rm aws"],
     "label": [
         "connmgr label web1 env=prod tier=front",
         "connmgr label 'fleet/**' --where 'env=test' --remove canary",

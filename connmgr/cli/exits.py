@@ -43,7 +43,7 @@ MEANINGS = {
 FROM_THE_COMMAND = "`connmgr exec` exits with any other code if the command did: 128 + N if signal N ended it."
 _FORBIDDEN = {"scope_denied", "policy_denied", "quota_exceeded", "approval_required", "approval_denied"}
 _LOCKED = {"secret_locked", "vault_locked", "unlock_failed", "unlock_throttled"}
-_UNKNOWN = {"unknown_connection", "unknown_category", "unknown_job", "unknown_run", "unknown_schedule"}
+_UNKNOWN = {f"unknown_{what}" for what in ("connection", "category", "job", "run", "schedule", "inventory")}
 
 
 class Failure(click.ClickException):

@@ -78,3 +78,13 @@ def _passed_up(option: click.Option) -> click.Option:
         expose_value=False,
         callback=pass_up,
     )
+
+
+class WithCommand(click.Command):
+    """Takes the words after ``--`` as ``command``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        marked = args.index("--") if "--" in args else len(args)
+        rest = super().parse_args(ctx, args[:marked])
+        ctx.params["command"] = tuple(args[marked + 1 :])
+        return rest

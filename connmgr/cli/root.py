@@ -48,6 +48,7 @@ SECTIONS = {
         "facts": "commands.labels",
         "category": "commands.connections",
         "trust": "commands.trust",
+        "inventory": "commands.inventories",
         "import-ssh-config": "declarative.imports",
         "import-ansible-inventory": "declarative.imports",
         "export": "declarative.document",

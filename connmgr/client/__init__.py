@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from connmgr.client.endpoints import Categories, DaemonItself, HostKeys, Page, Tunnels
     from connmgr.client.facts import Facts
     from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
+    from connmgr.client.inventories import Inventories
     from connmgr.client.jobs import Jobs
     from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
@@ -282,6 +283,13 @@ class Client:
         from connmgr.client.schedules import Schedules
 
         return Schedules(self.post)
+
+    @cached_property
+    def inventories(self) -> Inventories:
+        """``/inventory``."""
+        from connmgr.client.inventories import Inventories
+
+        return Inventories(self.post)
 
     @cached_property
     def ca(self) -> Signers:

@@ -18,6 +18,7 @@ from connmgr.api.app import Addresses, create_app, endpoints
 from connmgr.api.archive import STREAMED_PATHS
 from connmgr.api.body import FED_PATHS
 from connmgr.api.fs import BLOB_PATH
+from connmgr.api.inventory import request_as
 from connmgr.api.multiplex import Entrance
 from connmgr.api.schedule import start_as
 from connmgr.api.services import STOPS, Services
@@ -91,6 +92,7 @@ def serve(settings: Settings) -> None:
         services.tunnels.resume()
         services.runs.begin()
         services.schedules.begin()
+        services.inventories.begin()
         vault.announcements.begin()
         cleanup.callback(vault.announcements.close, CLOSE_SECONDS)
         services.kept_config.resume()
@@ -126,6 +128,7 @@ def _open_server(services: Services, bound: socket.socket, beside: socket.socket
     app = create_app(services, addresses)
     services.sockets.pipeline = Entrance(app)
     services.schedules.start = partial(start_as, app, services)
+    services.inventories.request = partial(request_as, app)
     return Server(
         app,
         bound,

@@ -24,6 +24,7 @@ from connmgr.errors import ConnmgrError, StartupError, UnknownJob
 from connmgr.events import Events
 from connmgr.facts.gathering import Gatherer
 from connmgr.fs.bodies import Blobs
+from connmgr.inventories.inventories import Inventories
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
 from connmgr.jobs.remote import RemoteHosts
@@ -112,6 +113,8 @@ def open_services(
     schedules = Schedules(vault, notices, events.publish)
     cleanup.callback(schedules.close, CLOSE_SECONDS)
     runs.changed = schedules.poke
+    inventories = Inventories(vault, runs.name)
+    cleanup.callback(inventories.close, CLOSE_SECONDS)
     anonymous = Caller("anonymous", Access(), time.monotonic())
     lookout = Lookout(links, shells, jobs, vault.jobs, terminals, authorisation, events.publish)
     return Services(
@@ -132,6 +135,7 @@ def open_services(
         jobs=jobs,
         runs=runs,
         schedules=schedules,
+        inventories=inventories,
         orphans=OrphanJobs(vault, reach, jobs),
         authorisation=authorisation,
         approvals=approvals,

@@ -770,6 +770,13 @@ export interface HandshakeResponse {
   sessionToken: string;
 }
 
+export interface HostDefaults {
+  user?: string;
+  port?: number;
+  keyFile?: string;
+  gateway?: string;
+}
+
 export interface HostFilter {
   connectionFilter?: string;
   nameFilter?: string;
@@ -788,6 +795,62 @@ export interface HostKeyTrustRequest {
   connection: string;
   host: string;
   hostKey: string;
+}
+
+export interface InventoryAddRequest {
+  name: string;
+  ansible?: string;
+  command?: string[];
+  file?: string;
+  category?: string[];
+  every?: number;
+  timeout?: number;
+  defaults?: HostDefaults;
+  replace?: boolean;
+  dryRun?: boolean;
+}
+
+export interface InventoryChanges {
+  hosts: number;
+  added: string[];
+  changed: string[];
+  vanished: string[];
+  returned: string[];
+  leftOut: LeftOutHost[];
+}
+
+export interface InventoryInfo {
+  name: string;
+  ansible: string | null;
+  command: string[] | null;
+  file: string | null;
+  category: string[];
+  every: number | null;
+  timeout: number;
+  defaults: Record<string, unknown>;
+  daemon: string;
+  renewed: string | null;
+  next: string | null;
+  hosts: number;
+  vanished: number;
+  error: string | null;
+}
+
+export interface InventoryNameRequest {
+  name: string;
+}
+
+export interface InventoryQueryRequest {
+  name?: string;
+}
+
+export interface InventoryQueryResponse {
+  inventories: InventoryInfo[];
+}
+
+export interface InventoryRenewRequest {
+  name: string;
+  dryRun?: boolean;
 }
 
 export interface JobInfo {
@@ -920,6 +983,11 @@ export interface KnownAuditLog {
   seq: number;
   time: string;
   state: "verified" | "copy" | "forked" | "elsewhere" | "unreadable" | "gone";
+}
+
+export interface LeftOutHost {
+  host: string;
+  reason: string;
 }
 
 export interface LentPassphrase {
@@ -2070,6 +2138,10 @@ export interface Endpoints {
   "/handshake": { request: HandshakeRequest; answer: HandshakeResponse };
   "/hostkey/forget": { request: HostKeyForgetRequest; answer: HostKeyForgetResponse };
   "/hostkey/trust": { request: HostKeyTrustRequest; answer: unknown };
+  "/inventory/add": { request: InventoryAddRequest; answer: InventoryChanges };
+  "/inventory/query": { request: InventoryQueryRequest; answer: InventoryQueryResponse };
+  "/inventory/remove": { request: InventoryNameRequest; answer: unknown };
+  "/inventory/renew": { request: InventoryRenewRequest; answer: InventoryChanges };
   "/job/info": { request: JobRequest; answer: JobInfo };
   "/job/input": { request: JobInputRequest; answer: unknown };
   "/job/kill": { request: JobKillRequest; answer: unknown };

@@ -87,6 +87,11 @@ _NEEDED: Mapping[str, _Needed] = {
     "handshake": (),
     "hostkey.forget": _one("connection.write"),
     "hostkey.trust": _one("connection.write"),
+    # A source is a program or a file of the daemon's machine.
+    "inventory.add": _OWNER_ALONE,
+    "inventory.query": _OWNER_ALONE,
+    "inventory.remove": _OWNER_ALONE,
+    "inventory.renew": _OWNER_ALONE,
     "job.info": _one("job"),
     "job.input": _one("job"),
     "job.kill": _one("job"),

@@ -47,6 +47,7 @@ _COUNTED = {
     "vault users": "principal WHERE name <> 'vault'",
     "tokens": "document WHERE kind = 'token'",
     "saved commands": "document WHERE kind = 'command'",
+    "inventories": "document WHERE kind = 'inventory'",
     "signers": "document WHERE kind = 'signer'",
     "approvals": "document WHERE kind = 'approval'",
     "recovery keys": "document WHERE kind = 'recovery'",

@@ -1,6 +1,7 @@
 """Documents of the vault: records without their own table, kept as JSON under an authentication code.
 
-A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``, ``recovery``.
+A *kind* of document belongs to one part of the program: ``token``, ``approval``, ``command``,
+``inventory``, ``recovery``.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Vault:
         self.tokens = Documents(database, key, "token")
         self.approvals = Documents(database, key, "approval")
         self.commands = Documents(database, key, "command")
+        self.inventories = Documents(database, key, "inventory")
         self.signers = Documents(database, key, SIGNER)
         self.categories = Categories(database, key, self.connections)
         self.batches = Batches(database, key, self.categories, self.connections)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from connmgr.cli.declarative.inventory import Lineage, read
+from connmgr.ansible_inventory import Lineage
+from connmgr.cli.declarative.inventory import read
 from connmgr.cli.exits import Failure
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from connmgr import paths
+from connmgr.ansible_inventory import Lineage
 from connmgr.audit.query import _entry
 from connmgr.cli.declarative.document import _content
-from connmgr.cli.declarative.inventory import Lineage, read
+from connmgr.cli.declarative.inventory import read
 from connmgr.cli.exits import Failure
 from tests.fuzz.rounds import fuzz
 

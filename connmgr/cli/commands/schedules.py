@@ -13,7 +13,7 @@ import click
 from connmgr.cli.commands.runs import read_share, what_runs
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
-from connmgr.cli.group import Group
+from connmgr.cli.group import Group, WithCommand
 from connmgr.cli.output import Duration, counted, json_option, lasting, print_json, print_table
 from connmgr.cli.selection import Choice, choosing, chosen, require_some
 from connmgr.client import Client
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from connmgr.contract.schedule import ScheduleInfo
 
 
-class _Add(click.Command):
-    """Takes the words after ``--`` as ``command``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        marked = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:marked])
-        ctx.params["command"] = tuple(args[marked + 1 :])
-        return rest
-
-
 @click.group(cls=Group)
 def schedule() -> None:
     """Begin runs by a calendar, or every so often.
@@ -44,7 +34,7 @@ def schedule() -> None:
     """
 
 
-@schedule.command(name="add", cls=_Add)
+@schedule.command(name="add", cls=WithCommand)
 @click.argument("name")
 @click.argument("selectors", metavar="CONNECTION|GLOB...", nargs=-1)
 @choosing

@@ -6,10 +6,11 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from connmgr.ansible_inventory import ENCRYPTED
 from connmgr.cli.connect import connect
 from connmgr.cli.declarative.plan import DIFFERENT, DONE, LEFT_OUT, PRESENT, Entry, carry_out, judge, ordered, show
 from connmgr.cli.declarative.stored import KEPT, Stored, To, folded, given, is_secret, mapped, marked
@@ -282,14 +283,6 @@ def _check_secret(key: str, at: str, value: Any) -> None:
         f"{key}: the secret {at} must not stand in the file. Write `{name}: {{secret: kept}}` in its place, apply the "
         f"file, and give the secret by `connmgr edit {key} --secret {at}`."
     )
-
-
-class Encrypted:
-    """The type of :data:`ENCRYPTED`."""
-
-
-ENCRYPTED: Final = Encrypted()
-"""Stands for a value that only ansible-vault can read."""
 
 
 def load(text: str, file: str) -> Any:

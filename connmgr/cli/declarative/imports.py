@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from connmgr.ansible_inventory import KEYS, STATED, Lineage, Unmappable, host_data, text_of
 from connmgr.cli.connect import connect
-from connmgr.cli.declarative.document import ENCRYPTED
-from connmgr.cli.declarative.inventory import VAULT, Lineage, read
+from connmgr.cli.declarative.inventory import read
 from connmgr.cli.declarative.plan import LEFT_OUT, Entry, carry_out, judge_import, ordered, show
 from connmgr.cli.declarative.stored import Stored, To
 from connmgr.cli.output import json_option
@@ -176,9 +176,6 @@ def _lost(destination: Destination) -> list[str]:
     return lost
 
 
-SSH_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
-LOCAL_CONNECTIONS = ("local", "ansible.builtin.local")
-KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 METHODS = ("sudo", "su", "doas")
 
 SECRETS = {
@@ -192,15 +189,11 @@ SECRETS = {
 SECRETS_OF_BECOME = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass")
 LEADING_ELSEWHERE = ("ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_paramiko_proxy_command")
 
-_STATED = frozenset({"type", "host", "port", "user", "identity.file", "elevated", "method"})
+_STATED = STATED | {"elevated", "method"}
 """The fields of connections that an inventory states."""
 
 BESIDE = ("group_vars", "host_vars")
 """Directories beside an inventory in which Ansible looks for more variables."""
-
-
-class Unmappable(Exception):
-    """A variable has a value that no connection can have; the text names it."""
 
 
 @click.command(name="import-ansible-inventory")
@@ -233,7 +226,7 @@ def _entries(file: Path) -> Iterator[Entry]:
         groups = lineage.of(name)
         host = Entry(name, category=lineage.path(groups[0]) if groups else None, states=_STATED)
         try:
-            host.data, note = _host(name, variables)
+            host.data, note = host_data(name, variables)
         except Unmappable as problem:
             host.leave_out(str(problem))
             yield host
@@ -246,35 +239,12 @@ def _entries(file: Path) -> Iterator[Entry]:
         yield from _elevated(host, variables)
 
 
-def _host(name: str, variables: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the data of a host's connection, and the address that it leads to."""
-    kind = _text(variables, "ansible_connection") or "ssh"
-    if kind in LOCAL_CONNECTIONS:
-        return {"type": "local"}, "this machine"
-    if kind not in SSH_CONNECTIONS:
-        raise Unmappable(f"ansible_connection={kind} has no counterpart")
-    host = _text(variables, "ansible_host", "ansible_ssh_host") or name
-    port = _text(variables, "ansible_port", "ansible_ssh_port")
-    user = _text(variables, "ansible_user", "ansible_ssh_user")
-    key = _text(variables, "ansible_ssh_private_key_file", "ansible_private_key_file")
-    data: dict[str, Any] = {"type": "ssh", "host": host}
-    if port:
-        if not port.isdecimal():
-            raise Unmappable("ansible_port is not a number")
-        data["port"] = int(port)
-    if user:
-        data["user"] = user
-    if key and key.startswith(("/", "~/")):
-        data["identity"] = {"file": key}
-    return data, f"{user}@{host}" if user else host
-
-
 def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
     """Yield the elevated connection in ``host`` for its ansible_become, if it has one."""
     try:
-        if (_text(variables, "ansible_become") or "no").lower() not in ("yes", "true", "1", "on"):
+        if (text_of(variables, "ansible_become") or "no").lower() not in ("yes", "true", "1", "on"):
             return
-        user, method = _text(variables, "ansible_become_user") or "root", _method(variables)
+        user, method = text_of(variables, "ansible_become_user") or "root", _method(variables)
     except Unmappable as problem:
         left_out = Entry(f"{host.key}/become")
         left_out.leave_out(str(problem))
@@ -296,7 +266,7 @@ def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
 
 
 def _method(variables: Mapping[str, Any]) -> str:
-    method = (_text(variables, "ansible_become_method") or "sudo").removeprefix("ansible.builtin.")
+    method = (text_of(variables, "ansible_become_method") or "sudo").removeprefix("ansible.builtin.")
     if method not in METHODS:
         raise Unmappable(f"ansible_become_method={method} has no counterpart")
     return method
@@ -310,32 +280,13 @@ def _untaken(name: str, variables: Mapping[str, Any]) -> Iterator[str]:
     for variable in LEADING_ELSEWHERE:
         if variables.get(variable):
             yield f"{variable} is not taken: `connmgr edit {name} gateway=…` leads through another connection"
-    key = _text(variables, *KEYS)
+    key = text_of(variables, *KEYS)
     if key and not key.startswith(("/", "~/")):
         yield f"the key {key} is not taken: its path is relative"
 
 
 def _asks(connection: str, field: str) -> str:
     return f"`connmgr edit {connection} --secret {field}` asks for it"
-
-
-def _text(variables: Mapping[str, Any], *names: str) -> str | None:
-    """Return the value of the first of ``names`` that is given.
-
-    :raises Unmappable: only Ansible can evaluate it.
-    """
-    for name in names:
-        value = variables.get(name)
-        if value is None or value == "":
-            continue
-        if value is ENCRYPTED or str(value).startswith(VAULT):
-            raise Unmappable(f"{name} is encrypted by ansible-vault")
-        if "{{" in str(value) or "{%" in str(value):
-            raise Unmappable(f"{name} is a template, which only Ansible fills in")
-        if isinstance(value, dict | list):
-            raise Unmappable(f"{name} is neither text nor a number")
-        return str(value)
-    return None
 
 
 def run_import(

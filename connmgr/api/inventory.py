@@ -1,0 +1,180 @@
+"""``/inventory``: connections that follow a list of hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import flask
+
+from connmgr import errors
+from connmgr.api.auth import Caller
+from connmgr.api.context import detail
+from connmgr.api.endpoint import Group
+from connmgr.api.multiplex import Entrance
+from connmgr.api.services import services
+from connmgr.contract.inventory import (
+    InventoryAddRequest,
+    InventoryChanges,
+    InventoryInfo,
+    InventoryNameRequest,
+    InventoryQueryRequest,
+    InventoryQueryResponse,
+    InventoryRenewRequest,
+    LeftOutHost,
+)
+from connmgr.contract.message import given_json
+from connmgr.inventories.inventories import Changes, StoredInventory
+from connmgr.secrets.principals import Access
+
+group = Group(
+    "inventory",
+    "Hosts that something else lists: Ansible and its plugins, a program, a file. The daemon makes connections of them "
+    "and follows the list. Hosts that are no longer listed are marked by the label `vanished`, and never removed.",
+)
+
+_CHANGES = {
+    "hosts": 42,
+    "added": ["web7"],
+    "changed": [],
+    "vanished": ["web1"],
+    "returned": [],
+    "leftOut": [{"host": "win1", "reason": "ansible_connection=winrm has no counterpart."}],
+}
+RENEWING = (errors.InventoryFailed, errors.IntegrityError, errors.UnknownConnection, errors.Busy)
+
+
+@group.endpoint(
+    "/add",
+    InventoryAddRequest,
+    InventoryChanges,
+    has_content=True,
+    action="inventory.add",
+    about=("name",),
+    raises=[*RENEWING, errors.InventoryExists],
+    waits=True,
+    example={"name": "aws", "ansible": "/srv/aws_ec2.yml", "every": 900, "defaults": {"user": "admin"}},
+    answer=_CHANGES,
+)
+def add(request: InventoryAddRequest) -> InventoryChanges:
+    """Add an inventory, and renew it for the first time. Where that fails nothing is stored.
+
+    Each host becomes an SSH connection with the labels `inventory` and `inventory-host`, and `group-NAME` for each of
+    its groups. What the source says of a host wins at each renewal; fields and labels that it does not say are people's
+    and stay. Passwords are not read. Only the owner may: a source is a program or a file of the daemon's machine.
+    """
+    category = [request.name] if request.category is None else request.category
+    spec = {
+        "ansible": request.ansible,
+        "command": request.command,
+        "file": request.file,
+        "category": category,
+        "every": request.every,
+        "timeout": request.timeout,
+        "defaults": {} if request.defaults is None else given_json(request.defaults),
+    }
+    found = services().inventories
+    return _told(found.add(request.name, spec, replaces=request.replace, dry_run=request.dry_run))
+
+
+@group.endpoint(
+    "/renew",
+    InventoryRenewRequest,
+    InventoryChanges,
+    action="inventory.renew",
+    about=("name",),
+    raises=[*RENEWING, errors.UnknownInventory],
+    waits=True,
+    example={"name": "aws"},
+    answer=_CHANGES,
+)
+def renew(request: InventoryRenewRequest) -> InventoryChanges:
+    """Renew an inventory now. A source that fails, or lists no host at all, changes nothing."""
+    return _told(services().inventories.renew(request.name, dry_run=request.dry_run))
+
+
+@group.endpoint(
+    "/query",
+    InventoryQueryRequest,
+    InventoryQueryResponse,
+    action="inventory.query",
+    reads=True,
+    audited=False,
+    about=("name",),
+    raises=[errors.UnknownInventory, errors.IntegrityError],
+    example={},
+    answer={
+        "inventories": [
+            {
+                "name": "aws",
+                "ansible": "/srv/aws_ec2.yml",
+                "command": None,
+                "file": None,
+                "category": ["aws"],
+                "every": 900,
+                "timeout": 60,
+                "defaults": {"user": "admin"},
+                "daemon": "control1",
+                "renewed": "2026-01-31T08:15:00.000000Z",
+                "next": "2026-01-31T08:30:00.000000Z",
+                "hosts": 42,
+                "vanished": 1,
+                "error": None,
+            }
+        ]
+    },
+)
+def query(request: InventoryQueryRequest) -> InventoryQueryResponse:
+    """List inventories: their sources, and how their last renewal went."""
+    found = services().inventories
+    shown = found.all() if request.name is None else [found.get(request.name)]
+    return InventoryQueryResponse(inventories=[_info(one) for one in shown])
+
+
+@group.endpoint(
+    "/remove",
+    InventoryNameRequest,
+    action="inventory.remove",
+    about=("name",),
+    raises=[errors.UnknownInventory, errors.IntegrityError],
+    example={"name": "aws"},
+)
+def remove(request: InventoryNameRequest) -> None:
+    """Remove an inventory. Its connections stay, with their labels, and follow no list any more."""
+    services().inventories.remove(request.name)
+
+
+def request_as(app: flask.Flask, name: str, path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a request of the owner in the name of an inventory, and return its answer."""
+    return Entrance(app).post(Caller(f"inventory {name}", Access(), time.monotonic()), path, members)
+
+
+def _told(changes: Changes) -> InventoryChanges:
+    names = ("added", "changed", "vanished", "returned")
+    detail(**{name: len(getattr(changes, name)) for name in names})
+    return InventoryChanges(
+        hosts=changes.hosts,
+        **{name: getattr(changes, name) for name in names},
+        left_out=[LeftOutHost(host=host, reason=reason) for host, reason in changes.left_out],
+    )
+
+
+def _info(one: StoredInventory) -> InventoryInfo:
+    spec, counts = one.spec, one.document.counts
+    return InventoryInfo(
+        name=one.name,
+        ansible=spec["ansible"],
+        command=spec["command"],
+        file=spec["file"],
+        category=spec["category"],
+        every=spec["every"],
+        timeout=spec["timeout"],
+        defaults=spec["defaults"],
+        daemon=spec["daemon"],
+        renewed=one.time("renewed"),
+        next=one.next_at,
+        hosts=int(counts.get("hosts") or 0),
+        vanished=int(counts.get("vanished") or 0),
+        error=None if counts.get("error") is None else str(counts["error"]),
+    )

@@ -1,0 +1,1 @@
+"""Inventories: connections that follow a list of hosts that something else keeps."""

@@ -1,0 +1,365 @@
+"""The inventories of a vault, each renewed by the daemon on whose machine its source is.
+
+A renewal reads the source, compares it with the connections that have the inventory's labels, and makes one request to
+``/connection/apply`` in its name, so that rights and the audit log are those of any request. What is not listed any
+more is labelled, and never removed. One thread, ``inventories``, renews those that are due; it begins with the first
+one that renews by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from connmgr.contract.inventory import GROUP, HOST, INVENTORY, VANISHED
+from connmgr.contract.message import time_from_json, time_to_json
+from connmgr.errors import Busy, ConnmgrError, InventoryExists, InventoryFailed, UnknownInventory
+from connmgr.inventories.sources import HostList, HostSource, ListedHost, listed
+from connmgr.vault import Connection, Vault
+from connmgr.vault.connection_rows import without_nulls
+from connmgr.vault.documents import Document, counted
+from connmgr.vault.schema import canonical, now
+
+logger = logging.getLogger("connmgr.inventories")
+
+MAX_INVENTORIES = 100
+MAX_CHANGES = 10_000
+"""Most entries of one request; a larger renewal is several."""
+
+LONGEST_SECONDS = 30.0
+"""Longest sleep: a clock that is set meanwhile is noticed."""
+
+BUSY_SECONDS = 60.0
+"""How long a renewal waits for another one."""
+
+Request = Callable[[str, str, Mapping[str, Any]], dict[str, Any]]
+"""Makes a request in the name of an inventory, to a path, with these members, and returns its answer."""
+
+
+@dataclass
+class Changes:
+    """What a renewal changes: the names of hosts, and the members of the request that makes the changes."""
+
+    hosts: int = 0
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    vanished: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    gone: int = 0
+    """How many connections are of hosts that are not listed, also of those that vanished earlier."""
+
+    add: list[dict[str, Any]] = field(default_factory=list)
+    change: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StoredInventory:
+    """An inventory as it was last read."""
+
+    document: Document
+
+    @property
+    def name(self) -> str:
+        return self.document.key
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Its members, as ``/inventory/add`` has them in JSON, and the ``daemon`` that renews it."""
+        return self.document.body
+
+    @property
+    def source(self) -> HostSource:
+        return HostSource(*(self.spec[name] for name in ("ansible", "command", "file")))
+
+    def time(self, name: str) -> datetime | None:
+        """Return when it was last ``renewed`` or ``tried``."""
+        text = self.document.counts.get(name)
+        return time_from_json(text) if isinstance(text, str) else None
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When it is renewed next; None if only on request."""
+        every, tried = self.spec["every"], self.time("tried")
+        if every is None:
+            return None
+        return self.document.created if tried is None else tried + timedelta(seconds=every)
+
+
+class Inventories:
+    """Inventories, and the thread that renews them. Safe to use from several threads; ``name`` is the daemon's."""
+
+    def __init__(self, vault: Vault, name: str) -> None:
+        self._vault, self.name = vault, name
+        self.request: Request = _not_ready
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Go on with the inventories of this daemon, as it starts."""
+        if any(one.next_at is not None for one in self._own()):
+            self._poke()
+
+    def close(self, timeout: float) -> None:
+        """Renew nothing more."""
+        self._closing.set()
+        self._wake.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout)
+
+    def all(self) -> list[StoredInventory]:
+        """Return all inventories, by their names."""
+        return sorted(map(StoredInventory, self._vault.inventories.all()), key=lambda one: one.name)
+
+    def get(self, name: str) -> StoredInventory:
+        """Return the inventory of this name, or raise :class:`UnknownInventory`."""
+        found = self._vault.inventories.by_key(name)
+        if found is None:
+            raise UnknownInventory(name)
+        return StoredInventory(found)
+
+    def add(self, name: str, spec: Mapping[str, Any], *, replaces: bool, dry_run: bool) -> Changes:
+        """Store an inventory and renew it for the first time.
+
+        :raises InventoryExists: another one has its name.
+        :raises InventoryFailed: its source cannot be read, or no connections can be made of it; nothing was stored.
+        """
+        new = StoredInventory(Document(key=name, body={**spec, "daemon": self.name}))
+        stored = self._vault.inventories
+        before = stored.by_key(name)
+        if before is not None and not replaces:
+            raise InventoryExists(f"name: An inventory is called {name!r} already; replace it, or take another name.")
+        with self._alone():
+            changes = self._planned(new)
+            if dry_run:
+                return changes
+            if before is not None:
+                stored.change(before.id, lambda one: replace(one, body=new.spec))
+            elif not stored.add(new.document, most=MAX_INVENTORIES):
+                raise InventoryExists(f"name: An inventory is called {name!r} by now, or there are {MAX_INVENTORIES}.")
+            try:
+                self._apply(new, changes)
+            except BaseException:
+                if before is None:
+                    stored.remove([new.document.id])
+                else:
+                    stored.change(before.id, lambda one: replace(one, body=before.body))
+                raise
+            self._note(before or new.document, changes)
+        self._poke()
+        return changes
+
+    def renew(self, name: str, *, dry_run: bool = False) -> Changes:
+        """Renew an inventory now.
+
+        :raises InventoryFailed: its source cannot be read, or it is another daemon's; nothing was changed.
+        """
+        one = self.get(name)
+        if one.spec["daemon"] != self.name:
+            raise InventoryFailed(
+                f"The source of {name} is on the machine of the daemon {one.spec['daemon']}, and this one is "
+                f"{self.name}: ask that daemon, or add the inventory here with replace."
+            )
+        with self._alone():
+            try:
+                changes = self._planned(one)
+                if not dry_run:
+                    self._apply(one, changes)
+            except ConnmgrError as error:
+                if not dry_run:
+                    self._note(one.document, error)
+                raise
+            if not dry_run:
+                self._note(one.document, changes)
+        return changes
+
+    def remove(self, name: str) -> None:
+        """Remove an inventory; its connections stay as they are, with their labels."""
+        self._vault.inventories.remove([self.get(name).document.id])
+
+    def _own(self) -> list[StoredInventory]:
+        return [one for one in self.all() if one.spec["daemon"] == self.name]
+
+    def _alone(self) -> _Holding:
+        return _Holding(self._renewing)
+
+    def _planned(self, one: StoredInventory) -> Changes:
+        said = listed(one.source.read(one.spec["timeout"]))
+        connections = self._vault.connections
+        ids = connections.query(where=f"{INVENTORY}={one.name}")
+        stored = [row for row in connections.each(ids).values() if isinstance(row, Connection)]
+        return planned(one.name, one.spec, said, stored, now())
+
+    def _apply(self, one: StoredInventory, changes: Changes) -> None:
+        for at in range(0, max(len(changes.add), len(changes.change)), MAX_CHANGES):
+            add, change = changes.add[at : at + MAX_CHANGES], changes.change[at : at + MAX_CHANGES]
+            answer = self._requested(one.name, "/connection/apply", {"add": add, "change": change}, add)
+            same = {
+                told["connection"]: entry for told, entry in zip(answer["added"], add, strict=True) if not told["added"]
+            }
+            if same:
+                self._adopt(one.name, same, changes)
+
+    def _adopt(self, name: str, same: Mapping[str, Mapping[str, Any]], changes: Changes) -> None:
+        """Label the connections that were there already with the data of new hosts, unless they follow another list."""
+        for id, row in self._vault.connections.each(same).items():
+            entry = same[id]
+            host = entry["labels"][HOST]
+            changes.added.remove(host)
+            follows = row.labels.get(INVENTORY) if isinstance(row, Connection) else None
+            if not isinstance(row, Connection) or follows is not None:
+                changes.hosts -= 1
+                changes.left_out.append((host, f"A connection of {follows or 'the vault'} has its data already."))
+                continue
+            self.request(name, "/connection/label", {"connections": [id], "labels": entry["labels"]})
+            changes.changed.append(host)
+
+    def _requested(
+        self, name: str, path: str, members: Mapping[str, Any], add: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        try:
+            return self.request(name, path, members)
+        except ConnmgrError as error:
+            place = error.message.split(".")
+            if place[0] == "add" and len(place) > 1 and place[1].isdecimal():
+                host = add[int(place[1])]["name"]
+                raise InventoryFailed(f"The host {host} cannot be a connection: {'.'.join(place[2:])}") from error
+            raise
+
+    def _note(self, document: Document, outcome: Changes | ConnmgrError) -> None:
+        at = time_to_json(now())
+        if isinstance(outcome, ConnmgrError):
+            logger.warning("The inventory %s was not renewed: %s", document.key, outcome.message)
+            facts: dict[str, Any] = {"tried": at, "error": outcome.message}
+        else:
+            facts = {"tried": at, "renewed": at, "error": None, "hosts": outcome.hosts, "vanished": outcome.gone}
+        self._vault.inventories.change(document.id, lambda one: counted(one, **facts))
+
+    def _poke(self) -> None:
+        with self._lock:
+            self._wake.set()
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="inventories", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            interval = LONGEST_SECONDS
+            try:
+                interval = self._look()
+            except ConnmgrError as error:
+                logger.warning("The inventories wait: %s", error.message)
+            except Exception:
+                # A fault in one inventory must not end all others.
+                logger.exception("The inventories could not be looked at.")
+            self._wake.wait(interval)
+
+    def _look(self) -> float:
+        """Renew what is due, and return the seconds until the next look."""
+        for one in self._own():
+            if one.next_at is not None and one.next_at <= now() and not self._closing.is_set():
+                try:
+                    self.renew(one.name)
+                except (UnknownInventory, Busy):
+                    # Removed meanwhile, or renewed by a request: the next look finds out.
+                    return 1.0
+                except ConnmgrError:
+                    # It was noted, and the next time is a whole interval away.
+                    continue
+        times = [one.next_at for one in self._own() if one.next_at is not None]
+        if not times:
+            return LONGEST_SECONDS
+        return max(0.1, min((min(times) - now()).total_seconds(), LONGEST_SECONDS))
+
+
+class _Holding:
+    """Holds a lock that others may hold for a while."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=BUSY_SECONDS):
+            raise Busy("Another inventory is being renewed; try again later.")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def planned(name: str, spec: Mapping[str, Any], said: HostList, stored: Sequence[Connection], at: datetime) -> Changes:
+    """Return what makes the ``stored`` connections of an inventory follow what its source ``said``.
+
+    What the source says of a host wins. Fields and labels that it does not say are people's, and stay, and so do names
+    and categories.
+    """
+    changes = Changes(left_out=list(said.left_out))
+    by_host = {one.labels.get(HOST, one.name): one for one in stored}
+    by_data: dict[str, str] = {}
+    for host in said.hosts:
+        data = _with_defaults(host.data, spec["defaults"])
+        first = by_data.setdefault(canonical(data), host.name)
+        if first != host.name:
+            changes.left_out.append((host.name, f"It leads where {first} leads."))
+            continue
+        changes.hosts += 1
+        labels = {INVENTORY: name, HOST: host.name, **host.labels}
+        before = by_host.pop(host.name, None)
+        if before is None:
+            entry = {"name": host.name, "data": data, "labels": labels, "category": list(spec["category"])}
+            changes.add.append(entry)
+            changes.added.append(host.name)
+        else:
+            _compare(changes, host, before, data, labels)
+    for host_name, gone in sorted(by_host.items()):
+        changes.gone += 1
+        if VANISHED not in gone.labels:
+            since = at.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+            changes.change.append({"connection": gone.id, "labels": {**gone.labels, VANISHED: since}})
+            changes.vanished.append(host_name)
+    return changes
+
+
+def _compare(
+    changes: Changes, host: ListedHost, before: Connection, data: Mapping[str, Any], labels: Mapping[str, str]
+) -> None:
+    own = {
+        label: value
+        for label, value in before.labels.items()
+        if label not in (INVENTORY, HOST, VANISHED) and not label.startswith(GROUP)
+    }
+    entry: dict[str, Any] = {"connection": before.id}
+    held = without_nulls(before.data)
+    wanted = {**held, **{part: value for part, value in data.items() if part != "type"}}
+    identity = held.get("identity")
+    if identity and "file" not in identity:
+        # Its key or certificate is in the vault, where no inventory puts one.
+        wanted["identity"] = identity
+    elif identity and "identity" in data:
+        wanted["identity"] = {**identity, **data["identity"]}
+    if wanted != held:
+        entry["data"] = {"type": before.type, **wanted}
+    if {**own, **labels} != before.labels:
+        entry["labels"] = {**own, **labels}
+    if len(entry) == 1:
+        return
+    changes.change.append(entry)
+    (changes.returned if VANISHED in before.labels else changes.changed).append(host.name)
+
+
+def _with_defaults(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    given = {part: defaults[part] for part in ("user", "port", "gateway") if defaults.get(part) is not None}
+    if defaults.get("keyFile") is not None:
+        given["identity"] = {"file": defaults["keyFile"]}
+    return {**given, **data}
+
+
+def _not_ready(_name: str, _path: str, _members: Mapping[str, Any]) -> dict[str, Any]:
+    raise Busy("The daemon is not ready yet.")
