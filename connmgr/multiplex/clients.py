@@ -236,9 +236,10 @@ class MultiplexClient:
             return True
         assert isinstance(request, NewSession | StdioForward), "others have no descriptors"  # noqa: S101
         taken, self._descriptors = self._descriptors, []
+        why_busy = self._host.why_busy(self.at)
         self._timer.cancel()
         self.passenger = Passenger(self._host, self, request, taken)
-        self.passenger.begin()
+        self.passenger.begin(why_busy)
         return True
 
     # Requests that others carry out.
@@ -287,6 +288,9 @@ class MultiplexClient:
         request: MultiplexRequest,
         done: Callable[[Mapping[str, Any]], None],
     ) -> None:
+        if self.passenger is None and (why := self._host.why_busy(self.at)) is not None:
+            self.refuse(request.number, why)
+            return
         self._is_busy = True
         self._timer.cancel()
         self._loop.work(partial(self._ask, path, members, request, done))

@@ -41,8 +41,8 @@ LOCALE = ("LANG", "LC_")
 TURN_SECONDS = 20.0
 """Longest wait for a slot of requests that wait for machines."""
 
-BUSY_SECONDS = 0.1
-"""Interval of the attempts to get one."""
+BUSY_SECONDS, LONGEST_BUSY_SECONDS = 0.1, 1.6
+"""Interval between the first two attempts to get one, and the longest: each next one is twice as long."""
 
 AGENT = "SSH_AUTH_SOCK"
 """A variable that is for the daemon alone: where the client's ssh-agent listens."""
@@ -123,6 +123,9 @@ class Shared(Protocol):
     def left(self, client: Any) -> None:
         """Handle that a client is gone."""
 
+    def why_busy(self, at: Served) -> str | None:
+        """Return why no further client of a control socket may begin anything now, or None."""
+
     def keep(self, at: Served, forward: Mapping[str, Any], *, lasts: bool) -> None:
         """Note that a forward lasts without the client that has opened it, or no longer does."""
 
@@ -145,7 +148,7 @@ class Passenger:
         self.id = host.number()
         self._endpoint: PassengerEndpoint | None = None
         self._agent: str | None = None
-        self._until = time.monotonic() + TURN_SECONDS
+        self._until, self._pause = time.monotonic() + TURN_SECONDS, BUSY_SECONDS
         self.sender = client.at.sender
         self.cancellation = Cancellation()
         self.members: dict[str, Any] = {}
@@ -175,10 +178,12 @@ class Passenger:
         """Whether its process gets a terminal."""
         return self._session is not None and self._session.wants_terminal
 
-    def begin(self) -> None:
-        """Send the request through the pipeline."""
+    def begin(self, why_busy: str | None = None) -> None:
+        """Send the request through the pipeline, unless too many of others are there (``why_busy``)."""
         assert self._descriptors is not None, "it has just begun"  # noqa: S101
         try:
+            if why_busy is not None:
+                raise Busy(why_busy)
             if (fault := fault_of(self._descriptors)) is not None:
                 raise InvalidRequest(fault)
             if self._session is not None:
@@ -226,7 +231,8 @@ class Passenger:
         """Tell the client why it gets no session, unless what it lends helps; in a thread that may wait."""
         if why.code == Busy.code and time.monotonic() < self._until:
             # Many sessions at once, as of a tool for many hosts, come one after the other.
-            self._host.loop.after(BUSY_SECONDS, partial(self._host.loop.work, self._carry_out))
+            self._host.loop.after(self._pause, partial(self._host.loop.work, self._carry_out))
+            self._pause = min(2 * self._pause, LONGEST_BUSY_SECONDS)
             return
         opens, agent = why.details.get("opens"), self._agent
         if why.code == "auth_failed" and "agent" in why.details and isinstance(opens, str) and agent is not None:

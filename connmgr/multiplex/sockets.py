@@ -12,6 +12,7 @@ import socket
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -26,7 +27,7 @@ from connmgr.multiplex.passengers import Passenger, Pipeline, Sender, Served
 from connmgr.plugin import Forward
 from connmgr.processes import is_trusted, peer_uid
 from connmgr.secrets.principals import Access
-from connmgr.shares import of_tokens
+from connmgr.shares import of_tokens, refused
 from connmgr.streams.loop import Loop
 from connmgr.tunnels.table import Tunnels
 from connmgr.tunnels.tunnel import FAILED, STOPPED
@@ -37,7 +38,10 @@ PAUSE_SECONDS = 0.25
 """Pause in accepting after the process has run out of descriptors."""
 
 MAX_IDLE = 512
-"""Most clients that have no session; beyond it the one that has waited longest is closed."""
+"""Most clients that ask for nothing; beyond it the one of whoever has the most that has waited longest is closed."""
+
+MAX_AT_WORK = 512
+"""Most clients that have a session, or wait for an answer, each with up to four descriptors; a token has a share."""
 
 RESERVED_DESCRIPTORS = 4096
 """Descriptors that sockets leave to everything else, as far as the process may have more than twice as many."""
@@ -336,6 +340,14 @@ class ControlSockets:
         clients = [one for one in self._clients if (one.at.connection, one.at.sender.token) == of]
         return [one.passenger for one in clients if one.passenger is not None]
 
+    def why_busy(self, at: Served) -> str | None:
+        """Return why no further client of a control socket may begin anything now, or None."""
+        at_work = [client.at.sender.holder for client in self._clients if not client.is_idle]
+        if len(at_work) >= MAX_AT_WORK:
+            return f"All {MAX_AT_WORK} places of clients at control sockets are taken; try again later."
+        why = refused(MAX_AT_WORK, at.sender.holder, at_work)
+        return None if why is None else f"Of {MAX_AT_WORK} clients at control sockets {why}; try again later."
+
     def _watch(self, opened: Iterable[ControlSocket]) -> None:
         for one in opened:
             if one.listening.fileno() >= 0:
@@ -375,7 +387,9 @@ class ControlSockets:
             return
         idle = [client for client in self._clients if client.is_idle]
         if len(idle) >= MAX_IDLE:
-            idle[0].close()
+            counts = Counter(client.at.sender.holder for client in idle)
+            most = max(counts.values())
+            next(client for client in idle if counts[client.at.sender.holder] == most).close()
         client = MultiplexClient(self, connected, at)
         if not client.closed:
             self._clients[client] = None

@@ -31,6 +31,7 @@ from tests.multiplex.wire import (
     packet,
     session,
 )
+from tests.rights.wire import create
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -188,6 +189,32 @@ def test_ten_thousand_silent_clients_hold_nothing(clean_daemon: Daemon, path: st
             works(path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_token_that_asks_for_a_thousand_sessions_leaves_the_owner_some(clean_daemon: Daemon, path: str) -> None:
+    """Each session that waits for its turn holds four descriptors of the daemon, and asks again and again."""
+    process = psutil.Process(clean_daemon.pid)
+    holder = create(clean_daemon, "shell.any")
+    theirs = holder.ok("/multiplex/open", connections=[LOCAL_MACHINE])["sockets"][0]["path"]
+    null = nothing()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 12000), hard))
+    before = process.num_fds()
+    try:
+        with ExitStack() as flood:
+            for _ in range(1000):
+                wire = flood.enter_context(Wire(theirs))
+                wire.send(GREETING, session(b"exec sleep 600"))
+                wire.pass_on(null, null, null)
+            works(path)
+            # Their share, five eighths of 512, and those without a session.
+            assert process.num_fds() - before < 320 * 4 + 512 + 200
+            works(path)
+        clean_daemon.client.post("/token/revoke", id=holder.id)
+        eventually(lambda: process.num_fds() <= before + 2, "descriptors leak")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(null)
 
 
 def test_a_silent_client_is_closed_after_its_time(path: str) -> None:
