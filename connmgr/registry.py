@@ -136,7 +136,7 @@ class Registry:
         for one in offered:
             by_name.setdefault(one.kind.name.lower(), []).append(one)
         for rivals in by_name.values():
-            bundled: list[Offered[Kind]] = [one for one in rivals if one.distribution == BUNDLED]
+            bundled: list[Offered[Kind]] = [rival for rival in rivals if rival.distribution == BUNDLED]
             winner = (bundled or rivals)[0] if len(rivals) == 1 or bundled else None
             if winner is not None:
                 yield winner.kind

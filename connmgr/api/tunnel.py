@@ -65,6 +65,7 @@ def _is_tunnel(type: str) -> bool:
 
 def _info(connection: Connection) -> TunnelInfo:
     status = services().tunnels.status(connection.id)
+    failure = status.last_error
     return TunnelInfo(
         connection=connection.id,
         state=status.state,
@@ -73,14 +74,10 @@ def _info(connection: Connection) -> TunnelInfo:
         since=status.since,
         retries=status.retries,
         next_retry=status.next_retry,
-        last_error=None if status.last_error is None else _fault(*status.last_error),
+        last_error=None if failure is None else TunnelFault(code=failure[0], message=failure[1]),
         relay=status.relay,
         streams=status.streams,
         waiting=status.waiting,
         bytes_in=status.bytes_in,
         bytes_out=status.bytes_out,
     )
-
-
-def _fault(code: str, message: str) -> TunnelFault:
-    return TunnelFault(code=code, message=message)

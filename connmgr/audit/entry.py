@@ -92,7 +92,9 @@ class CommandText:
         if not (self.everyone or (self.tokens and "token" in entry)):
             return {}
         connections = {*entry.get("connections", ()), *([entry["connection"]] if "connection" in entry else ())}
-        known = sorted({one for one in self.secrets(connections) if len(one) >= LEAST_SECRET}, key=len, reverse=True)
+        known = sorted(
+            {secret for secret in self.secrets(connections) if len(secret) >= LEAST_SECRET}, key=len, reverse=True
+        )
         words: list[str] = about.get(RECORDED) or about.get("argv") or [about["command"]]
         # In the words and not in the quoted text, in which a secret may look otherwise.
         cleaned = [_without(word, known) for word in words]

@@ -474,7 +474,7 @@ def _others(others: list[Anchor], here: LogLocation, is_shared: bool) -> dict[st
     remarks: dict[str, Any] = {}
     for name, logs in (("gone", gone), ("others", kept)):
         if logs:
-            newest = sorted(logs, key=lambda one: one.time, reverse=True)
+            newest = sorted(logs, key=lambda log: log.time, reverse=True)
             remarks |= {name: [brief(one) for one in newest[:MAX_OTHERS]], f"{name}Number": len(logs)}
     return remarks
 

@@ -144,10 +144,10 @@ class Verdict:
         """As the endpoint answers it."""
         shown = {**vars(self), "trail": self.log, "sound": not self.faults}
         shown["faults"] = [
-            {name: value for name, value in asdict(one).items() if name != "more"} | {"message": one.message}
-            for one in self.faults
+            {name: value for name, value in asdict(fault).items() if name != "more"} | {"message": fault.message}
+            for fault in self.faults
         ]
-        shown["logs"] = [one.members for one in self.logs]
+        shown["logs"] = [log.members for log in self.logs]
         del shown["log"]
         return shown
 
@@ -253,7 +253,10 @@ def _check_ends(walk: Walk, after: Mapping[str, Anchor]) -> None:
 
 
 def _told(verdict: Verdict, seq: int) -> bool:
-    return any(one.kind == CHANGED and one.seq and one.last and one.seq <= seq <= one.last for one in verdict.faults)
+    return any(
+        fault.kind == CHANGED and fault.seq and fault.last and fault.seq <= seq <= fault.last
+        for fault in verdict.faults
+    )
 
 
 def _compared(walk: Walk, other: Walk, chain: HashChain) -> str:

@@ -74,13 +74,13 @@ def with_remedies(
         if not lacks:
             continue
         has_asked = True
-        password = ask_for_all([names[one.connection] for one in lacks], sudo or ROOT)
+        password = ask_for_all([names[lack.connection] for lack in lacks], sudo or ROOT)
         if password is None:
             yield from lacks
             continue
-        for one in lacks:
-            client.connection.elevate(one.connection, sudo or ROOT, password=password)
-            pending.append(one.connection)
+        for lack in lacks:
+            client.connection.elevate(lack.connection, sudo or ROOT, password=password)
+            pending.append(lack.connection)
 
 
 def _is_refused(failure: object) -> TypeGuard[ClientError]:
@@ -180,8 +180,8 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
             said = one.said if one.failure is None else one.failure.message
             click.echo(f"{visible(labels[one.connection])}: {visible(said)}", err=one.failure is not None)
     if as_json:
-        print_json([one.as_object(labels[one.connection]) for one in results])
-    if any(one.failure is not None for one in results):
+        print_json([result.as_object(labels[result.connection]) for result in results])
+    if any(result.failure is not None for result in results):
         raise click.exceptions.Exit(FAILED)
 
 
@@ -219,7 +219,9 @@ def run_everywhere(
     if as_json or brief:
         verdicts = list(_in_lines(outcomes, chosen, names, as_json=as_json))
     else:
-        verdicts = together(((one.connection, _verdict(one), partial(_gather, one)) for one in outcomes), names)
+        verdicts = together(
+            ((outcome.connection, _verdict(outcome), partial(_gather, outcome)) for outcome in outcomes), names
+        )
     sum_up(verdicts, chosen.of, time.monotonic() - start)
 
 

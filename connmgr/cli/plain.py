@@ -110,7 +110,9 @@ def sent_environment(client: Client, **about: Any) -> dict[str, str]:
     Of what is sent to several, the daemon gives each only what that one takes.
     """
     patterns = client.post("/connection/environment", **about)["send"]
-    return {name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in patterns)}
+    return {
+        name: value for name, value in os.environ.items() if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
 
 
 def ensure_shell(client: Client, connection: str, session: str | None, name: str) -> None:

@@ -134,12 +134,12 @@ def _completions(client: Client, incomplete: str) -> list[str]:
     begun = incomplete.lower()
     names = client.connection.names()
     labels = telling(names)
-    times = Counter(text for one in names for text in _texts(one))
+    times = Counter(text for name in names for text in _texts(name))
     offers: list[str] = []
-    for one in names:
-        if texts := [text for text in _texts(one) if text.startswith(begun)]:
+    for name in names:
+        if texts := [text for text in _texts(name) if text.startswith(begun)]:
             # The shell replaces the word even by a name that begins in another way.
-            offers.append(next((text for text in texts if times[text] == 1), labels[one.id]))
+            offers.append(next((text for text in texts if times[text] == 1), labels[name.id]))
     return sorted(offers)[:MAX_COMPLETIONS]
 
 
@@ -410,8 +410,12 @@ def chosen(
     :raises ClientError: as :meth:`connmgr.client.connections.Connections.choose`.
     """
     # Connections to addresses are not listed; a uuid may be that of one.
-    direct = [one for one in patterns if addresses and not is_pattern(one) and (is_uuid(one) or read_address(one))]
-    rest = [one for one in patterns if one not in direct or (is_uuid(one) and choice.filters)]
+    direct = [
+        pattern
+        for pattern in patterns
+        if addresses and not is_pattern(pattern) and (is_uuid(pattern) or read_address(pattern))
+    ]
+    rest = [pattern for pattern in patterns if pattern not in direct or (is_uuid(pattern) and choice.filters)]
     selected = [_at(client, one) for one in direct if one not in rest]
     if rest or not patterns:
         selected += client.connection.choose(

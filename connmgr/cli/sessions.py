@@ -135,7 +135,7 @@ class WithSudo(click.Command):
 def spelled_out(args: Sequence[str]) -> list[str]:
     """Return ``args`` with the user that a bare ``--sudo`` means; what follows ``--`` stays as it is."""
     end = args.index("--") if "--" in args else len(args)
-    return [*(f"{SUDO}={ROOT}" if one == SUDO else one for one in args[:end]), *args[end:]]
+    return [*(f"{SUDO}={ROOT}" if arg == SUDO else arg for arg in args[:end]), *args[end:]]
 
 
 def at_work(shell: ListedShell) -> str:

@@ -343,7 +343,7 @@ class Files(Group):
         The machine computes them. Links and unreadable files are left out.
         """
         answer = self._ask("/fs/checksum", _members(connection, path, members, session), ChecksumsResponse)
-        return {path_text(one.name): one.sha256 for one in answer.entries}
+        return {path_text(entry.name): entry.sha256 for entry in answer.entries}
 
     def search(
         self, connection: str, path: Path, text: str, *, session: str | None = None, **options: Any
@@ -360,12 +360,12 @@ class Files(Group):
     ) -> list[FileEntry]:
         """List a directory, with ``recursive`` all below it too; names are paths relative to the directory."""
         request = ListFilesRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session)
-        return [FileEntry.of(one) for one in self._ask("/fs/list", request, ListResponse).entries]
+        return [FileEntry.of(entry) for entry in self._ask("/fs/list", request, ListResponse).entries]
 
     def glob(self, connection: str, pattern: str, *, session: str | None = None) -> Sequence[FileEntry]:
         """List the files whose paths ``pattern`` matches, with ``*``, ``?`` and ``[…]``; the names are their paths."""
         request = GlobRequest(connection=connection, pattern=path_bytes(pattern), session=session)
-        return [FileEntry.of(one) for one in self._ask("/fs/glob", request, ListResponse).entries]
+        return [FileEntry.of(entry) for entry in self._ask("/fs/glob", request, ListResponse).entries]
 
     def stat(self, connection: str, path: Path, *, follow: bool = True, session: str | None = None) -> FileEntry:
         """Describe a file."""

@@ -194,7 +194,7 @@ def choose(
             means = matching(within, selector, category=category, type=type)
         else:
             means = alone(named(within, selector, category=category, type=type), selector)
-        usable = [one for one in means if usage in (None, one.usage)]
+        usable = [mean for mean in means if usage in (None, mean.usage)]
         found.update((one.id, one) for one in usable)
         if not usable and selectors and (selector != "*" or where is not None):
             problems.append(_unmatched(within, selector, means, category, type, usage))
@@ -219,7 +219,7 @@ def _unmatched(
     if not all(map(is_text, (selector, category, type))):
         return said
     everything = connections.names()
-    usable = {one.id for one in connections.names(category=category, type=type) if usage in (None, one.usage)}
+    usable = {name.id for name in connections.names(category=category, type=type) if usage in (None, name.usage)}
     hint = suggested(selector, everything, lambda one: one.id in usable, patterns=True)
     return f"{said}{hint} `connmgr ls` lists them."
 
@@ -272,7 +272,7 @@ def telling(names: Iterable[Name], *, in_category: bool = False) -> dict[str, st
 
     The first that does is taken; ``in_category`` prefers the one with the category.
     """
-    texts = {one.id: [one.path, qualified(one)][:: -1 if in_category else 1] for one in names}
+    texts = {name.id: [name.path, qualified(name)][:: -1 if in_category else 1] for name in names}
     times = Counter(text for some in texts.values() for text in set(some))
     return {id: next((text for text in some if times[text] == 1), id) for id, some in texts.items()}
 

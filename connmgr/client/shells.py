@@ -213,7 +213,7 @@ class Shells(Group):
     def list(self, connection: str | None = None) -> list[ListedShell]:
         """Describe the running shells, of one connection or all."""
         answer = self._tell("/shell/list", ListRequest(connection=connection))
-        return [ListedShell.read(one) for one in answer["shells"]]
+        return [ListedShell.read(shell) for shell in answer["shells"]]
 
     def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
         """Stop a shell, or all shells of the connection."""

@@ -169,7 +169,7 @@ class Server(TcpWSGIServer):
         if not self.rests.are_due:
             return POLL_SECONDS
         now = time.monotonic()
-        ends = [one.rests_until for one in list(self.active_channels.values()) if one.rests_until > now]
+        ends = [channel.rests_until for channel in list(self.active_channels.values()) if channel.rests_until > now]
         # poll(2) counts whole milliseconds; rounded down, the last one would be spent awake.
         return math.ceil((min(ends) - now) * 1000) / 1000 if ends else POLL_SECONDS
 

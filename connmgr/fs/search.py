@@ -70,10 +70,10 @@ def search(fs: RemoteFileSystem, path: bytes, wanted: SearchedText, timeout: flo
     deadline = Deadline(timeout)
     lines = _found(fs, path, wanted, deadline) if fs.gate is None else _archived(fs, path, wanted, deadline)
     found: list[TextLine] = []
-    for one in lines:
-        if one is None or len(found) == wanted.most:
+    for line in lines:
+        if line is None or len(found) == wanted.most:
             return found, False
-        found.append(one)
+        found.append(line)
     return found, True
 
 

@@ -131,7 +131,9 @@ class ClientEnvironment:
     def select(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to set for a client with ``environment``."""
         patterns = self.patterns if environment else []
-        sent = {name: value for name, value in environment.items() if any(_matches(one, name) for one in patterns)}
+        sent = {
+            name: value for name, value in environment.items() if any(_matches(pattern, name) for pattern in patterns)
+        }
         return {**sent, **self.values}
 
 

@@ -182,12 +182,12 @@ class _Additions:
         """For each addition with an equivalent connection, its id and that connection's."""
 
         self._added: set[str] = set()
-        own = {one.id for one in additions}
-        over = {target for one in additions for target in _targets(one.content) if target not in own}
+        own = {addition.id for addition in additions}
+        over = {target for addition in additions for target in _targets(addition.content) if target not in own}
         self._known = dict(dependencies.load(tx, key, over))
         self._new: list[dict[str, Any]] = []
         self._references: dict[str, set[str]] = {}
-        self._equal = connection_rows.candidates(tx, [one.content.fingerprint for one in additions])
+        self._equal = connection_rows.candidates(tx, [addition.content.fingerprint for addition in additions])
 
     def store(self, categories: Mapping[Path, str]) -> list[tuple[str, bool]]:
         """Store those without an equivalent; return the id of each, and whether it was added."""

@@ -66,12 +66,9 @@ class Comparison:
     def is_fact(self) -> bool:
         return "." in self.name or self.name in DOTLESS_FACTS
 
-    def holds(self, value: Value) -> bool:
-        """Whether ``value`` fulfils it; that of an operator and its opposite is the same."""
-        return self._decide(value)
-
     @cached_property
-    def _decide(self) -> Callable[[Value], bool]:
+    def holds(self) -> Callable[[Value], bool]:
+        """Whether a value fulfils it; that of an operator and its opposite is the same."""
         operator, wanted = self.operator.lstrip("!"), self.value
         if not operator:
             return lambda _: True

@@ -48,7 +48,7 @@ class InsideConformance(WrapperConformance):
 
 @pytest.mark.needs("machine", "busybox", "podman", "sshd", "sudo")
 class TestPodman(InsideConformance):
-    """The suite by sudo over ssh; test_far.py has the other types, and Docker's suite the same containers from here."""
+    """The suite by sudo over ssh; test_over_ssh.py has the other types, Docker's suite the same containers here."""
 
     @pytest.fixture
     def kind(self) -> Podman:

@@ -51,7 +51,7 @@ sleep() {
 """
 
 SLEEP = """#!/bin/sh
-# The seconds for which the script's commands sleep on the far side are tenths here: only their order matters.
+# The seconds for which the script's commands sleep on the remote host are tenths here: only their order matters.
 exec /bin/sleep "0.$1"
 """
 

@@ -1,4 +1,4 @@
-"""Terminals in the page: found again, shared, held back, and harmless whatever a far side prints."""
+"""Terminals in the page: found again, shared, held back, and harmless whatever a remote host prints."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_window_sets_the_size_and_other_viewers_follow(daemon: Daemon, clien
     _shows(page, f"{own[1]} {own[0]}")
 
 
-def test_what_a_far_side_prints_is_text_and_reaches_no_clipboard(
+def test_what_a_remote_host_prints_is_text_and_reaches_no_clipboard(
     daemon: Daemon, client: Client, visitor: Visitor
 ) -> None:
     visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])

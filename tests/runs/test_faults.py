@@ -1,6 +1,6 @@
 """Daemons that are killed, frozen or stopped while a run goes on: no target's command runs twice, and nothing sticks.
 
-The far side counts: each command appends the number of its host to a file.
+The remote host counts: each command appends the number of its host to a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Two daemons of one vault on PostgreSQL share runs, and one goes on where the other is gone.
 
-The far side counts: each command appends the number of its host to a file.
+The remote host counts: each command appends the number of its host to a file.
 """
 
 from __future__ import annotations

@@ -169,13 +169,13 @@ def _list(approvals: list[dict[str, Any]], *, as_json: bool) -> None:
     print_table(
         [
             (
-                one["approval"],
-                visible(one["tokenName"]),
-                _age(one),
-                ", ".join(one["asked"]["names"]),
-                _gist(one["asked"]),
+                approval["approval"],
+                visible(approval["tokenName"]),
+                _age(approval),
+                ", ".join(approval["asked"]["names"]),
+                _gist(approval["asked"]),
             )
-            for one in approvals
+            for approval in approvals
         ]
     )
 
@@ -185,7 +185,7 @@ def _find(approvals: list[dict[str, Any]], name: str, *, reads: bool) -> dict[st
 
     :raises Failure: no approval is meant, or several are.
     """
-    by_id = {one["approval"]: one for one in approvals}
+    by_id = {approval["approval"]: approval for approval in approvals}
     found = [name.lower()] if name.lower() in by_id else with_beginning(by_id, name)
     if len(found) == 1 and (reads or found == [name.lower()]):
         return by_id[found[0]]

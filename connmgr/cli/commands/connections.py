@@ -56,9 +56,9 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
         filters = " and ".join(map(" ".join, choice.filters.items()))
         click.echo(f"connmgr: no connection matches {filters}", err=True)
     if shape == "names":
-        print_table([(qualified(one),) for one in names])
+        print_table([(qualified(name),) for name in names])
         return
-    infos = infos_of(client, [one.id for one in names])
+    infos = infos_of(client, [name.id for name in names])
     if as_json or shape == "json":
         print_json(infos)
         return
@@ -66,15 +66,15 @@ def ls(selectors: tuple[str, ...], choice: Choice, shape: str | None, *, long: b
     if shape is None and not long and sys.stdout.isatty():
         _print_tree(connections)
         return
-    labelled = any(one.labels for one in connections)
+    labelled = any(connection.labels for connection in connections)
     rows = [
         (
-            qualified(one),
-            *_columns(one),
-            *((ago(one.last_modified), one.id) if long else ()),
-            *((shown_labels(one.labels) or "-",) if labelled else ()),
+            qualified(connection),
+            *_columns(connection),
+            *((ago(connection.last_modified), connection.id) if long else ()),
+            *((shown_labels(connection.labels) or "-",) if labelled else ()),
         )
-        for one in connections
+        for connection in connections
     ]
     more = (*(MORE if long else ()), *(("LABELS",) if labelled else ()))
     heading = [(*HEADING, *more)] if shape == "table" or sys.stdout.isatty() else []
@@ -161,7 +161,7 @@ def info(selectors: tuple[str, ...], choice: Choice, *, refresh: bool, as_json: 
     """
     require_some(selectors, choice)
     client = connect()
-    ids = [one.id for one in chosen(client, selectors, choice, addresses=True).names]
+    ids = [name.id for name in chosen(client, selectors, choice, addresses=True).names]
     if refresh:
         for id in ids:
             for sentence in client.connection.refresh(id).skipped:

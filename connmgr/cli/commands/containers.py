@@ -89,7 +89,7 @@ def _change(verb: str, change: Change, work: Callable[[Client, str], str]) -> No
     client, names = _chosen(change.selectors, change.choice)
     labels = telling(names)
     question = f"{verb.capitalize()} {counted(len(names), 'container')}?"
-    change.do(client, names, [(verb, labels[one.id]) for one in names], question, work)
+    change.do(client, names, [(verb, labels[name.id]) for name in names], question, work)
 
 
 @container.command(name="logs")
@@ -135,14 +135,14 @@ def _chosen(selectors: tuple[str, ...], choice: Choice) -> tuple[Client, list[Na
     client = connect()
     kinds = _kinds(client)
     names = chosen(client, selectors, choice).names
-    if not any(is_pattern(one) for one in selectors) and selectors:
-        for one in names:
-            if one.type not in kinds:
+    if not any(is_pattern(selector) for selector in selectors) and selectors:
+        for name in names:
+            if name.type not in kinds:
                 raise Failure(
-                    f"{visible(one.path)} is a connection of type {one.type}, which cannot be started and stopped. "
+                    f"{visible(name.path)} is a connection of type {name.type}, which cannot be started and stopped. "
                     "`connmgr start` starts its shell."
                 )
-    names = [one for one in names if one.type in kinds]
+    names = [name for name in names if name.type in kinds]
     if not names:
         raise Failure("No container is chosen: `connmgr ls` shows the types of connections.", NOT_FOUND)
     return client, names

@@ -74,13 +74,13 @@ def _print_runs(client: Client) -> None:
         click.echo("runs")
     rows = [
         (
-            one.name or one.run[:8],
-            one.state,
-            f"{one.targets - one.counts['waiting'] - one.counts['starting']} of {one.targets}",
-            f"{one.counts['starting']} run",
-            f"on {', '.join(one.daemons)}" if one.daemons else "",
+            run.name or run.run[:8],
+            run.state,
+            f"{run.targets - run.counts['waiting'] - run.counts['starting']} of {run.targets}",
+            f"{run.counts['starting']} run",
+            f"on {', '.join(run.daemons)}" if run.daemons else "",
         )
-        for one in runs
+        for run in runs
     ]
     print_table(rows, indent="  ")
 

@@ -185,16 +185,21 @@ def edit(
     if not (assignments or secrets or sources or unset):
         raise click.UsageError("Nothing to change: give FIELD=VALUE, --secret FIELD, --from or --unset FIELD.")
     client = connect()
-    ids = [one.id for one in chosen(client, names, choice).names] if everywhere else [client.connection.find(names[0])]
+    ids = (
+        [name.id for name in chosen(client, names, choice).names] if everywhere else [client.connection.find(names[0])]
+    )
     if not ids:
         click.echo("No connection is chosen.", err=True)
         return
     # A secret is asked for once, however many connections get it.
     ask = functools.cache(ask_secrets)
     connections = client.connection.info(ids)
-    changed = {one.id: _data(client, one, assignments, secrets, sources, unset, ask) for one in connections}
+    changed = {
+        connection.id: _data(client, connection, assignments, secrets, sources, unset, ask)
+        for connection in connections
+    }
     what = [*(word.partition("=")[0] for word in assignments), *secrets, *(field for field, _ in sources), *unset]
-    rows = [("change", qualified(one), ", ".join(what)) for one in connections]
+    rows = [("change", qualified(connection), ", ".join(what)) for connection in connections]
     asks = everywhere and means_many(names, choice)
     question = f"Change {counted(len(rows), 'connection')}? Their shells are stopped."
     if not agreed(rows, question, yes=yes, dry_run=dry_run, asks=asks):
@@ -463,7 +468,7 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
     from connmgr.cli.declarative.stored import folded
 
     going = {id for id, *_ in moves}
-    taken = {(one.category, one.name): one.id for one in client.connection.names() if one.id not in going}
+    taken = {(name.category, name.name): name.id for name in client.connection.names() if name.id not in going}
     for id, category, path in moves:
         other = taken.setdefault((folded(category), path), id)
         if other != id:
@@ -476,15 +481,15 @@ def _refuse_taken(moves: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
 def _move(client: Client, words: tuple[str, ...], choice: Choice, where: str, *, yes: bool, dry_run: bool) -> None:
     """Move all chosen connections to the category ``where`` in one step."""
     path = client.category.info([where])[0].name[1:]
-    names = [one for one in chosen(client, words, choice).names if one.category != path]
+    names = [name for name in chosen(client, words, choice).names if name.category != path]
     if not names:
         click.echo(f"All chosen connections are in {'/'.join(path)} already.", err=True)
         return
-    rows = [(qualified(one), "/".join([*path, *one.name])) for one in names]
-    _refuse_taken([(one.id, path, one.name) for one in names], client)
+    rows = [(qualified(name), "/".join([*path, *name.name])) for name in names]
+    _refuse_taken([(name.id, path, name.name) for name in names], client)
     question = f"Move {counted(len(rows), 'connection')}?"
     if agreed(rows, question, yes=yes, dry_run=dry_run, asks=means_many(words, choice)):
-        client.connection.apply(change=[{"connection": one.id, "category": list(path)} for one in names])
+        client.connection.apply(change=[{"connection": name.id, "category": list(path)} for name in names])
 
 
 @click.command()
@@ -497,7 +502,7 @@ def rm(selectors: tuple[str, ...], choice: Choice, *, yes: bool, dry_run: bool) 
     """
     require_some(selectors, choice)
     client = connect()
-    ids = [one.id for one in chosen(client, selectors, choice).names]
+    ids = [name.id for name in chosen(client, selectors, choice).names]
     if not ids:
         click.echo("No connection is chosen.", err=True)
         return

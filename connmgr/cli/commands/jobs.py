@@ -94,7 +94,7 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
         return
     from connmgr.client.jobs import JobInfo
 
-    infos = [JobInfo.read(one) for one in answers]
+    infos = [JobInfo.read(answer) for answer in answers]
     paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in infos}))}
     if infos:
         rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in infos]
@@ -306,9 +306,9 @@ def orphans(name: str, min_age: float, *, remove: bool, as_json: bool) -> None:
     client = connect()
     leftovers = client.jobs.orphans(client.connection.find(name), remove=remove, min_age=min_age)
     if as_json:
-        print_json([to_json(one) for one in leftovers])
+        print_json([to_json(leftover) for leftover in leftovers])
     elif leftovers:
-        ages = ["-" if one.age is None else lasting(one.age) for one in leftovers]
+        ages = ["-" if leftover.age is None else lasting(leftover.age) for leftover in leftovers]
         print_table(
             [(one.job, one.state, age, "removed" * one.removed) for one, age in zip(leftovers, ages, strict=True)]
         )
@@ -466,7 +466,7 @@ def _read(lines: Iterable[str]) -> tuple[list[Ended], list[str]]:
             uuids = [one[0] for one in re.finditer(UUID, line)]
             if line.strip() and not uuids:
                 raise Failure(f"--from: line {number} has no uuid of a job: {visible(line.strip())}") from None
-            ids += [one.lower() for one in uuids[-1:]]
+            ids += [uuid.lower() for uuid in uuids[-1:]]
     return failed, ids
 
 

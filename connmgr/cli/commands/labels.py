@@ -45,17 +45,17 @@ def label(words: tuple[str, ...], choice: Choice, remove: tuple[str, ...], *, as
     client = connect()
     names = chosen(client, selectors, choice).names
     if given or remove:
-        changed = client.connection.label([one.id for one in names], given, remove)
+        changed = client.connection.label([name.id for name in names], given, remove)
         if as_json:
             print_json({"changed": changed})
         else:
             click.echo(f"{counted(len(names), 'connection')}, {len(changed)} changed")
         return
-    infos = client.connection.info([one.id for one in names])
+    infos = client.connection.info([name.id for name in names])
     if as_json:
-        print_json([{"connection": one.id, "name": list(one.name), "labels": dict(one.labels)} for one in infos])
+        print_json([{"connection": info.id, "name": list(info.name), "labels": dict(info.labels)} for info in infos])
     else:
-        print_table([(qualified(one), shown_labels(one.labels) or "-") for one in infos])
+        print_table([(qualified(info), shown_labels(info.labels) or "-") for info in infos])
 
 
 @click.command()
@@ -103,13 +103,13 @@ def facts(
         raise click.UsageError("--part needs --gather; --name chooses which facts are shown.")
     client = connect()
     names = chosen(client, selectors, choice, usage="shell").names
-    ids = [one.id for one in names]
+    ids = [name.id for name in names]
     failed = _gathered(client, ids, parts, timeout, jobs) if gather else []
     machines = client.fact.query(ids, names=wanted or None)
-    labels = {one.id: qualified(one) for one in names}
+    labels = {name.id: qualified(name) for name in names}
     if as_json:
         errors = {one.connection: one.error for one in failed}
-        print_json([to_json(one) | _error(errors.get(one.connection)) for one in machines])
+        print_json([to_json(machine) | _error(errors.get(machine.connection)) for machine in machines])
     else:
         _print(machines, labels)
     for one in failed:
@@ -126,7 +126,7 @@ def _gathered(client: Client, ids: list[str], parts: tuple[str, ...], timeout: f
         for start in range(0, len(ids), MAX_GATHERED):
             some = ids[start : start + MAX_GATHERED]
             outcomes += client.fact.gather(some, parts=parts or None, parallel=jobs, timeout=timeout)
-    return [one for one in outcomes if one.error is not None]
+    return [outcome for outcome in outcomes if outcome.error is not None]
 
 
 def _error(error: object) -> dict[str, object]:

@@ -49,7 +49,7 @@ def plugins(*, as_json: bool) -> None:
         }
         for entry in registry
     ]
-    sources = [{"source": one.name, "description": one.description} for one in registry.sources]
+    sources = [{"source": source.name, "description": source.description} for source in registry.sources]
     if as_json:
         problems = [dataclasses.asdict(problem) for problem in registry.problems]
         click.echo(json.dumps({"types": types, "sources": sources, "problems": problems}, indent=2))
@@ -59,7 +59,9 @@ def plugins(*, as_json: bool) -> None:
     print_table(rows)
     if sources:
         click.echo()
-        print_table([("SECRET SOURCE", "DESCRIPTION"), *((one["source"], one["description"]) for one in sources)])
+        print_table(
+            [("SECRET SOURCE", "DESCRIPTION"), *((source["source"], source["description"]) for source in sources)]
+        )
     for problem in registry.problems:
         click.echo(visible(f"not used: {problem.plugin} of {problem.distribution}: {problem.reason}"), err=True)
 

@@ -54,7 +54,7 @@ def disconnect(change: Change, session: str | None) -> None:
     the connections, it shows which, and asks first; without a terminal to ask on, it then needs --yes.
     """
     client, names = _chosen(change.selectors, change.choice, None)
-    running = {one.id: _shells(client, one.id, session) for one in names}
+    running = {name.id: _shells(client, name.id, session) for name in names}
     question = f"End {counted(sum(map(len, running.values())), 'shell')} of {counted(len(names), 'connection')}?"
 
     def end(client: Client, id: str) -> str:
@@ -100,7 +100,7 @@ def restart(change: Change, session: str | None) -> None:
     terminal to ask on, it then needs --yes. `connmgr container restart` restarts containers.
     """
     client, names = _chosen(change.selectors, change.choice, "shell")
-    running = {one.id: _shells(client, one.id, session) for one in names}
+    running = {name.id: _shells(client, name.id, session) for name in names}
     question = f"Restart the shells of {counted(len(names), 'connection')}?"
 
     def anew(client: Client, id: str) -> str:
@@ -117,7 +117,7 @@ def restart(change: Change, session: str | None) -> None:
 def _rows(verb: str, names: Sequence[Name], shells: Mapping[str, Sized]) -> list[tuple[str, str, str]]:
     """Return what ``verb`` would be done to, for the question and for --dry-run."""
     labels = telling(names)
-    return [(verb, labels[one.id], _count(shells[one.id])) for one in names]
+    return [(verb, labels[name.id], _count(shells[name.id])) for name in names]
 
 
 def _chosen(selectors: tuple[str, ...], choice: Choice, usage: str | None) -> tuple[Client, list[Name]]:
@@ -131,7 +131,7 @@ def _count(shells: Sized) -> str:
 
 
 def _which(shells: Sequence[NamedShell]) -> str:
-    labels = [shell_label(one.session, split_elevation(one.connection)[1]) for one in shells]
+    labels = [shell_label(shell.session, split_elevation(shell.connection)[1]) for shell in shells]
     return f": {', '.join(labels)}" if shells else ""
 
 
@@ -153,8 +153,8 @@ def _is(name: str | None, session: str) -> bool:
 def _ended(client: Client, id: str, session: str | None, shells: Sequence[NamedShell]) -> bool:
     """End the ``shells`` that ``session`` means, or all, and return whether there was any."""
     if session is None:
-        connections = sorted({id, *(one.connection for one in shells)})
-        return any([_stopped(client, one, all=True) for one in connections])  # noqa: C419 - each
+        connections = sorted({id, *(shell.connection for shell in shells)})
+        return any([_stopped(client, connection, all=True) for connection in connections])  # noqa: C419 - each
     # A shell that is just being started is not listed.
     meant = shells or [NamedShell(id, session_or_none(session))]
     return any([_stopped(client, one.connection, session=one.session) for one in meant])  # noqa: C419 - each

@@ -277,11 +277,11 @@ def report_unmatched(client: Client, members: dict[str, Any]) -> None:
     try:
         unmatched = [
             *(
-                ("--only", one)
-                for one in members["connections"]
-                if not any(client.connection.query(one, category=each) for each in categories)
+                ("--only", connection)
+                for connection in members["connections"]
+                if not any(client.connection.query(connection, category=each) for each in categories)
             ),
-            *(("--category", one) for one in categories if not client.connection.query(category=one)),
+            *(("--category", category) for category in categories if not client.connection.query(category=category)),
         ]
     except ClientError as error:
         # A token may create one that sees more than its own scopes let it look up.

@@ -83,7 +83,7 @@ def trust(
     labels = telling(names)
     if forget:
         question = f"Forget the keys of {counted(len(names), 'connection')}?"
-        if agreed([("forget", labels[one.id]) for one in names], question, yes=yes, dry_run=dry_run, asks=many):
+        if agreed([("forget", labels[name.id]) for name in names], question, yes=yes, dry_run=dry_run, asks=many):
             _forget_all(client, names, labels)
     elif many or yes or dry_run:
         client.remedy(None)
@@ -101,7 +101,7 @@ class _KeyReview:
 
     def __init__(self, client: Client, names: Sequence[Name], fingerprints: Sequence[str], jobs: int) -> None:
         self._client = client
-        self._names = {one.id: one for one in names}
+        self._names = {name.id: name for name in names}
         self._told = telling(names)
         self._fingerprints = fingerprints
         self._jobs = jobs
@@ -188,10 +188,10 @@ def _forget_all(client: Client, names: Sequence[Name], labels: Mapping[str, str]
     :raises Failure: keys are still known, or a connection cannot be asked.
     """
     problems: list[str] = []
-    for one in names:
-        label = f"{visible(labels[one.id])}: " if len(names) > 1 else ""
+    for name in names:
+        label = f"{visible(labels[name.id])}: " if len(names) > 1 else ""
         try:
-            problems += [f"{label}{sentence}" for sentence in _forget(client, one.id, label)]
+            problems += [f"{label}{sentence}" for sentence in _forget(client, name.id, label)]
         except ClientError as error:
             if len(names) == 1:
                 raise
@@ -210,10 +210,10 @@ def _forget(client: Client, id: str, label: str) -> Iterator[str]:
         if error.code == CHANGED:
             host = error.details.get("host")
     keys = client.hostkey.forget(id, host)
-    for one in keys:
-        if one.kept:
-            yield f"{visible(one.key)} is still known ({visible(one.place)}): {visible(one.kept)}."
+    for key in keys:
+        if key.kept:
+            yield f"{visible(key.key)} is still known ({visible(key.place)}): {visible(key.kept)}."
         else:
-            click.echo(f"{label}forgotten  {visible(one.key)} ({visible(one.place)})")
+            click.echo(f"{label}forgotten  {visible(key.key)} ({visible(key.place)})")
     if not keys:
         click.echo(f"{label}No key of the host was stored; nothing was changed.")

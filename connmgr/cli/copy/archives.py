@@ -75,9 +75,9 @@ class Archives:
         tree, moved = LocalTree(end, self._options.umask), self._mover(chosen)
         expected, complaints = {one.path: one for one in (*chosen.files, *chosen.links)}, list[str]()
         try:
-            for one in chosen.directories:
-                with self._recording(end / one.path):
-                    tree.directory(one)
+            for directory in chosen.directories:
+                with self._recording(end / directory.path):
+                    tree.directory(directory)
             for members in chosen.requests if expected else ():
                 with self._archive(self._client, start, members) as archive:
                     complaints += self._unpack(archive, expected, end, tree, moved)
@@ -189,13 +189,13 @@ class Changed(Exception):
 def _batches(entries: Sequence[TreeEntry]) -> Iterator[list[TreeEntry]]:
     batch: list[TreeEntry] = []
     size = files = 0
-    for one in entries:
+    for entry in entries:
         if batch and (size >= BATCH_BYTES or files >= BATCH_FILES):
             yield batch
             batch, size, files = [], 0, 0
-        batch.append(one)
-        size += one.size if one.kind == FILE else 0
-        files += one.kind != DIRECTORY
+        batch.append(entry)
+        size += entry.size if entry.kind == FILE else 0
+        files += entry.kind != DIRECTORY
     if batch:
         yield batch
 
@@ -213,8 +213,8 @@ def _packed(
     :raises Changed: a large file became shorter.
     """
     held = bytearray()
-    for one in entries:
-        for piece in _member(root, one, report, sent, moved):
+    for entry in entries:
+        for piece in _member(root, entry, report, sent, moved):
             held += piece
             if len(held) >= PIECE_BYTES:
                 yield bytes(held)

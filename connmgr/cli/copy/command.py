@@ -21,9 +21,9 @@ DEFAULT_JOBS, MAX_JOBS = 8, 64
 
 def _globs(_context: click.Context, _option: click.Parameter, patterns: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse an option in place of a GLOB, which `--all` alone would take for one, unlike that of `connmgr exec`."""
-    for one in patterns:
-        if one.startswith("-"):
-            option = SUDO if one.startswith(SUDO) else one
+    for pattern in patterns:
+        if pattern.startswith("-"):
+            option = SUDO if pattern.startswith(SUDO) else pattern
             raise click.UsageError(f"--all needs a GLOB, and {option} follows it: write `--all GLOB {option}`.")
     return patterns
 

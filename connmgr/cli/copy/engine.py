@@ -250,9 +250,9 @@ class Copy:
             if not may_be_missing or error.code != "no_such_file":
                 raise
             return []
-        if any(leads_out(one.name) for one in entries):
+        if any(leads_out(entry.name) for entry in entries):
             raise ClientError(f"{operand} lists files that are not in it.", "transfer_failed", 0)
-        return [of_entry(one) for one in entries]
+        return [of_entry(entry) for entry in entries]
 
     def _is_directory(self, operand: CopyOperand) -> bool:
         there = None if operand == STREAM else self._existing(operand)

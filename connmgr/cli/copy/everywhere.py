@@ -81,7 +81,7 @@ def to_all(
         verdicts = list(_in_lines(outcomes, chosen, labels, as_json=as_json))
     else:
         verdicts = together(
-            ((one.connection, one.verdict, partial(_gather, one)) for one in outcomes),
+            ((outcome.connection, outcome.verdict, partial(_gather, outcome)) for outcome in outcomes),
             labels,
         )
     sum_up(verdicts, chosen.of, time.monotonic() - began)

@@ -105,4 +105,4 @@ def expanded(client: Client, operand: CopyOperand) -> list[CopyOperand]:
     matches = client.fs.glob(operand.connection, operand.path, session=operand.session)
     if not matches:
         raise Failure(f"{operand}: nothing matches there.", NOT_FOUND)
-    return [operand._replace(path=one.name) for one in matches]
+    return [operand._replace(path=match.name) for match in matches]

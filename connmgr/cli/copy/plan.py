@@ -66,7 +66,7 @@ class CopyPlan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return sum(one.size for one in self.files)
+        return sum(file.size for file in self.files)
 
     @property
     def requests(self) -> Iterator[list[str]]:

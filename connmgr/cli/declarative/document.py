@@ -114,11 +114,11 @@ def _agrees(*, as_json: bool) -> bool:
 
 def _show(entries: Sequence[Entry], made: Sequence[tuple[str, ...]]) -> None:
     shown = [Entry("/".join(path), note="a category") for path in made]
-    show([*shown, *(one for one in entries if one.outcome != PRESENT)], as_json=False, advice="")
+    show([*shown, *(entry for entry in entries if entry.outcome != PRESENT)], as_json=False, advice="")
 
 
 def _summary(entries: Sequence[Entry]) -> str:
-    counts = Counter(UNCHANGED if one.outcome == PRESENT else one.outcome for one in entries)
+    counts = Counter(UNCHANGED if entry.outcome == PRESENT else entry.outcome for entry in entries)
     order = [*DONE.values(), *DONE, UNCHANGED, DIFFERENT, LEFT_OUT]
     parts = [f"{counts[outcome]} {outcome}" for outcome in order if counts[outcome]]
     return f"{counted(len(entries), 'connection')}: {', '.join(parts)}" if parts else "0 connections"

@@ -125,7 +125,7 @@ def updated(held: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[
     result: dict[str, Any] = {}
     for name in dict.fromkeys([*data, *held]):
         place, before, after = f"{at}{name}", held.get(name), data.get(name)
-        if isinstance(before, Mapping) and any(one.startswith(f"{place}.") for one in states):
+        if isinstance(before, Mapping) and any(state.startswith(f"{place}.") for state in states):
             parts = after if isinstance(after, Mapping) else {}
             own = {part for part in before if f"{place}.{part}" not in states}
             result[name] = (
@@ -184,7 +184,7 @@ def carry_out(
 
     :raises Failure: the daemon refuses an entry, which the message names; nothing was changed.
     """
-    new, changes = ([one for one in entries if one.outcome == outcome] for outcome in (NEW, CHANGES))
+    new, changes = ([entry for entry in entries if entry.outcome == outcome] for outcome in (NEW, CHANGES))
     paths = [list(path) for path in categories]
     if not (new or changes or removals or paths):
         return
@@ -192,8 +192,8 @@ def carry_out(
     labels = {one.key: str(number) for number, one in enumerate(new)}
     fields: dict[str, Any] = {
         "add": [_body(one, labels) | {"label": labels[one.key], "name": one.name} for one in new],
-        "change": [_changes(one, labels) for one in changes],
-        "remove": [one.id for one in removals],
+        "change": [_changes(change, labels) for change in changes],
+        "remove": [removal.id for removal in removals],
     }
     with waiting(f"storing {count}"):
         try:
@@ -236,8 +236,8 @@ def show(entries: Sequence[Entry], *, as_json: bool, advice: str) -> None:
         print_json([{"name": e.key, "outcome": e.outcome, "connection": e.id, "note": e.note} for e in entries])
         return
     if entries:
-        print_table([(one.outcome, one.key, one.note) for one in entries])
-    if advice and any(one.outcome in DONE for one in entries):
+        print_table([(entry.outcome, entry.key, entry.note) for entry in entries])
+    if advice and any(entry.outcome in DONE for entry in entries):
         click.echo(f"Nothing was changed; {advice}", err=True)
 
 

@@ -150,8 +150,8 @@ def _search(client: Client, text: str, recordings: list[str] | None, *, as_json:
     if as_json:
         print_json(to_json(answer))
     else:
-        for one in answer.matches:
-            click.echo(f"{one.recording}  {one.seconds:.1f} s  {visible(one.text)}")
+        for match in answer.matches:
+            click.echo(f"{match.recording}  {match.seconds:.1f} s  {visible(match.text)}")
     if not answer.complete:
         click.echo("connmgr: there may be more; choose fewer recordings, or a longer text.", err=True)
 

@@ -1,4 +1,4 @@
-// What all views are made of: text of far sides, lists that draw only what is seen, dialogs, messages with an undo.
+// What all views are made of: text of remote hosts, lists that draw only what is seen, dialogs, messages with an undo.
 
 import {
   html,
@@ -31,7 +31,7 @@ const CONTROLS = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2
 
 const SHORT = /** @type {Record<string, string>} */ ({ "\n": "\\n", "\r": "\\r", "\t": "\\t" });
 
-/** Text of a far side on one line, its control characters visible. @param {unknown} value */
+/** Text of a remote host on one line, its control characters visible. @param {unknown} value */
 export function text(value) {
   return String(value ?? "").replace(CONTROLS, (character) => {
     const code = character.charCodeAt(0);
