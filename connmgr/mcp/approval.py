@@ -31,6 +31,7 @@ from connmgr.client.repeat import repeated_task
 from connmgr.client.rights import beyond_ascii, described
 from connmgr.contract.approval import Verdict
 from connmgr.contract.message import time_from_json
+from connmgr.mcp.bridge import AskedCall
 from connmgr.mcp.call import Call
 from connmgr.printable import visible
 
@@ -175,7 +176,7 @@ def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
     told = described(named, f" for an approval (until {_minute(approval['expires'])})")
     lines = [*map(_cut, told), *_preview(call)]
     lines[MAX_LINES:] = ["  …"] if len(lines) > MAX_LINES else []
-    command = f"connmgr approve {approval['approval'][:8]}"
+    command = short_command(approval["approval"])
     end = f"\n\nIn a terminal, `{command}` shows it whole and decides. Accept here to have the agent wait for that."
     return Question(approval["approval"], _indented(lines) + end, _seconds(approval["expires"]), decides=False)
 
@@ -183,13 +184,19 @@ def waiting(call: Call, approval: Mapping[str, Any]) -> Question:
 def _preview(call: Call) -> Iterator[str]:
     if call.preview is None:
         return
-    lines = visible(call.preview, lines=True).removesuffix("\n").replace("\r", "\\r").split("\n")
     yield "  change"
-    for line in lines[:MAX_PREVIEW_LINES]:
-        yield f"    {_cut(line)}"
-    if len(lines) > MAX_PREVIEW_LINES:
-        yield f"    … and {len(lines) - MAX_PREVIEW_LINES} more lines, which are not shown here"
+    yield from (f"    {line}" for line in _changed(call))
     yield from beyond_ascii(call.preview)
+
+
+def _changed(call: Call) -> Iterator[str]:
+    """Yield the lines of a call's preview, cut where they are too long or too many."""
+    if call.preview is None:
+        return
+    lines = visible(call.preview, lines=True).removesuffix("\n").replace("\r", "\\r").split("\n")
+    yield from map(_cut, lines[:MAX_PREVIEW_LINES])
+    if len(lines) > MAX_PREVIEW_LINES:
+        yield f"… and {len(lines) - MAX_PREVIEW_LINES} more lines, which are not shown here"
 
 
 def _cut(line: str) -> str:
@@ -355,7 +362,13 @@ class _Waiter:
         if required.code != REQUIRED:
             return False
         approval = str(required.details.get("approval", ""))
-        if not approval or not _can_ask(self._call):
+        if not approval:
+            raise _explained(required)
+        asked = AskedCall(
+            self._call.name, self._call.arguments, list(_changed(self._call)), str(required.details.get("expires"))
+        )
+        self._call.bridge.note_asked(approval, asked)
+        if not _can_ask(self._call):
             raise _explained(required)
         if approval not in self._steps:
             find = partial(_question, self._call, self._questions.approver, required)
@@ -407,7 +420,7 @@ def _as_answer(question: Question) -> InputRequiredResult:
 def _can_ask(call: Call) -> bool:
     declared = call.context.client_capabilities
     elicitation = declared.elicitation if declared else None
-    return elicitation is not None and (_has_forms(call) or _page_of(call) is not None)
+    return elicitation is not None and (_has_forms(call) or page_of(call, "") is not None)
 
 
 def _has_forms(call: Call) -> bool:
@@ -417,17 +430,23 @@ def _has_forms(call: Call) -> bool:
     return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
-def _page_of(call: Call) -> str | None:
-    """Return the address of the daemon's page; None if it has none that a browser opens."""
+def page_of(call: Call, approval: str) -> str | None:
+    """Return the address of an approval on the daemon's page; None if it has none that a browser opens."""
     with call.bridge.client() as client:
-        return client.base_url if client.base_url.startswith(("http://", "https://")) else None
+        is_page = client.base_url.startswith(("http://", "https://"))
+        return f"{client.base_url}/#/approvals/{approval}" if is_page else None
+
+
+def short_command(approval: str) -> str:
+    """Return the command that shows an approval in a terminal, and decides."""
+    return f"connmgr approve {approval[:8]}"
 
 
 def _question(call: Call, approver: Approver | None, required: ClientError) -> Question:
     if not _has_forms(call):
         # Whoever is logged in there decides; accepting means that the agent waits for it.
         asked = waiting(call, required.details)
-        return replace(asked, url=f"{_page_of(call)}/#/approvals/{asked.approval}")
+        return replace(asked, url=page_of(call, asked.approval))
     found = approver.find(required.details["approval"]) if approver else None
     return waiting(call, required.details) if found is None else deciding(call, found)
 
@@ -436,5 +455,5 @@ def _explained(required: ClientError, *, asked: bool = False) -> ClientError:
     """Return the error with a text for the person, who may have been ``asked`` already."""
     approval, expires = required.details.get("approval"), required.details.get("expires")
     told = "A person is asked, and has not answered yet" if asked else "A person has to approve this first"
-    text = f"{told}. `connmgr approve {str(approval)[:8]}` decides, until {expires}."
+    text = f"{told}. `{short_command(str(approval))}` decides, until {expires}."
     return ClientError(text, required.code, required.status, required.details)

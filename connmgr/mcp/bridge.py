@@ -6,8 +6,9 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
@@ -26,6 +27,9 @@ STOP_SECONDS = 3.0
 """Seconds for stopping all shells after the agent has left."""
 
 UNSETTLED_SECONDS = 300.0
+MAX_ASKED = 50
+"""Most remembered calls that wait for approvals."""
+
 MAX_UNSETTLED = 100
 """Most remembered job starts whose answers were lost."""
 
@@ -36,6 +40,16 @@ class AgentShell:
 
     connection: str
     session: str
+
+
+@dataclass(frozen=True)
+class AskedCall:
+    """A call of a tool that waits for an approval until it ``expires``, and the ``change`` of a file that it makes."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    change: Sequence[str]
+    expires: str
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,7 @@ class Bridge:
         self._directories: dict[AgentShell, str] = {}
         self._keys: dict[str, _Start] = {}
         self._homes: dict[AgentShell, str] = {}
+        self._asked: dict[str, AskedCall] = {}
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
@@ -130,6 +145,19 @@ class Bridge:
         """Note that the result of the start with ``key`` is known: a repeated call means another job."""
         with self._lock:
             self._keys.pop(key, None)
+
+    def note_asked(self, approval: str, call: AskedCall) -> None:
+        """Remember the call that waits for ``approval``, to show it to the person."""
+        with self._lock:
+            self._asked.pop(approval, None)
+            while len(self._asked) >= MAX_ASKED:
+                del self._asked[next(iter(self._asked))]
+            self._asked[approval] = call
+
+    def asked(self, approval: str) -> AskedCall | None:
+        """Return the call of this agent that waits for ``approval``, or did so; None if it is not remembered."""
+        with self._lock:
+            return self._asked.get(approval)
 
     def start_shell(self, client: Client, place: AgentShell) -> ShellInfo:
         """Start the shell of ``place``, unless it runs, and describe it.

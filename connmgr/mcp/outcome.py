@@ -73,6 +73,7 @@ NEXT: Mapping[str, str] = {
     "unknown_connection": "Call list_systems for the valid names.",
     "unknown_type": _ASK + "this kind of system needs a plugin that is not installed.",
     "unknown_job": "Call list_jobs for the existing jobs. A job is kept for a day after its end.",
+    "unknown_approval": "Repeat the call that needs the approval: its error has the valid one, if it still needs it.",
     "unknown_command": "Call list_commands for the saved commands.",
     "unknown_terminal": "Open one with open_terminal. An ended terminal is kept for five minutes.",
     "unknown_blob": "Repeat the call.",
@@ -115,7 +116,8 @@ NEXT: Mapping[str, str] = {
     "extend the token.",
     "policy_denied": "A rule denies it. Do not try to evade it. Ask the person whom you work for: they may change the "
     "rule.",
-    "approval_required": "Tell the person what waits and how to approve it. Then repeat the very same call.",
+    "approval_required": "Tell the person what waits and how to approve it; show_approval shows it to them. "
+    "Then repeat the very same call.",
     "approval_denied": "A person has denied it. Do not try to achieve the same in another way; ask what they want.",
     "quota_exceeded": "Wait, and send fewer requests. The message names the quota.",
     "token_expired": _ASK + "the token has expired and must be renewed.",

@@ -20,6 +20,7 @@ from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.resources import JSON, SCHEME, Resources
 from connmgr.mcp.tasks import TASK_ACTIONS, Tasks
 from connmgr.mcp.tools import TOOLS
+from connmgr.mcp.tools.approvals import approval_app
 from connmgr.mcp.tools.saved import tools_of
 
 INSTRUCTIONS = """\
@@ -36,7 +37,8 @@ These tools run commands and move files on systems: machines, and users and cont
 - Of long output you see the beginning and the end. read_job shows any part of it, by offsets in bytes.
 - Use argv where you can: no shell reads it, and nothing needs quoting. Change files with edit_file, not with sed.
 - Errors have a code, a message and, as `next`, what to do. If something is denied, do not look for a way around it.
-- Your token limits what you may do, a person may have to approve it, and all of it is recorded.
+- Your token limits what you may do, a person may have to approve it (show_approval shows them what), and all of it is
+  recorded.
 """
 
 ONLY_WORDS = "- Your token runs programs by argv only, no text for a shell.\n"
@@ -106,12 +108,13 @@ class BridgeServer(MCPServer):
 
     def __init__(self, bridge: Bridge, approver: Approver | None) -> None:
         tools = [*TOOLS, *tools_of(bridge)]
+        can_follow = set(TASK_ACTIONS).issubset(bridge.rights.actions)
         super().__init__(
             "connmgr",
             version=__version__,
             instructions=INSTRUCTIONS + (ONLY_WORDS if bridge.rights.commands == "argv" else ""),
             tools=[one.bound(bridge) for one in tools if one.allowed(bridge)],
-            extensions=[Tasks(bridge)] if set(TASK_ACTIONS).issubset(bridge.rights.actions) else [],
+            extensions=[approval_app(), *([Tasks(bridge)] if can_follow else [])],
             cache_hints=CACHED,
             lifespan=lambda _: questions(approver),
             log_level="WARNING",
@@ -127,9 +130,10 @@ class BridgeServer(MCPServer):
             self.add_prompt(Prompt.from_function(prompt))
 
     async def list_resources(self) -> list[Resource]:
-        """List the systems as resources; their facts are read with each resource."""
+        """List the systems as resources, whose facts are read with each, and the document of the app."""
         try:
-            return await anyio.to_thread.run_sync(self._readable.listed)
+            systems = await anyio.to_thread.run_sync(self._readable.listed)
+            return [*systems, *await super().list_resources()]
         except ResourceError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from error
 

@@ -28,6 +28,9 @@ from connmgr.mcp.outcome import answered, invalid, refused
 
 logger = logging.getLogger("connmgr.mcp")
 
+APPROVAL_APP = "ui://connmgr/approval"
+"""The address of the document by which clients with the extension MCP Apps show what show_approval answers."""
+
 System = Annotated[str, Field(description="A system's name or path as list_systems shows it, or its uuid.")]
 Session = Annotated[
     str,
@@ -43,12 +46,13 @@ Work = Callable[..., BaseModel]
 
 @dataclass(frozen=True)
 class Declared:
-    """A tool: the ``actions`` of the daemon that it needs, and whether it ``runs`` commands."""
+    """A tool: the ``actions`` of the daemon that it needs, whether it ``runs`` commands, and the ``app`` to show it."""
 
     work: Work
     actions: tuple[str, ...]
     runs: bool
     annotations: ToolAnnotations
+    app: str = ""
 
     @property
     def name(self) -> str:
@@ -85,7 +89,8 @@ class Declared:
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
         call.__annotations__ = {**{one.name: one.annotation for one in own}, "context": Context, "return": returned}
         description = inspect.getdoc(self.work) or ""
-        made = Tool.from_function(call, self.name, description=description, annotations=self.annotations)
+        meta = {"ui": {"resourceUri": self.app}} if self.app else None
+        made = Tool.from_function(call, self.name, description=description, annotations=self.annotations, meta=meta)
         return _Strict.of(made)
 
     async def _called(self, call: Call) -> CallToolResult | InputRequiredResult:
@@ -170,13 +175,19 @@ def camel_case(name: str) -> str:
 
 
 def tool(
-    *actions: str, runs: bool = False, reads: bool = False, destroys: bool = False, repeats: bool = False
+    *actions: str,
+    runs: bool = False,
+    reads: bool = False,
+    destroys: bool = False,
+    repeats: bool = False,
+    app: str = "",
 ) -> Callable[[Work], Declared]:
     """Declare a tool, which needs ``actions`` of the daemon; its docstring is its description for the agent.
 
-    It ``runs`` commands, only ``reads``, ``destroys`` (changes or removes) things, or ``repeats`` without more effect.
+    It ``runs`` commands, only ``reads``, ``destroys`` (changes or removes) things, or ``repeats`` without more effect;
+    an ``app`` shows its answers.
     """
     annotations = ToolAnnotations(
         read_only_hint=reads, destructive_hint=destroys, idempotent_hint=repeats or reads, open_world_hint=runs
     )
-    return lambda work: Declared(work, actions, runs, annotations)
+    return lambda work: Declared(work, actions, runs, annotations, app)

@@ -13,8 +13,8 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 SCOPES = ("connection.read", "connection.write", "shell.any", "job", "fs.read", "fs.write", "terminal")
 SAVED = "tell"
-ELSEWHERE = {"toggle_state"}
-"""Tools that need another machine."""
+ELSEWHERE = {"toggle_state", "show_approval"}
+"""Tools that need another machine, or a rule that asks."""
 
 
 async def use_each_tool(ask: Ask, directory: Path) -> set[str]:

@@ -24,7 +24,7 @@ DIRECTORY = Path(__file__).parent.parent.parent / ".venv" / "mcp-clients"
 INSTALL_SECONDS = 500
 RUN_SECONDS = 240
 INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-SDK_CLIENT = Path(__file__).with_name("npm_client.mjs")
+SDK_CLIENT = "npm_client.mjs"
 CONFORMANCE = "@modelcontextprotocol/conformance/dist/index.js"
 
 
@@ -51,6 +51,22 @@ def run(script: str, *arguments: str, home: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def started(script: str, *arguments: str, home: Path) -> subprocess.Popen[str]:
+    """Start a script of this directory, which gets the modules' directory first; it reads and prints lines.
+
+    :raises InstallationError: npm failed.
+    """
+    modules = installed()
+    return subprocess.Popen(
+        [NODE, Path(__file__).with_name(script), modules, *arguments],
+        env=_environment(modules, home),
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 class SdkClient:
     """The client of the TypeScript SDK, over HTTP in the modern mode; a context that ends it.
 
@@ -58,15 +74,7 @@ class SdkClient:
     """
 
     def __init__(self, url: str, token: str, home: Path) -> None:
-        modules = installed()
-        self._process = subprocess.Popen(
-            [NODE, SDK_CLIENT, modules, url, token],
-            env=_environment(modules, home),
-            cwd=home,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = started(SDK_CLIENT, url, token, home=home)
 
     def __enter__(self) -> SdkClient:
         return self

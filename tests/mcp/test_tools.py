@@ -16,8 +16,8 @@ from tests.mcp.agent import LOCAL, MODES
 from tests.mcp.near import EVERYTHING, Agent, run
 from tests.ports import reserved_port
 
-LOOKING = {"list_systems", "find", "list_commands"}
-READING = {*LOOKING, "read_file", "list_files", "find_file", "get_file_info"}
+LOOKING = {"show_approval", "list_systems", "find", "list_commands"}
+READING = {*LOOKING, "search_files", "read_file", "list_files", "find_file", "get_file_info"}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -264,6 +264,7 @@ open_terminal     . ................... ...
 read_screen       . .......x........... ..x
 send_keys         . ................... ..x
 close_terminal    . .......x........... ..x
+show_approval     x xxxxxxxxxxxxxxxxxxx xxx
 """
 """x: the MCP bridge offers the tool, and the daemon refuses none of its requests for their credential.
 
@@ -297,6 +298,7 @@ TOOLS: Mapping[str, Mapping[str, object]] = {
     "read_screen": {"terminal": LOCAL},
     "send_keys": {"terminal": LOCAL, "text": "x"},
     "close_terminal": {"terminal": LOCAL},
+    "show_approval": {"approval": LOCAL},
 }
 """Each tool with arguments that are acceptable, though not all of them name something that exists."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connmgr.mcp.tool import Declared
+from connmgr.mcp.tools.approvals import show_approval
 from connmgr.mcp.tools.commands import answer_prompt, list_jobs, read_job, run_command, stop_job, write_stdin
 from connmgr.mcp.tools.files import (
     create_directory,
@@ -25,4 +26,5 @@ TOOLS: tuple[Declared, ...] = (
     toggle_state,
     *(list_commands, run_saved_command),
     *(open_terminal, read_screen, send_keys, close_terminal),
+    show_approval,
 )
