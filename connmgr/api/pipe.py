@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -27,6 +28,10 @@ from connmgr.plugin import Channel, Pty
 from connmgr.rights.actions import Action
 
 HANG_UP_SECONDS = 10.0
+LANGUAGE_SECONDS = 10.0
+_PLAIN_VARIABLE = re.compile(r"LANG|LC_[A-Z_]+|GIT_PROTOCOL")
+"""Names that tools send, and that no shell keeps for itself: one may refuse to set others, and end (POSIX, 2.8.1)."""
+
 _STREAM = Source("connmgr.engine", "stream")
 
 group = Group(
@@ -83,6 +88,8 @@ def pipe(request: PipeRequest) -> Begin:
         lease.release()
         record_end(status)
 
+    if lease.link.transport.can_learn_language:
+        daemon.streams.loop.work(partial(lease.link.transport.learn_language, LANGUAGE_SECONDS))
     # git and scp often connect again soon, and then need no login.
     daemon.idle_links.keep(request.connection, lease)
     daemon.vault.connections.touch(request.connection)
@@ -109,7 +116,16 @@ def pipe(request: PipeRequest) -> Begin:
 
 def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Link, timeout: float) -> Channel:
     pty = Pty(request.term, request.columns, request.rows) if request.pty else None
-    setting = exports({**link.environment.select(sent), **(request.env or {})}).decode()
+    variables = {**link.environment.select(sent), **(request.env or {})}
+    if request.command is not None and pty is None and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
+        # Three shells, one after the other, would take longer to start than many a command takes. In front of the
+        # command, and not in lines of their own, because shells count lines in their messages.
+        setting = exports({**variables, "CONNMGR_STREAM": cookie}, b"; ").decode()
+        setting += "" if request.agent else "unset SSH_AUTH_SOCK; "
+        channel = link.transport.open_line(setting + request.command, timeout=timeout)
+        if channel is not None:
+            return channel
+    setting = exports(variables).decode()
     if pty and request.modes:
         setting += f"stty {shlex.join(request.modes)} 2>/dev/null\n"
     script = setting + ("" if request.agent else "unset SSH_AUTH_SOCK; ") + _STREAM.one_line

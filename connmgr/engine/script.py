@@ -119,10 +119,10 @@ IN_ANY_SHELL = Octal(rb"A-Za-z0-9 ,./:=@_%+-")
 """For a word that a login shell of any language parses: without what fish or csh reads differently even in quotes."""
 
 
-def exports(variables: Mapping[str, str]) -> bytes:
-    """Return the sh text that sets ``variables``, whose names are valid; empty for none."""
+def exports(variables: Mapping[str, str], end: bytes = b"\n") -> bytes:
+    """Return the sh text that sets ``variables``, whose names are valid, with ``end`` after each; empty for none."""
     return b"".join(
-        b"export " + name.encode() + b"=" + quote(value.encode()) + b"\n" for name, value in variables.items()
+        b"export " + name.encode() + b"=" + quote(value.encode()) + end for name, value in variables.items()
     )
 
 

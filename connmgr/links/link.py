@@ -384,6 +384,19 @@ class SpareTransport(Transport):
                 # The client that started the session may be gone, and with it the access to the chain's secrets.
                 raise refusal from error
 
+    @property
+    def can_learn_language(self) -> bool:
+        return self._first.can_learn_language
+
+    def learn_language(self, timeout: float) -> None:
+        self._first.learn_language(timeout)
+
+    def open_line(self, line: str, *, timeout: float) -> Channel | None:
+        # What a full chain refuses is tried again by open_channel(), which makes room.
+        with contextlib.suppress(ChannelRefused):
+            return self._first.open_line(line, timeout=timeout)
+        return None
+
     def open_tcp(self, host: str, port: int, *, timeout: float) -> ByteStream:
         return self._first.open_tcp(host, port, timeout=timeout)
 

@@ -18,7 +18,7 @@ from pexpect.spawnbase import SpawnBase
 
 from connmgr.engine.script import Source, new_nonce
 from connmgr.errors import AuthFailed, ConnectTimeout, ElevationFailed, ShellLost
-from connmgr.plugin import LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
+from connmgr.plugin import BECOME_ARGV, LEAST_SECONDS, Channel, Deadline, Pty, TerminalRequired, Transport, Wrapper
 from connmgr.printable import in_one_line
 
 QUOTED_CHARACTERS = 300
@@ -135,7 +135,8 @@ class Login:
 
     def announcing(self, argv: Sequence[str], *, raw: bool) -> list[str]:
         """Return the argv that makes its terminal ``raw``, prints the mark of a login's end, and runs ``argv``."""
-        return ["/bin/sh", "-c", (_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line, self._mark, *argv]
+        script = f"{(_ANNOUNCE_RAW if raw else _ANNOUNCE).one_line}; {BECOME_ARGV}"
+        return ["/bin/sh", "-c", script, "sh", self._mark, *argv]
 
     def hold(self, channel: Channel) -> Channel:
         """Let the wrapper answer the prompts on ``channel`` until the login is over; return the channel from that

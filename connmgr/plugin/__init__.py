@@ -31,6 +31,7 @@ from connmgr.plugin.hooks import Caller, FactProgram, SecretSource, Subjects
 from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
 from connmgr.plugin.transport import Listener, Transport
 from connmgr.plugin.types import (
+    BECOME_ARGV,
     DEFAULT_SEND_ENV,
     AnyConnectionType,
     Asker,
@@ -50,6 +51,7 @@ from connmgr.plugin.types import (
 )
 
 __all__ = [
+    "BECOME_ARGV",
     "DEFAULT_SEND_ENV",
     "LEAST_SECONDS",
     "AnyConnectionType",

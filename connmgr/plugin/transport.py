@@ -59,6 +59,27 @@ class Transport(ABC):
         :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
         """
 
+    @property
+    def can_learn_language(self) -> bool:
+        """Whether :meth:`learn_language` may have :meth:`open_line` start processes that it does not start now."""
+        return False
+
+    def learn_language(self, timeout: float) -> None:  # noqa: B027 - most transports have no login shell
+        """Ask the remote host within ``timeout`` seconds which language its login shell reads; by default do nothing.
+
+        Never raises.
+        """
+
+    def open_line(self, line: str, *, timeout: float) -> Channel | None:
+        """Start ``line`` in the login shell itself, without another shell that would take its time to start.
+
+        The channel is one for bulk data (:meth:`Channel.expect_bulk`).
+        Return None, as by default, unless that shell is known to read the language of POSIX, to be the one that SHELL
+        names, and to have ``line`` in its argv: only :meth:`open_channel` then starts what is meant.
+        :raises connmgr.errors.OperationError: it could not be started within ``timeout`` seconds.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Close the link and all its channels. Never raises; calling it again does nothing."""

@@ -293,6 +293,14 @@ class Dialogue(Protocol):
         """Write ``secret`` and a newline; only after a prompt, when the remote host has switched echo off."""
 
 
+BECOME_ARGV = 'if [ "$1$2$4" = /bin/sh-csh ]; then _cm=$3; shift 4; eval "unset _cm; $_cm"; else exec "$@"; fi'
+"""The end of a script for ``/bin/sh`` whose arguments are an argv: the shell becomes that.
+
+It goes on by itself if the argv is a script for ``/bin/sh`` again, as most of the engine's are: another shell takes
+its time to start.
+"""
+
+
 class Wrapper(Described):
     """A connection type that runs another connection's programs in another place or under another identity.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from connmgr.errors import ShellStartFailed
-from connmgr.plugin import Channel, ConnectionType, Pty, Schema, Transport
+from connmgr.plugin import BECOME_ARGV, Channel, ConnectionType, Pty, Schema, Transport
 
 STREAM_BYTES = 1 << 16
 """Most bytes that a stream holds until they are read."""
@@ -174,7 +174,8 @@ class MemoryTransport(Transport):
     """Runs Python functions by the first word of an argv; exits with 127 for an unknown one, like a shell.
 
     ``started`` lists the argv of every program, including those that another program ran. The only shell script is
-    ``/bin/sh -c '…; exec "$@"'``, with which the engine and wrappers start a program.
+    ``/bin/sh -c '…; exec "$@"'``, or with :data:`connmgr.plugin.BECOME_ARGV` at its end, with which the engine and
+    wrappers start a program.
     """
 
     def __init__(self, programs: Mapping[str, Program]) -> None:
@@ -206,18 +207,19 @@ class MemoryTransport(Transport):
 
 
 def _sh(process: Process) -> int:
-    """Imitate a script of the form ``…; exec "$@"`` as far as its effects are visible.
+    """Imitate a script that becomes its arguments, as far as its effects are visible.
 
-    The engine's script around a login prints ``$0`` on each stream when the login is over.
+    The engine's script around a login prints ``$1`` on each stream when the login is over, and drops it.
     """
-    script, name, *argv = process.argv[2:] if len(process.argv) > 4 else ("", "")
-    if not argv or not script.endswith('exec "$@"'):
+    script, argv = (process.argv[2], process.argv[4:]) if len(process.argv) > 4 else ("", [])
+    if not argv or not script.endswith(('exec "$@"', BECOME_ARGV)):
         process.write_error(b"sh: there is no shell in memory\n")
         return 127
-    if 'echo "$0"' in script:
+    if 'echo "$1"' in script:
+        mark, *argv = argv
         if not process.has_terminal:
-            process.write_error(f"{name}.\n".encode())
-        process.write(f"\n{name}\n".encode())
+            process.write_error(f"{mark}.\n".encode())
+        process.write(f"\n{mark}\n".encode())
     return process.run(argv)
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from connmgr.errors import AuthFailed, ElevationFailed
 from connmgr.plugin import (
+    BECOME_ARGV,
     Boolean,
     Dialogue,
     List,
@@ -32,7 +33,7 @@ STEP_SECONDS = 8.0
 
 # Prompts and refusals are recognised in English; the session gets its own locale back. sudo passes LC_* on.
 _IN_ENGLISH = 'LC_CONNMGR=${LC_ALL-} LC_ALL=C exec "$@"'
-_IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; exec "$@"'
+_IN_OWN_LANGUAGE = 'LC_ALL=${LC_CONNMGR-}; [ "$LC_ALL" ] || unset LC_ALL; unset LC_CONNMGR; '
 # sudo and doas run programs as users whose login shell refuses logins, such as www-data, but name that shell in SHELL.
 _WITH_SHELL = "case ${SHELL-} in */nologin|*/false) SHELL=/bin/sh; export SHELL;; esac; "
 # Bounded, because an unbounded search would scan to the end of the line for each "password".
@@ -92,7 +93,7 @@ class ShellEnvironment(Wrapper):
     def wrap(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str, *, pty: bool) -> list[str]:
         if not data["elevated"]:
             return list(argv)
-        own = ["/bin/sh", "-c", _WITH_SHELL + _IN_OWN_LANGUAGE, "sh", *argv]
+        own = ["/bin/sh", "-c", _WITH_SHELL + _IN_OWN_LANGUAGE + BECOME_ARGV, "sh", *argv]
         return ["/bin/sh", "-c", _IN_ENGLISH, "sh", *self._elevation(own, data, prompt)]
 
     def _elevation(self, argv: Sequence[str], data: Mapping[str, Any], prompt: str) -> list[str]:

@@ -123,6 +123,8 @@ class SshChannel:
         """Called once, when the status is known or never will be."""
 
         self._readiness: Readiness | None = None
+        self._first: tuple[bytes, bytes] | None = None
+        """The kind and the payload of a request that is sent when the peer has opened the channel."""
 
     # Called by the thread that reads from the link.
 
@@ -140,6 +142,10 @@ class SshChannel:
                 raise SSHException("The peer opens a channel twice")
             self._remote, self._room_out, self._packet_out = number, window, min(max(packet, 1), PACKET_BYTES)
             abandoned = self.closed
+            first, self._first = self._first, None
+        if first is not None and not abandoned:
+            # Sent by the thread that reads: its opener would have to wake first.
+            self.link.post_later(self._request(*first, wants_answer=True), self)
         if abandoned:
             # Its opener ran out of time; the peer has a process or a connection for it now, which only CLOSE ends.
             self.link.abandoned.discard(self)
@@ -507,8 +513,11 @@ class SessionChannel(SshChannel, Channel):
             if not self.request(b"pty-req", terminal, deadline):
                 raise ShellStartFailed("The SSH server refused a terminal; allow it (PermitTTY in sshd_config).")
             self.merged = True
-        command = shlex.join(argv).encode("utf-8", errors="surrogateescape")
-        if not self.request(b"exec", packed(command), deadline):
+        self._require_start(self.request(b"exec", _command(shlex.join(argv)), deadline))
+
+    @staticmethod
+    def _require_start(agreed: bool) -> None:
+        if not agreed:
             raise ShellStartFailed("The SSH server refused to run a command on this connection.")
 
     def recv(self, timeout: float) -> tuple[bytes, bytes]:
@@ -558,6 +567,24 @@ class SessionChannel(SshChannel, Channel):
             self.link.post(
                 self._request(b"signal", packed(b"HUP"), wants_answer=False), Deadline(BACKGROUND_SECONDS), self
             )
+
+
+def _command(line: str) -> bytes:
+    return packed(line.encode("utf-8", errors="surrogateescape"))
+
+
+class LineChannel(SessionChannel):
+    """A process that the login shell starts, or becomes, by a line of its own language; for bulk data."""
+
+    first_window = WINDOW_BYTES
+
+    def start_when_open(self, line: str) -> None:
+        """Have the login shell run ``line`` as soon as the channel is open."""
+        self._first = b"exec", _command(line)
+
+    def await_start(self, deadline: Deadline) -> None:
+        """Wait until the line runs; raise ShellStartFailed if the remote host refuses, TimeoutError or EOFError."""
+        self._require_start(self._answer(deadline) is True)
 
 
 class TcpStream(SshChannel):

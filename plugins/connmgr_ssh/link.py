@@ -199,14 +199,22 @@ class SshLink(SendingTransport):
             self._channel_handler_table[payload[0]](channel, Message(payload[5:]))
         return True
 
-    def open_stream(self, kind: type[ChannelKind], name: bytes, payload: bytes, deadline: Deadline) -> ChannelKind:
-        """Open a channel of the SSH type ``name``.
+    def open_stream(
+        self,
+        kind: type[ChannelKind],
+        name: bytes,
+        payload: bytes,
+        deadline: Deadline,
+        prepare: Callable[[ChannelKind], None] = lambda _: None,
+    ) -> ChannelKind:
+        """Open a channel of the SSH type ``name``; ``prepare`` gets it before the remote host knows of it.
 
         :raises connmgr_ssh.channels.ChannelOpenFailure: the remote host refuses.
         :raises TimeoutError: it did not answer in time.
         :raises EOFError: the connection is gone.
         """
         channel = self._new_channel(kind)
+        prepare(channel)
         fields = struct.pack(">III", channel.number, kind.first_window, PACKET_BYTES)
         self.post(Message(bytes([common.MSG_CHANNEL_OPEN]) + packed(name) + fields + payload), deadline)
         # The link may have ended since, and its thread may have ended all channels before this one was among them.

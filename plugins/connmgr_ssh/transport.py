@@ -39,10 +39,10 @@ from connmgr.errors import (
     ShellLost,
     TransportUnsupported,
 )
-from connmgr.plugin import Asker, ByteStream, Deadline, Listener, Pty, Transport
+from connmgr.plugin import Asker, ByteStream, Channel, Deadline, Listener, Pty, Transport
 from connmgr_ssh.agent import AgentClient, ForwardedAgent
 from connmgr_ssh.certificates import log_in_certified
-from connmgr_ssh.channels import ChannelOpenFailure, SessionChannel, TcpStream
+from connmgr_ssh.channels import ChannelOpenFailure, LineChannel, SessionChannel, TcpStream
 from connmgr_ssh.config import Destination, destination_of, jumps
 from connmgr_ssh.forwarding import refused
 from connmgr_ssh.hostkeys import HostKeyVerifier
@@ -64,6 +64,14 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
 )
 """Words of strerror or gai_strerror, which a gateway's sshd gives as the reason for not opening a stream."""
 
+_LANGUAGE = 'x=1; test "${x:+2}$0${SSH_ORIGINAL_COMMAND-.}" = "2${SHELL##*/}." && echo "${x}posix"'
+"""A line that prints :data:`_IS_POSIX` only in a shell of POSIX's language that sshd itself has started, and that SHELL
+names: neither in fish and csh, nor behind a forced command, which may do anything with the line."""
+
+_IS_POSIX = b"1posix"
+_MOST_SAID = 64 * 1024
+"""Most bytes that start-up files may print before it."""
+
 
 class SshTransport(Transport):
     """An open SSH connection, and those of its hops."""
@@ -74,6 +82,9 @@ class SshTransport(Transport):
         self._hops = hops
         self.forwards_agent = link.agent is not None
         self.fresh_until = link.fresh_until
+        self._learning = threading.Lock()
+        self._is_posix: bool | None = None
+        """What :meth:`learn_language` has learnt."""
 
     @property
     def alive(self) -> bool:
@@ -84,24 +95,78 @@ class SshTransport(Transport):
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
-        self._refuse_when_lost()
-        with mapped_errors(self._name, "opening a channel", deadline):
-            try:
-                channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
-            except ChannelOpenFailure as refusal:
-                # sshd allows 10 sessions on a connection (MaxSessions); helpers and terminals are sessions too.
-                said = quoted(refusal.text)
-                raise ChannelRefused(
-                    f"{self._name} does not open another session on this connection (sshd's MaxSessions): {said}."
-                ) from refusal
+        with self._opening(deadline):
+            channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
             try:
                 self._forward_agent(channel, deadline)
                 channel.start(argv, pty=pty, deadline=deadline)
             except BaseException:
                 channel.close()
                 raise
+        return channel
+
+    @contextmanager
+    def _opening(self, deadline: Deadline) -> Iterator[None]:
+        """Turn what prevents a session from being opened in the block into connmgr's errors."""
+        self._refuse_when_lost()
+        with mapped_errors(self._name, "opening a channel", deadline):
+            try:
+                yield
+            except ChannelOpenFailure as refusal:
+                # sshd allows 10 sessions on a connection (MaxSessions); helpers and terminals are sessions too.
+                said = quoted(refusal.text)
+                raise ChannelRefused(
+                    f"{self._name} does not open another session on this connection (sshd's MaxSessions): {said}."
+                ) from refusal
         # sshd has disabled Nagle's algorithm on its side by now.
         self._link.wire.hasty = False
+
+    @property
+    def can_learn_language(self) -> bool:
+        return self._is_posix is None
+
+    def learn_language(self, timeout: float) -> None:
+        if self._learning.acquire(blocking=False):
+            try:
+                if self._is_posix is None:
+                    self._is_posix = self._answers_as_posix(timeout)
+            finally:
+                self._learning.release()
+
+    def _answers_as_posix(self, timeout: float) -> bool | None:
+        """Whether the login shell answers :data:`_LANGUAGE` as it should; None if no answer came."""
+        deadline, said = Deadline(timeout), b""
+        try:
+            channel = self._started(_LANGUAGE, deadline)
+        except OperationError:
+            # Such as a server's MaxSessions; it is asked again later.
+            return None
+        try:
+            channel.shutdown_write()
+            while not deadline.passed and len(said) < _MOST_SAID:
+                said += channel.recv(deadline.left())[0]
+        except (OSError, EOFError):
+            # Start-up files may print something before it.
+            return said.split(b"\n")[-2:] == [_IS_POSIX, b""] if self.alive else None
+        finally:
+            channel.close()
+        return False
+
+    def open_line(self, line: str, *, timeout: float) -> Channel | None:
+        # An agent is asked for before the process starts, and in the order of open_channel().
+        return self._started(line, Deadline(timeout)) if self._is_posix and self._link.agent is None else None
+
+    def _started(self, line: str, deadline: Deadline) -> LineChannel:
+        """Start ``line`` in the login shell, of whatever language."""
+        with self._opening(deadline):
+            channel = self._link.open_stream(
+                LineChannel, b"session", b"", deadline, lambda opening: opening.start_when_open(line)
+            )
+            try:
+                channel.await_start(deadline)
+            except BaseException:
+                channel.close()
+                raise
         return channel
 
     def _forward_agent(self, channel: SessionChannel, deadline: Deadline) -> None:

@@ -23,7 +23,7 @@ def data(method: str) -> dict[str, Any]:
 def login(method: str) -> tuple[Login, bytes]:
     """Return a login and the line that ends it."""
     held = Login(ShellEnvironment(), data(method), Deadline(600))
-    return held, b"\n" + held.announcing(["true"], raw=False)[3].encode() + b"\n"
+    return held, b"\n" + held.announcing(["true"], raw=False)[4].encode() + b"\n"
 
 
 @pytest.mark.parametrize("pattern", [b"password", b"pass", b"Password: ", b"x", b"\n", b"%", b"%connmgr-"])

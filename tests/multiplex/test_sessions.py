@@ -122,13 +122,28 @@ def test_a_writer_waits_for_a_command_that_does_not_read(hosts: Hosts) -> None:
         assert 0 < _still(write) < 25_000_000
 
 
-def test_a_client_that_leaves_ends_its_command(hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", NAMES)
+def test_a_client_that_leaves_ends_its_command(hosts: Hosts, tmp_path: Path, host: str) -> None:
+    """Also one that its shell runs itself, and one that only the processes of its shell are."""
     ended = tmp_path / "ended"
-    script = f"trap 'echo HUP > {ended}; exit' HUP; echo ready; while :; do sleep 0.1; done"
-    with hosts.running("web", script) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == b"ready\n"
-    eventually_equal(lambda: ended.exists() and ended.read_text(), "HUP\n", "the command got no HUP")
+    hosts.ssh(host, "true")
+    for script in (
+        f"trap 'echo HUP > {ended}; exit' HUP; echo ready; while :; do sleep 0.1; done",
+        f"sh -c \"trap 'echo HUP > {ended}; exit' HUP; echo ready; while :; do sleep 0.1; done\" & trap '' HUP; wait",
+        f"exec sh -c \"trap 'echo HUP > {ended}; exit' HUP; echo ready; while :; do sleep 0.1; done\"",
+    ):
+        ended.unlink(missing_ok=True)
+        with hosts.running(host, script) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"ready\n"
+        eventually_equal(lambda: ended.exists() and ended.read_text(), "HUP\n", "the command got no HUP")
+
+
+def test_a_shell_counts_the_lines_of_its_command(hosts: Hosts) -> None:
+    for _ in range(3):
+        assert "line 2: syntax error" in said(hosts.ssh("web", "true\n)", code=None))[0]
+        shown = hosts.ssh("web", "echo $#; # it's a comment\ncat <<x\n$LINENO\nx\n").stdout
+        assert shown == b"0\n2\n"
 
 
 def test_a_reader_that_leaves_ends_the_command(hosts: Hosts) -> None:

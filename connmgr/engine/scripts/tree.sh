@@ -1,11 +1,15 @@
 # Finds the processes below $root, except those in $spared, and the processes that left its tree, which have $carried in
-# their environment. It uses only builtins, grep, and /proc if present, because minimal containers have no ps. One grep
-# reads all states, because a shell reads a file byte by byte. The grep of busybox stops at a NUL, unless -z makes NUL
-# end a line. All processes found are stopped before any is killed, so that none can fork and escape.
+# their environment, or whose argv matches $spoken, if that is set. It uses only builtins, grep, and /proc if present,
+# because minimal containers have no ps. One grep reads all states, because a shell reads a file byte by byte. The grep
+# of busybox stops at a NUL, unless -z makes NUL end a line. All processes found are stopped before any is killed, so
+# that none can fork and escape.
 processes() {
   states=$(grep -Hsoa '.*) [A-Za-z] [0-9]*' /proc/[0-9]*/stat)
   if [ "$states" ]; then
-    carriers=$(grep -lszF "$carried" /proc/[0-9]*/environ)
+    carriers=$(
+      grep -lszF "$carried" /proc/[0-9]*/environ
+      [ -z "${spoken-}" ] || grep -lsz "$spoken" /proc/[0-9]*/cmdline
+    )
     # The name of a process may be *.
     set -f
     IFS='
@@ -16,7 +20,7 @@ processes() {
     done
     for entry in $carriers; do
       entry=${entry#/proc/}
-      echo "${entry%/environ}:$root"
+      echo "${entry%/*}:$root"
     done
   else
     ps -A -o pid= -o ppid= -o state= | while read -r pid parent state; do

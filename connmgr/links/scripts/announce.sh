@@ -1,6 +1,6 @@
-# Prints a line that the login is over, and becomes the program. On separate streams each gets its own line, because the
-# output after it belongs to the program. The lines of this script are joined into one.
-[ -t 2 ] || echo "$0." >&2
+# Prints a line with the mark $1 that the login is over; the program comes next. On separate streams each gets its own
+# line, because the output after it belongs to the program. The lines of this script are joined into one.
+[ -t 2 ] || echo "$1." >&2
 echo
-echo "$0"
-exec "$@"
+echo "$1"
+shift

@@ -285,6 +285,73 @@ def test_an_argv_arrives_whatever_the_login_shell(sshd: Sshd, connect: Connect, 
     assert run(link, "echo out; echo err >&2; exit 3") == (3, b"out\n", b"err\n")
 
 
+@pytest.mark.needs("root", "zsh", "ksh93", "mksh", "dash", "fish", "tcsh")
+def test_a_line_is_started_by_a_login_shell_that_reads_it_alone(
+    sshd: Sshd, connect: Connect, login_shell: User, request: pytest.FixtureRequest
+) -> None:
+    link = connect(sshd, user=login_shell.name)
+    line = "export A='it'\\''s'; unset B; cat; echo \"$A $0\"; echo err >&2; exit 3"
+    assert link.can_learn_language
+    assert link.open_line(line, timeout=DEADLINE_SECONDS) is None, "the language is not known yet"
+    link.learn_language(DEADLINE_SECONDS)
+    assert not link.can_learn_language
+    channel = link.open_line(line, timeout=DEADLINE_SECONDS)
+    shell = request.node.callspec.params["login_shell"]
+    assert (channel is None) == (shell in ("fish", "tcsh"))
+    if channel is None:
+        return
+    channel.sendall(b"typed\n", DEADLINE_SECONDS)
+    channel.shutdown_write()
+    name = os.path.realpath(program(shell) or "").rpartition("/")[2]
+    out, err = read(channel)
+    assert out in {f"typed\nit's {one}\n".encode() for one in (shell, name, (program(shell) or "").rpartition("/")[2])}
+    assert (err, channel.exit_status(DEADLINE_SECONDS)) == (b"err\n", 3)
+    channel.close()
+
+
+def test_no_line_is_started_behind_a_forced_command(start_sshd: StartSshd, connect: Connect) -> None:
+    for command in ("echo forced", 'eval "$SSH_ORIGINAL_COMMAND"', "cat", "exec sleep 60"):
+        link = connect(start_sshd({"ForceCommand": command}))
+        link.learn_language(2.0)
+        assert link.open_line("echo wanted", timeout=DEADLINE_SECONDS) is None
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("start_up", "starts"),
+    [("echo noise", True), ("SHELL=/bin/dash", False), ("exec dash", False), ("exit 3", False), ("cd /; set -u", True)],
+)
+def test_start_up_files_decide_whether_a_line_is_started(
+    sshd: Sshd, connect: Connect, start_up: str, starts: bool
+) -> None:
+    user = users.create()
+    try:
+        (user.home / ".bashrc").write_text(f"{start_up}\n")
+        link = connect(sshd, user=user.name)
+        link.learn_language(DEADLINE_SECONDS)
+        channel = link.open_line("echo line", timeout=DEADLINE_SECONDS)
+        assert (channel is not None) == starts
+        if channel is not None:
+            assert read(channel)[0].endswith(b"line\n")
+            channel.close()
+    finally:
+        users.remove(user)
+
+
+def test_the_language_is_asked_for_again_after_a_refused_session(start_sshd: StartSshd, connect: Connect) -> None:
+    link = connect(start_sshd({"MaxSessions": "1"}))
+    only = link.open_channel(["cat"], timeout=DEADLINE_SECONDS)
+    link.learn_language(DEADLINE_SECONDS)
+    assert link.can_learn_language
+    only.close()
+
+    def learnt() -> bool:
+        link.learn_language(DEADLINE_SECONDS)
+        return not link.can_learn_language
+
+    eventually(learnt, "the language is not learnt")
+
+
 @pytest.mark.needs("root")
 def test_a_login_shell_that_admits_nobody_ends_at_once(sshd: Sshd, connect: Connect) -> None:
     barred = users.create(shell="/usr/sbin/nologin")
