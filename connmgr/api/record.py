@@ -126,10 +126,10 @@ def _record(services: Services, facts: dict[str, Any], rule: str, context: Reque
     if rule in COMMANDS and facts["status"] == HTTPStatus.OK:
         services.events.count(COMMAND)
     if audited:
-        told = facts | _further(context)
-        services.audit.record(told, _without_connection(context), context.details, context.begun)
+        entry = facts | _further(context)
+        services.audit.record(entry, _without_connection(context), context.details, context.begun)
         for what, details in context.parts:
-            services.audit.record({**told, **what}, {}, details, context.begun)
+            services.audit.record({**entry, **what}, {}, details, context.begun)
     if logger.isEnabledFor(logging.INFO):
         # Not by the logger's methods, which search the stack for the caller; that would take longer than all the rest.
         line = logging.LogRecord(logger.name, logging.INFO, __file__, 0, Line(facts), None, None)

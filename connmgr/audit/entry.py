@@ -99,11 +99,11 @@ class CommandText:
         # In the words and not in the quoted text, in which a secret may look otherwise.
         cleaned = [_without(word, known) for word in words]
         command = cleaned[0] if "argv" not in about else shlex.join(cleaned)
-        told: dict[str, Any] = {"command": command}
+        members: dict[str, Any] = {"command": command}
         if not self.everyone and len(command) > MAX_TEXT:
-            told = {"command": command[:MAX_TEXT], "commandLeftOut": len(command) - MAX_TEXT}
+            members = {"command": command[:MAX_TEXT], "commandLeftOut": len(command) - MAX_TEXT}
         found = sum(word.count(CUT_OUT) for word in cleaned)
-        return told | ({"commandSecrets": found} if found else {})
+        return members | ({"commandSecrets": found} if found else {})
 
 
 def _without(word: str, secrets: Iterable[str]) -> str:
@@ -145,15 +145,15 @@ class SubjectNames:
         ``connectionName`` for ``connection``, ``connectionNames`` for ``connections``, with None for unknown ones, and
         likewise for categories.
         """
-        told: dict[str, Any] = {}
+        names: dict[str, Any] = {}
         for kind, member in _ONE.items():
             id = entry.get(kind)
             if id is not None and (name := self._name(kind, id)) is not None:
-                told[member] = name
+                names[member] = name
         for kind, (several, member) in _MANY.items():
             if several in entry:
-                told[member] = self._names(kind, entry[several])
-        return told
+                names[member] = self._names(kind, entry[several])
+        return names
 
     def remember(self, names: Mapping[str, str | None]) -> None:
         """Store ``names``, current or last ones."""

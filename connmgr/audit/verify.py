@@ -171,8 +171,8 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     :raises OSError: a file cannot be read.
     :raises connmgr.errors.VaultUnavailable: the database does not answer.
     """
-    asked = [directory.resolve() for directory in also]
-    for directory in asked:
+    extra = [directory.resolve() for directory in also]
+    for directory in extra:
         if not list(directory.glob(f"{FILE_NAME}*")):
             raise FileNotFoundError(errno.ENOENT, "no audit log", str(directory))
     verdict, here = Verdict(), LogLocation.of(path)
@@ -180,12 +180,12 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     before = _known(anchors, verdict)
     in_place = [one for one in before.values() if one.place == here.place]
     walks = [Walk.through(path, chain, verdict, before, in_place[0].log if in_place else None)]
-    for other in _other_files(walks[0], asked, before, here):
+    for other in _other_files(walks[0], extra, before, here):
         try:
             walks.append(Walk.through(other, chain, Verdict(), before, None, whole_names=True))
         except OSError:
             # `is_missed` tells what is wrong with a log that nobody named here.
-            if other.parent in asked:
+            if other.parent in extra:
                 raise
     after = _known(anchors, Verdict())
     _check_ends(walks[0], after)
@@ -205,17 +205,17 @@ def verify(path: Path, chain: HashChain, anchors: AnchorStore, also: Iterable[Pa
     return verdict
 
 
-def _other_files(walk: Walk, asked: Iterable[Path], known: Mapping[str, Anchor], here: LogLocation) -> list[Path]:
-    """Return the current files of logs in the directories ``asked`` for, and in other directories of this machine.
+def _other_files(walk: Walk, extra: Iterable[Path], known: Mapping[str, Anchor], here: LogLocation) -> list[Path]:
+    """Return the current files of logs in the ``extra`` directories, and in other directories of this machine.
 
     Those are where the vault knows a log, and where the log of ``walk`` was before: the original of a copy.
     """
     nearby = {one.directory for one in known.values() if one.seq and here.has_machine_of(one)}
     seen, found = {walk.path.parent.resolve()}, []
-    for directory in (*asked, *map(Path, sorted(nearby | walk.former))):
+    for directory in (*extra, *map(Path, sorted(nearby | walk.former))):
         at = directory.resolve()
         # Of a moved directory nothing is left; `is_missed` then tells of the log.
-        if at not in seen and (directory in asked or (at / FILE_NAME).exists()):
+        if at not in seen and (directory in extra or (at / FILE_NAME).exists()):
             found.append(at / FILE_NAME)
         seen.add(at)
     return found

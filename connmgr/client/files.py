@@ -456,9 +456,9 @@ class Files(Group):
     def _passed(
         self, path: str, body: bytes, content_type: str, file: io.FileIO, total: int | None, progress: Progress | None
     ) -> Any:
-        start, told = file.tell(), progress or (lambda *_: None)
-        answer = self._http.pass_file(path, body, content_type, file.fileno(), lambda at: told(at - start, total))
-        told(file.tell() - start, total)
+        start, report = file.tell(), progress or (lambda *_: None)
+        answer = self._http.pass_file(path, body, content_type, file.fileno(), lambda at: report(at - start, total))
+        report(file.tell() - start, total)
         return answer
 
     def _opened(self, path: str, request: Message) -> Download:

@@ -254,10 +254,10 @@ def suggested(
     ``names`` are all connections, of which only those that ``accepts`` accepts are suggested, each by a text that means
     it alone. With ``patterns`` a pattern is suggested for a category, and no name that would be a pattern.
     """
-    told = telling(names, in_category="/" in word)
+    texts = telling(names, in_category="/" in word)
     meant: dict[str, str] = {}
     for one in filter(accepts, names):
-        text = told[one.id]
+        text = texts[one.id]
         # Whoever types one segment may have left out those before it.
         for like in (qualified(one), one.path) if "/" in word else (one.path, one.name[-1]):
             meant.setdefault(like, one.id if patterns and is_pattern(text) else text)

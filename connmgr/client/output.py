@@ -177,20 +177,20 @@ class Stream:
         """
         for line in self._lines():
             # The members of ``ExecLine``; loading the contract takes longer than most commands.
-            told: dict[str, Any] = json.loads(line)
-            if told.get("begun") and self._feeding is not None:
+            members: dict[str, Any] = json.loads(line)
+            if members.get("begun") and self._feeding is not None:
                 self._feeding.begin()
                 continue
-            if "exitCode" in told or "error" in told:
+            if "exitCode" in members or "error" in members:
                 self._await_end()
-            if told.get("restarted"):
+            if members.get("restarted"):
                 self.restarted = True
-            if "error" in told:
+            if "error" in members:
                 raise from_answer(FAILED_STATUS, line)
-            if "exitCode" in told:
-                self.exit_code = told["exitCode"]
+            if "exitCode" in members:
+                self.exit_code = members["exitCode"]
                 return
-            yield Piece(base64.b64decode(told.get("stdout", "")), base64.b64decode(told.get("stderr", "")))
+            yield Piece(base64.b64decode(members.get("stdout", "")), base64.b64decode(members.get("stderr", "")))
 
     def collected(self) -> RawResult:
         """Iterate to the end, and return the whole output; an error of the command has it among its details."""
@@ -239,14 +239,14 @@ def run(http: HttpSession, members: dict[str, Any], stdin: Input | None) -> Stre
     """
     # It returns after the first output, or when a command with input has begun. Errors of a command that has begun are
     # raised by the iteration.
-    asked = {**members, "encoding": "base64"}
+    fields = {**members, "encoding": "base64"}
     if not is_whole(stdin):
         assert stdin is not None, "no input is whole"  # noqa: S101
-        response, sender = http.open_body("/shell/exec", http.encoded(**asked) + b"\n", accept=LINES)
+        response, sender = http.open_body("/shell/exec", http.encoded(**fields) + b"\n", accept=LINES)
         return Stream(response, Feeding(sender, _pieces(stdin)))
     if stdin is not None:
-        asked["stdin"] = base64.b64encode(stdin).decode()
-    return Stream(http.open("/shell/exec", http.encoded(**asked), accept=LINES))
+        fields["stdin"] = base64.b64encode(stdin).decode()
+    return Stream(http.open("/shell/exec", http.encoded(**fields), accept=LINES))
 
 
 def is_whole(stdin: Input | None) -> TypeGuard[bytes | None]:

@@ -132,20 +132,20 @@ class ChannelConformance:
             channel.exit_status(0.05)
 
     def test_an_end_is_told_once_if_at_all(self, start: Start) -> None:
-        channel, told = start("read line; exit 3"), threading.Semaphore(0)
-        if not channel.when_ended(told.release):
+        channel, ended = start("read line; exit 3"), threading.Semaphore(0)
+        if not channel.when_ended(ended.release):
             return
-        assert not told.acquire(blocking=False), "it runs"
+        assert not ended.acquire(blocking=False), "it runs"
         channel.sendall(b"line\n", WAIT_SECONDS)
-        assert told.acquire(timeout=WAIT_SECONDS)
+        assert ended.acquire(timeout=WAIT_SECONDS)
         assert channel.exit_status(0) == 3
         # Of a process that has ended, and of a closed channel, it is told at once.
-        channel.when_ended(told.release)
-        assert told.acquire(timeout=WAIT_SECONDS)
+        channel.when_ended(ended.release)
+        assert ended.acquire(timeout=WAIT_SECONDS)
         channel.close()
-        channel.when_ended(told.release)
-        assert told.acquire(timeout=WAIT_SECONDS)
-        assert not told.acquire(blocking=False)
+        channel.when_ended(ended.release)
+        assert ended.acquire(timeout=WAIT_SECONDS)
+        assert not ended.acquire(blocking=False)
 
     def test_recv_returns_nothing_when_its_time_is_over(self, start: Start) -> None:
         channel = start(ENDLESS)

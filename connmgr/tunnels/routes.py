@@ -200,22 +200,22 @@ def _connected_for(stream: ByteStream) -> socket.socket:
     :raises OSError: there is no such connection, or the client has left or asks for none in time.
     :raises ValueError: what it says is not SOCKS.
     """
-    greeting, deadline, asked = Greeting(grants=False), Deadline(GREETING_SECONDS), None
-    while asked is None:
+    greeting, deadline, target = Greeting(grants=False), Deadline(GREETING_SECONDS), None
+    while target is None:
         if deadline.passed:
             raise TimeoutError("The greeting of a SOCKS client did not come.")
         stream.settimeout(deadline.left(LEAST_SECONDS))
-        asked = greeting.take(stream.recv(MAX_GREETING_BYTES))
+        target = greeting.take(stream.recv(MAX_GREETING_BYTES))
         if answer := greeting.answer():
             stream.sendall(answer)
     with ExitStack() as unless_joined:
         try:
-            connected = socket.create_connection((asked.host, asked.port), DIAL_SECONDS)
+            connected = socket.create_connection((target.host, target.port), DIAL_SECONDS)
         except (OSError, ValueError):
             stream.sendall(greeting.reply(granted=False))
             raise
         unless_joined.callback(connected.close)
         stream.sendall(greeting.reply(granted=True))
-        connected.sendall(asked.rest)
+        connected.sendall(target.rest)
         unless_joined.pop_all()
     return connected

@@ -371,7 +371,7 @@ def _orphans(examined: Examined) -> Iterator[Finding]:
     """Ask the machines that the daemon has shells on."""
     if examined.status is None:
         return
-    numbers, asked, passed_over = orphans_of_open(examined.url, examined.settings.auth_file)
+    numbers, reached, passed_over = orphans_of_open(examined.url, examined.settings.auth_file)
     for path, number in numbers.items():
         message = f"{path} keeps {counted(number, 'job')} that the vault does not know"
         name = shlex.quote(path)
@@ -381,8 +381,8 @@ def _orphans(examined: Examined) -> Iterator[Finding]:
         yield Finding("jobs", WARNING, message, advice)
     if passed_over:
         yield Finding("jobs", OK, f"{counted(passed_over, 'connection')} could not be asked for leftovers")
-    if asked and not numbers:
-        yield Finding("jobs", OK, f"no leftovers on {counted(asked, 'connection')} with a running shell")
+    if reached and not numbers:
+        yield Finding("jobs", OK, f"no leftovers on {counted(reached, 'connection')} with a running shell")
 
 
 CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (

@@ -250,7 +250,7 @@ def assign_fields(
     data: dict[str, Any],
     assignments: Sequence[str],
     secrets: tuple[str, ...],
-    asked: Callable[[tuple[str, ...]], list[str]] | None = None,
+    ask: Callable[[tuple[str, ...]], list[str]] | None = None,
 ) -> None:
     """Put ``assignments``, each ``field=value``, into ``data``, and ask for each of the ``secrets``.
 
@@ -275,7 +275,7 @@ def assign_fields(
     for field in secrets:
         if not _is_secret(_schema(kind, field)):
             raise click.UsageError(f"{field} is not a secret: give {field}=value.")
-    for field, value in zip(secrets, (asked or ask_secrets)(secrets), strict=True):
+    for field, value in zip(secrets, (ask or ask_secrets)(secrets), strict=True):
         _inside(data, field)[field.rpartition(".")[2]] = value
 
 

@@ -322,7 +322,7 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
     """
     end = time.monotonic() + DOCTOR_SECONDS
     numbers: dict[str, int] = {}
-    asked = 0
+    reached = 0
     with Client(url, auth_file, timeout=DOCTOR_SECONDS) as client:
         try:
             shells = client.daemon.status().sessions
@@ -334,10 +334,10 @@ def orphans_of_open(url: str, auth_file: Path) -> tuple[dict[str, int], int, int
             if time.monotonic() < end:
                 with suppress(ClientError):
                     leftovers = client.jobs.orphans(id)
-                    asked += 1
+                    reached += 1
                     if leftovers:
                         numbers[path] = len(leftovers)
-    return numbers, asked, len(paths) - asked
+    return numbers, reached, len(paths) - reached
 
 
 def find_job(client: Client, name: str, *, reads: bool = False) -> Job:
