@@ -143,6 +143,14 @@ class Events:
         with self._lock:
             return self._minutes.numbers(whats)
 
+    def number_at(self, moment: float) -> int:
+        """Return the number after which to read what has happened since ``moment``, a time.time(), as far as kept."""
+        with self._lock:
+            recent = next(
+                (count for count, one in enumerate(reversed(self._kept)) if one.time < moment), len(self._kept)
+            )
+            return self._last - recent
+
     def after(self, number: int) -> list[Happening] | None:
         """Return the events after the one with this number; None if some of them are lost, or it is unknown."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -114,10 +115,11 @@ def stream(request: EventStreamRequest) -> Serve:
         raise ScopeDenied(f"The token lacks the scope for events of the kind {lacking[0]}.")
     daemon.streams.require_room(asking.holder)
     kinds = request.kinds or seen
+    after = request.after if request.ago is None else daemon.listeners.number_at(time.time() - request.ago)
 
     def serve(client: Any) -> None:
         connect = partial(SocketClient, client) if isinstance(client, Opening) else client
-        daemon.listeners.begin(asking, kinds, request.after, connect)
+        daemon.listeners.begin(asking, kinds, after, connect)
 
     return serve
 

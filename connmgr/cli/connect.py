@@ -15,7 +15,7 @@ import click
 from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
 from connmgr.cli.plain import ANSWER_SECONDS, CLIENT_NAME, daemon_address, session_with
-from connmgr.cli.progress import ask_secret
+from connmgr.cli.progress import ask_secret, patience
 from connmgr.cli.remedies import Doorkeeper, Sudoer, remedies
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file
@@ -65,6 +65,7 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
         raise click.UsageError(str(error)) from error
     context.call_on_close(end)
     client.remedy(remedy_of(client))
+    patience(client)
     if user is not None:
         tell_recoveries(user, client.vault.unlock(user, ask_passphrase(f"Passphrase of {user}")))
     return client

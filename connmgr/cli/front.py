@@ -19,7 +19,6 @@ from connmgr.cli import COMPLETION_VARIABLE
 if TYPE_CHECKING:
     import socket
 
-    from connmgr.cli.progress import Waiting
     from connmgr.client import Client, ClientError
     from connmgr.client.repeat import Remedy
 
@@ -169,13 +168,16 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
     """Run a command to its end, and return its exit code."""
     from connmgr.cli.plain import QUIET_SECONDS, fed, run_to_end
 
-    shown: list[Waiting] = []
+    ends: list[Callable[[], None]] = []
 
     def wait(waited: float) -> None:
-        from connmgr.cli.progress import Waiting, ahead_in
+        from connmgr.cli.progress import Waiting, ahead_in, touches
 
-        if not shown:
-            shown.append(Waiting(name, ahead_in(client, request["connection"], request.get("session")), waited=waited))
+        if not ends:
+            ahead = ahead_in(client, request["connection"], request.get("session"))
+            ends.append(Waiting(name, ahead, waited=waited).over)
+            if os.isatty(2) and client.session_token is not None:
+                ends.append(touches(client, waited))
 
     def patience(answering: socket.socket) -> None:
         news = select.poll()
@@ -184,8 +186,8 @@ def _run(client: Client, name: str, request: dict[str, Any]) -> int:
             wait(QUIET_SECONDS)
 
     def over() -> None:
-        for one in shown:
-            one.over()
+        for end in ends:
+            end()
 
     try:
         client.remedy(_remedy(client, over, "exec"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from connmgr.client import ClientError
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
+    import socket
+
     import click
 
     from connmgr.client import Client, Progress
@@ -122,6 +125,36 @@ def _gist(running: RunningCommand | None) -> str:
     cut = f"{shown[: GIST_CHARACTERS - 1]}…" if more or len(shown) > GIST_CHARACTERS else shown
     by = running.client if running.token is None else f"{running.client} with the token {running.token}"
     return f"`{cut}` of {visible(by)}"
+
+
+def touches(client: Client, waited: float) -> Callable[[], None]:
+    """Say on the terminal when a login waits for the touch of a security key; return a function that ends that."""
+    from connmgr.client.touches import TouchWatch
+
+    def tell(name: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{WIPE}connmgr: {visible(name)}: touch your security key to log in\n")
+            sys.stderr.flush()
+
+    return TouchWatch(client, tell, waited=waited).over
+
+
+def patience(client: Client) -> None:
+    """Let each request of ``client`` that is not answered at once look for :func:`touches`, if there is a terminal."""
+    if not sys.stderr.isatty():
+        return
+    watches: list[Callable[[], None]] = []
+
+    def wait(answering: socket.socket) -> None:
+        news = select.poll()
+        news.register(answering, select.POLLIN)
+        while watches:
+            watches.pop()()
+        # A handshake leads to no machine.
+        if not news.poll(QUIET_SECONDS * 1000) and client.session_token is not None:
+            watches.append(touches(client, QUIET_SECONDS))
+
+    client.patience(wait)
 
 
 class Waiting:

@@ -366,13 +366,14 @@ class Client:
         kinds: Sequence[str] | None = None,
         after: int | None = None,
         *,
+        ago: float | None = None,
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
         """Yield what changes, first the line ``begun``; see :func:`connmgr.client.events.events`."""
         from connmgr.client.events import events
 
-        return events(self._session, kinds, after, retry_timeout, on_retry)
+        return events(self._session, kinds, after, ago, retry_timeout, on_retry)
 
     def __enter__(self) -> Client:
         return self

@@ -23,9 +23,14 @@ _AWAY = frozenset({"stopping", "vault_unavailable", "busy", "internal"})
 
 
 def events(
-    http: HttpSession, kinds: Sequence[str] | None, after: int | None, retry_timeout: float, on_retry: OnRetry | None
+    http: HttpSession,
+    kinds: Sequence[str] | None,
+    after: int | None,
+    ago: float | None,
+    retry_timeout: float,
+    on_retry: OnRetry | None,
 ) -> Iterator[Event]:
-    """Yield the events of certain ``kinds`` or all, from now on or ``after`` the number of one.
+    """Yield the events of certain ``kinds`` or all, from now on, ``after`` the number of one, or ``ago`` seconds.
 
     The first is the line ``begun``: read lists after it, and nothing is missed. When the connection breaks or a daemon
     restarts, the stream is opened again and goes on where it was; ``missed`` says that this was not possible, so that
@@ -38,7 +43,7 @@ def events(
     while True:
         broken: ClientError = Unreachable("The stream of events broke off.", sent=True)
         try:
-            with closing(retry.call(partial(_opened, http, kinds, after))) as response:
+            with closing(retry.call(partial(_opened, http, kinds, after, ago))) as response:
                 for event in _read(response):
                     retry.succeeded()
                     about_stream = event.change if event.kind == STREAM else None
@@ -47,7 +52,7 @@ def events(
                         if event.code not in _AWAY:
                             raise broken
                         break
-                    after = event.number
+                    after, ago = event.number, None
                     if about_stream == ALIVE or (about_stream == BEGUN and has_begun):
                         continue
                     has_begun = True
@@ -60,8 +65,8 @@ def events(
         retry.pause(broken)
 
 
-def _opened(http: HttpSession, kinds: Sequence[str] | None, after: int | None) -> Response:
-    request = EventStreamRequest(kinds=None if kinds is None else list(kinds), after=after)
+def _opened(http: HttpSession, kinds: Sequence[str] | None, after: int | None, ago: float | None) -> Response:
+    request = EventStreamRequest(kinds=None if kinds is None else list(kinds), after=after, ago=ago)
     with http.answered_within(SILENCE_SECONDS):
         response = http.open("/event/stream", http.encoded(**given_json(request)), accept=LINES)
     if response.headers.content_type != LINES:

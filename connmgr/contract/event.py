@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
-from connmgr.contract.message import ID, Length, Message, OneOf, Range, SchemaMembers
+from connmgr.contract.message import ID, Length, Message, OneOf, Range, SchemaMembers, Wrong
 
 CONNECTION: Final = "connection"
 CATEGORY: Final = "category"
@@ -24,11 +24,14 @@ SCHEDULE: Final = "schedule"
 WAITING: Final = "waiting"
 """The change of a job or terminal that waits for input; ``running`` is when it goes on."""
 
+TOUCH: Final = "touch"
+"""The change of a link whose login waits for the touch of a security key."""
+
 CHANGES: Mapping[str, tuple[str, ...]] = {
     CONNECTION: ("added", "changed", "removed"),
     CATEGORY: ("added", "removed"),
     HOSTKEY: ("trusted", "forgotten"),
-    LINK: ("up", "lost", "closed"),
+    LINK: (TOUCH, "up", "lost", "closed"),
     SHELL: ("started", "busy", "idle", "lost", "ended"),
     JOB: ("started", "running", WAITING, "exited", "killed", "timed_out", "lost", "removed"),
     RUN: ("pending", "running", "waiting", "paused", "stopping", "done", "failed", "stopped", "removed"),
@@ -50,6 +53,10 @@ MAX_NUMBER = 1 << 53
 """Numbers of events are exact in the floating-point numbers of JSON's readers."""
 
 
+MOST_AGO_SECONDS = 60.0
+"""Longest time that a stream looks back by itself."""
+
+
 class EventStreamRequest(Message):
     kinds: Annotated[
         Sequence[Annotated[str, OneOf(KINDS)]] | None,
@@ -63,6 +70,16 @@ class EventStreamRequest(Message):
         "The `number` of the last event that the client knows: the stream begins with those after it. Without it: with "
         "those that happen from now on.",
     ] = None
+    ago: Annotated[
+        float | None,
+        Range(0, MOST_AGO_SECONDS),
+        "Seconds: the stream begins with what happened in this time before. Not together with `after`.",
+    ] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.after is not None and self.ago is not None:
+            raise Wrong("Not together with after.", "ago")
 
 
 class Event(Message):

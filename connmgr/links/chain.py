@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from connmgr.contract.event import LINK, TOUCH
 from connmgr.errors import (
     AuthFailed,
     ConnectionCycle,
@@ -29,6 +30,7 @@ from connmgr.errors import (
     SecretLocked,
     TransportUnsupported,
 )
+from connmgr.events import Publish, unheard
 from connmgr.fields import map_secrets, references
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
@@ -110,10 +112,12 @@ def open_chain(
     timeout: float,
     *,
     forwards: bool = True,
+    publish: Publish = unheard,
 ) -> Chain:
     """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
-    Only the link of ``target`` itself may forward an ssh-agent, and only if the chain ``forwards``.
+    Only the link of ``target`` itself may forward an ssh-agent, and only if the chain ``forwards``. Security keys that
+    must be touched are published.
 
     :raises OperationError: a link could not be opened; the message names it unless it is the connection itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; nothing was opened.
@@ -134,7 +138,9 @@ def open_chain(
         for hop in reversed(hops):
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
-            asker = replace(access.asker, is_own=forwards and hop is hops[0])
+            asker = replace(
+                access.asker, is_own=forwards and hop is hops[0], touch=partial(publish, LINK, TOUCH, target.id)
+            )
             if signers is not None:
                 certify = partial(signers.certify, found, connection=hop.id, asking=access, by=by)
                 asker = replace(asker, certify=certify)

@@ -26,6 +26,7 @@ from connmgr.errors import (
     SecretLocked,
     ShellLost,
 )
+from connmgr.events import Publish, unheard
 from connmgr.links.chain import Chain, Target, environment_of, no_loan_for, open_chain
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
@@ -65,6 +66,7 @@ def open_link(
     access: Access,
     timeout: float,
     send_env: Sequence[str] = DEFAULT_SEND_ENV,
+    publish: Publish = unheard,
 ) -> Link:
     """Open a link to ``target`` within ``timeout`` seconds; see :func:`connmgr.links.chain.open_chain` for the errors.
 
@@ -72,14 +74,21 @@ def open_link(
     """
     # First, because it may raise.
     environment = environment_of(vault, registry, target, send_env)
-    chain = open_chain(vault, registry, signers, target, access, timeout)
+    chain = open_chain(vault, registry, signers, target, access, timeout, publish=publish)
     helpers = Helpers()
     transport = SpareTransport(
         chain.transport,
         # It is opened for files and for killing, perhaps for another client's request. That request must not use the
         # password or agent that this client lent for its own login.
         lambda seconds: open_chain(
-            vault, registry, signers, target, access.without_loan, min(seconds, timeout), forwards=False
+            vault,
+            registry,
+            signers,
+            target,
+            access.without_loan,
+            min(seconds, timeout),
+            forwards=False,
+            publish=publish,
         ),
         helpers.dismiss,
     )

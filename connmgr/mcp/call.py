@@ -21,12 +21,16 @@ from pydantic import BaseModel
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.jobs import Job
 from connmgr.client.repeat import RETRY_SECONDS, is_safe_to_retry, is_transient, repeated
+from connmgr.client.touches import TouchWatch
 from connmgr.mcp.bridge import AgentShell, Bridge
 
 ANSWER_SECONDS = 49.0
 """A call is answered after so many seconds in any case, because clients may give up after 60."""
 
 PROGRESS_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+"""A call that takes longer may wait for a touch."""
+
 WORK_SECONDS = 47.0
 """Seconds for all requests of a call, so that its thread ends in time for an answer with the known result."""
 
@@ -84,6 +88,19 @@ class Call:
         while True:
             await anyio.sleep(PROGRESS_SECONDS)
             await self.context.report_progress(time.monotonic() - self.began, message=self.news)
+
+    async def look_for_touches(self) -> None:
+        """Make it the news when a login waits for the touch of a security key."""
+        await anyio.sleep(LOOK_SECONDS)
+        with self.bridge.client() as client:
+            watch = TouchWatch(client, self._touched, waited=time.monotonic() - self.began)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            watch.over()
+
+    def _touched(self, name: str) -> None:
+        self.news = f"The login to {name} waits for a person to touch a security key: tell whoever has it."
 
 
 def path_in(bridge: Bridge, place: AgentShell, path: str) -> str:

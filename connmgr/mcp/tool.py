@@ -111,6 +111,7 @@ class Declared:
         """Return the result of the work, or the known part if it is overdue; report progress meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call.tell_progress)
+            tasks.start_soon(call.look_for_touches)
             try:
                 done: BaseModel | ClientError = await self._worked(call)
             except ClientError as error:

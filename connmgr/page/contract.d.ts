@@ -612,6 +612,7 @@ export interface Event {
 export interface EventStreamRequest {
   kinds?: ("connection" | "category" | "hostkey" | "link" | "shell" | "job" | "run" | "terminal" | "tunnel" | "approval" | "token" | "schedule")[];
   after?: number;
+  ago?: number;
 }
 
 export interface EventTicketResponse {

@@ -1,12 +1,12 @@
 // The page's frame: the door for who has no session, and for others the views that their rights reach.
 
 import { ApiError, call, login, logout, token, whenLeft } from "./core/api.js";
-import { listen, onLive } from "./core/events.js";
+import { listen, on, onLive } from "./core/events.js";
 import { openPalette, register, useKeys } from "./core/palette.js";
 import { offerRemedies } from "./core/remedies.js";
 import { go, route, useRoute } from "./core/router.js";
-import { can, changed, follow, load, store, useStore } from "./core/store.js";
-import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, Waiting } from "./core/ui.js";
+import { can, changed, follow, load, nameOf, store, useStore } from "./core/store.js";
+import { doing, Empty, Fault, failed, hooks, html, Icon, render, text, toast, Waiting } from "./core/ui.js";
 
 const { useEffect, useLayoutEffect, useState } = hooks;
 
@@ -240,6 +240,15 @@ function Self() {
   const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "auto");
   const streams = can("event.stream");
   useLayoutEffect(() => (streams ? onLive(setLive) : undefined), []);
+  // Only who sits here can do it, and the login waits for a few seconds.
+  useLayoutEffect(
+    () =>
+      on("link", ({ change, connection }) => {
+        if (change === "touch")
+          toast(`Touch your security key: the login to ${text(nameOf(connection))} waits for it.`);
+      }),
+    [],
+  );
   const turn = () => {
     const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
     localStorage.setItem(THEME, next);

@@ -58,6 +58,10 @@ def no_signer(wish: CertificateWish, _timeout: float) -> SignedCertificate:
     raise SignerUnavailable(f"The signer {wish.signer} is not available here.")
 
 
+def _nobody_is_told() -> None:
+    """Do nothing: nobody listens."""
+
+
 @dataclass(frozen=True, repr=False)
 class Asker:
     """The caller that wants a link, and the credentials that its client lends for the logins.
@@ -76,6 +80,9 @@ class Asker:
 
     certify: Callable[[CertificateWish, float], SignedCertificate] = no_signer
     """Has a login's key signed by one of the vault's signers within a number of seconds; see :class:`SshSigner`."""
+
+    touch: Callable[[], None] = _nobody_is_told
+    """Tells whoever waits that a security key must be touched now, so that the login can go on; never waits."""
 
     is_own: bool = True
     """Whether the link is for the requested connection itself: a connection below it never forwards an agent."""

@@ -37,12 +37,19 @@ class AgentClient:
     ``name`` is what messages call it.
     """
 
-    def __init__(self, connect: Callable[[float], socket.socket], name: str = "The ssh-agent") -> None:
+    def __init__(
+        self,
+        connect: Callable[[float], socket.socket],
+        name: str = "The ssh-agent",
+        touch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``touch`` is called before a security key is to sign (FIDO2): most of them wait for a touch then."""
         self.connect = connect
         self._name = name
+        self._touch = touch
 
     @classmethod
-    def at(cls, path: str) -> AgentClient:
+    def at(cls, path: str, touch: Callable[[], None] = lambda: None) -> AgentClient:
         """Return the agent behind the Unix socket ``path``."""
 
         def connect(timeout: float) -> socket.socket:
@@ -55,7 +62,7 @@ class AgentClient:
                 raise
             return connected
 
-        return cls(connect)
+        return cls(connect, touch=touch)
 
     def identities(self, deadline: Deadline) -> list[Identity]:
         """Return the keys of the agent, certificates first: a host that trusts the authority knows no bare key.
@@ -68,13 +75,16 @@ class AgentClient:
             fields = _strings(answer[4:], 2 * int.from_bytes(answer[:4], "big"))
             for blob, comment in zip(fields, fields, strict=True):
                 public = HostKey(next(_strings(blob, 1)).decode("ascii"), blob)
-                identities.append(Identity(f"agent key {comment.decode(errors='replace')}", public, self._signer(blob)))
+                name = f"agent key {comment.decode(errors='replace')}"
+                identities.append(Identity(name, public, self._signer(blob, touched=public.of_security_key)))
         except ValueError:
             raise AuthFailed(f"{self._name} sent a malformed list of keys.") from None
         return sorted(identities, key=lambda identity: CERTIFICATE not in identity.public.type)
 
-    def _signer(self, blob: bytes) -> Sign:
+    def _signer(self, blob: bytes, *, touched: bool) -> Sign:
         def sign(data: bytes, algorithm: str, deadline: Deadline) -> bytes:
+            if touched:
+                self._touch()
             flags = struct.pack(">I", _FLAGS.get(algorithm.replace(CERTIFICATE, ""), 0))
             request = bytes([_SIGN]) + packed(blob) + packed(data) + flags
             try:

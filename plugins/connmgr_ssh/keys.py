@@ -6,6 +6,7 @@ signature uses SHA-1, whose collisions can be computed; HMAC is not weakened by 
 
 from __future__ import annotations
 
+import base64
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -185,6 +186,11 @@ def _decrypted(subject: str, text: bytes, passphrase: bytes | None, asked_as: st
                 ) from None
             return load(text, None)
     except (ValueError, UnsupportedAlgorithm):
+        if _is_of_security_key(text):
+            raise AuthFailed(
+                f"{subject} is of a security key (FIDO2), by which only an ssh-agent signs: run ssh-add with it, and "
+                "let the connection use the agent (agent=true)."
+            ) from None
         # The library's message may quote the key.
         if passphrase is None:
             raise AuthFailed(f"{subject} is damaged, or in a format that is not supported.") from None
@@ -192,6 +198,16 @@ def _decrypted(subject: str, text: bytes, passphrase: bytes | None, asked_as: st
         raise AuthFailed(
             f"The passphrase of {key} is wrong, or the key is damaged.", key=asked_as, wrongPassphrase=True
         ) from None
+
+
+def _is_of_security_key(text: bytes) -> bool:
+    """Whether a file in OpenSSH's format names a key in hardware; the public part is never encrypted."""
+    body = b"".join(line for line in text.splitlines() if not line.startswith(b"-----"))
+    try:
+        decoded = base64.b64decode(body)
+    except ValueError:
+        return False
+    return any(name in decoded for name in (b"sk-ssh-ed25519@openssh.com", b"sk-ecdsa-sha2-nistp256@openssh.com"))
 
 
 def _signer(key: ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> Sign:

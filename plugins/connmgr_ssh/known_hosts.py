@@ -41,6 +41,11 @@ class HostKey:
         digest = hashlib.sha256(self.blob).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
+    @property
+    def of_security_key(self) -> bool:
+        """Whether its private key is in hardware that wants a touch for each signature (FIDO2; PROTOCOL.u2f)."""
+        return self.type.startswith("sk-")
+
     @classmethod
     def parse(cls, text: str) -> HostKey:
         """Return the key that ``type base64`` describes; a comment after it is ignored.

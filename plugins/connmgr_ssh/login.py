@@ -273,7 +273,8 @@ class UserAuthentication:
 
     def _attempts(self, identities: Sequence[Identity], password: str | None) -> list[Attempt]:
         most = MAX_ATTEMPTS - (password is not None)
-        direct = len(identities) == 1
+        # Nobody shall touch a security key for a host that does not know it.
+        direct = len(identities) == 1 and not identities[0].public.of_security_key
         keys = [
             Attempt("publickey", identity.name, partial(self._offer_key, identity, direct=direct))
             for identity in identities[:most]

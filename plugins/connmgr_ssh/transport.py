@@ -262,8 +262,8 @@ def _forwarded(destination: Destination, asker: Asker) -> AgentClient:
 def _agent_for(destination: Destination, asker: Asker) -> AgentClient | None:
     """Return the agent to ask: a lent one in place of that of the daemon's environment; None if there is none."""
     if asker.agent is not None and destination.agent_is_usual:
-        return AgentClient(asker.agent, "The ssh-agent that the client lends")
-    return AgentClient.at(destination.agent_socket) if destination.agent_socket else None
+        return AgentClient(asker.agent, "The ssh-agent that the client lends", asker.touch)
+    return AgentClient.at(destination.agent_socket, asker.touch) if destination.agent_socket else None
 
 
 def _lendable(destination: Destination, asker: Asker) -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from connmgr.client import Client, ClientError, Event
+from connmgr.events import Events
 from tests.api.wire import add, client_of
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -36,6 +37,28 @@ def test_events_are_iterated_and_read_on(daemon: Daemon) -> None:
         later.close()  # type: ignore[attr-defined]
         # The connection serves other requests again.
         assert listener.connection.query("local machine")
+
+
+def test_a_stream_begins_a_while_ago(daemon: Daemon) -> None:
+    with client_of(daemon) as listener, client_of(daemon) as client:
+        id = add(client, "before", type="ssh", host="before.example")
+        events = listener.events(["connection"], ago=60)
+        told = next(one for one in events if one.connection == id)
+        assert (told.kind, told.change) == ("connection", "added")
+        events.close()  # type: ignore[attr-defined]
+        with pytest.raises(ClientError) as refused:
+            next(listener.events(["connection"], 1, ago=1))
+        assert refused.value.code == "invalid_request"
+    kept = Events(3)
+    first = kept.last
+    assert kept.number_at(0) == first
+    for name in "abcde":
+        kept.publish("link", name)
+    happened = kept.after(first + 2)
+    assert happened is not None
+    assert [one.change for one in happened] == ["c", "d", "e"]
+    assert (kept.number_at(0), kept.number_at(happened[-1].time + 1)) == (first + 2, first + 5)
+    assert kept.number_at(happened[1].time) == next(one.number for one in happened if one.time >= happened[1].time) - 1
 
 
 def test_a_restart_is_survived_and_told(start_daemon: StartDaemon) -> None:

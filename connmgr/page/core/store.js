@@ -379,7 +379,7 @@ function note(event) {
         since: event.time,
         wanted: event.change !== "stopped",
       });
-  } else if (event.kind === "link") store.links.set(id.split("+")[0], event);
+  } else if (event.kind === "link" && event.change !== "touch") store.links.set(id.split("+")[0], event);
 }
 
 /** An event says enough of a shell; asking each time would fill the audit log. @param {import("./events.js").Event} event */
