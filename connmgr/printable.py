@@ -9,7 +9,7 @@ _HIDDEN = (
     "\x7f-\x9f"
     # Invisible characters, and those that change the order in which a line is read.
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    # Surrogates, which are no characters, and tags, which only programs see.
+    # Surrogates, which are not characters, and tags, which only programs see.
     "\ud800-\udfff\U000e0000-\U000e0fff"
 )
 

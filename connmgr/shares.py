@@ -71,7 +71,7 @@ def of_tokens(count: int) -> tuple[int, int]:
 
 
 def refused(count: int, holder: str | None, held: Iterable[str | None]) -> str | None:
-    """Return why ``holder`` may have no more of ``count`` things, of which ``held`` are the holders, or None.
+    """Return why ``holder`` may have no more of ``count`` things, whose holders now are ``held``; None if it may.
 
     The owner, None, may have all that are free.
     """

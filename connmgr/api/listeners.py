@@ -107,7 +107,7 @@ class EventClient(Protocol):
         """Send lines of JSON."""
 
     def end(self, code: int, reason: str) -> None:
-        """Send no more, and close when the client has read all, or soon in any case."""
+        """Stop sending, and close when the client has read everything, or soon in any case."""
 
     def abandon(self) -> None:
         """Close at once."""

@@ -1,7 +1,7 @@
 """The audit log: who did what to which machine, in files to which entries are only appended.
 
 In reading order: the chain of hashes through all entries; the writer of a log; how a starting daemon resumes the log
-that it finds, or begins one; and the files, of which one is written and some older ones are kept.
+that it finds, or begins one; and the files: the one being written, and the older ones that stay.
 """
 
 from __future__ import annotations

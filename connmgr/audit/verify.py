@@ -301,7 +301,7 @@ def _list(
 
 
 def _check_mentioned(verdict: Verdict, walks: list[Walk], known: Mapping[str, Anchor]) -> None:
-    """Report logs of which only an entry tells, because the vault no longer knows them."""
+    """Report logs that only an entry mentions, because the vault no longer knows them."""
     forgotten = {log for walk in walks for log in walk.forgotten}
     read = {walk.verdict.log for walk in walks}
     mentioned = {one["trail"]: one for walk in walks for one in walk.mentioned if "trail" in one}

@@ -56,7 +56,7 @@ class Lender:
         return None
 
     def logged_in(self, opens: str, error: ClientError) -> None:
-        """Do what is to be done after a login to the connection ``opens``; ``error`` refused the attempt before it."""
+        """Called after a login to the connection ``opens``, whose earlier attempt ``error`` refused."""
 
     def _logs_in(self, opens: str, error: ClientError) -> bool:
         known = opens in self._logged_in or error.details.get("key") in self._passphrases

@@ -89,11 +89,11 @@ class ConditionalListing(Listing, Protocol):
     def names(
         self, name: str = "*", *, path: str = "*", category: str = "*", type: str = "*", where: str | None = None
     ) -> list[Name]:
-        """Return the names of the connections that all filters match, and of which ``where`` holds."""
+        """Return the names of the connections that all filters match, and for which ``where`` holds."""
 
 
 class _Narrowed(NamedTuple):
-    """The connections of a listing of which a condition holds."""
+    """The connections of a listing for which a condition holds."""
 
     whole: ConditionalListing
     where: str
@@ -183,7 +183,7 @@ def choose(
 ) -> list[Name]:
     """Return what names and patterns mean, by category and path; without ``selectors``, all that the filters match.
 
-    ``usage`` excludes connections of other usages, ``where`` those of which a condition on labels and facts is false.
+    ``usage`` excludes connections of other usages, ``where`` those for which a condition on labels and facts is false.
     :raises ClientError: ``unknown_connection``: one of ``selectors`` means none, or is the name of several.
     """
     within: Listing = connections if where is None else _Narrowed(connections, where)

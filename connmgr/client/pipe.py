@@ -80,7 +80,7 @@ class WebSocket:
     def receive(self) -> Iterator[memoryview]:
         """Yield the messages that have come, after at most one read of the socket; pings are answered.
 
-        :raises ClientError: the data is no WebSocket's, or a message is too long.
+        :raises ClientError: the data is not a WebSocket's, or a message is too long.
         :raises Unreachable: the connection ended without a closing frame.
         """
         self.has_received = False

@@ -113,7 +113,7 @@ class ClientChannel(HTTPChannel):
     """Whether its next request has to wait for a thread."""
 
     gives_way = False
-    """Whether it is to be closed for another one as soon as it answers nothing."""
+    """Whether it makes room for another client: it is closed once no request of it is being answered."""
 
     rejected = False
     """Whether it has answered a request that had not arrived whole."""

@@ -242,7 +242,7 @@ class Server(TcpWSGIServer):
         return len(self.active_channels) < MAX_CONNECTIONS + ACCEPTS + SOCKET_CONNECTIONS
 
     def _drop(self) -> None:
-        """Close clients that exceeded a time limit, and those in place of which others came."""
+        """Close clients that exceeded a time limit, and those that make room for others."""
         now = time.time()
         channels = list(self.active_channels.values())
         if now >= self._next_drop:

@@ -90,45 +90,70 @@ _RENEWAL = "exec 8>/proc/self/fd/8 9>/proc/self/fd/9"
 
 @dataclass(frozen=True)
 class Dialect:
-    """The facts about one family of shells that the engine needs.
-
-    ``number`` is the API's ``shellDialect``. ``builtin`` is the word that calls a builtin despite a function of the
-    same name, and ``plainly`` removes a function with the name of that word itself. ``exports`` prints the exported
-    variables as ``export -p`` does. The shell sets the values of the variables in ``preset`` itself, so that they
-    can only be exported; the variables in ``controls`` change its behaviour. ``family`` prints which shell one
-    called sh is. ``fork`` makes ``( … )`` a process of its own where it is none. ``streams`` are the redirections
-    of a command, and ``hold`` defines the functions around it if the shell can open descriptors beyond 9.
-    ``untrap`` undoes traps that a command may have set for the words that follow. ``renewal`` reopens the session's
-    streams. ``functions`` prints the functions and aliases that a shell may have been started with. ``preparation``
-    is run once, before all commands. ``put`` prints its argument, in which ``\\0ooo`` is the byte of that octal
-    number, and nothing after it. ``slurps`` says whether ``$(<file)`` is the content of a file. ``execute``
-    replaces the shell by a program; if it would prefer a builtin, ``by_path`` does this with the path of the
-    program ``$_cm_name``. ``newline`` is a newline within single quotes. ``interpreter`` is, for a shell that
-    cannot supervise, the sh text that runs a command in it.
-    """
+    """The facts about one family of shells that the engine needs; texts are in the language of that shell."""
 
     number: int
+    """The API's ``shellDialect``."""
+
     names: tuple[str, ...]
     options: tuple[str, ...] = ()
+
     builtin: str = "command"
+    """The word that calls a builtin despite a function of the same name."""
+
     plainly: str = r"\unset -f command"
+    """Removes a function with the name of that word itself."""
+
     preset: frozenset[bytes] = frozenset({b"PPID"})
+    """Variables whose values the shell sets itself, so that they can only be exported."""
+
     controls: frozenset[bytes] = frozenset()
+    """Variables that change its behaviour."""
+
     exports: str = "command export -p"
+    """Prints the exported variables as ``export -p`` does."""
+
     fork: str = ""
+    """Makes ``( … )`` a process in shells where it would not be one."""
+
     streams: str = ">&8 2>&9 8>&- 9>&-"
+    """The redirections of a command."""
+
     hold: Source | None = None
+    """Defines the functions around a command, if the shell can open descriptors beyond 9."""
+
     untrap: str = ":"
+    """Undoes traps that a command may have set for the words that follow."""
+
     renewal: str = f"command {_RENEWAL}"
+    """Reopens the session's streams."""
+
     functions: str = ""
+    """Prints the functions and aliases that a shell may have been started with."""
+
     family: str = "@builtin@ echo"
+    """Prints which shell one called sh is."""
+
     preparation: str = ":"
+    """Is run once, before all commands."""
+
     put: str = '@builtin@ printf %b "$1"'
+    """Prints its argument, in which ``\\0ooo`` is the byte of that octal number, and nothing after it."""
+
     slurps: bool = False
+    """Whether ``$(<file)`` is the content of a file."""
+
     execute: str = "exec"
+    """Replaces the shell by a program."""
+
     by_path: str = ""
+    """Does this with the path of the program ``$_cm_name``, if :attr:`execute` would prefer a builtin."""
+
     newline: bytes = b"\n"
+    """A newline within single quotes."""
+
     interpreter: Interpreted | None = None
+    """For a shell that cannot supervise: how sh runs a command in it."""
 
     def quoted(self, word: bytes) -> bytes:
         """Return ``word``, which may contain any bytes, as one word of this shell."""

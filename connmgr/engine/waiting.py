@@ -74,7 +74,7 @@ class WaitingWork:
 
 
 class Lull:
-    """When silent work is to be looked at. Not safe to use from several threads, but wrong by one look at most."""
+    """Decides when silent work is looked at. Not safe to use from several threads, but wrong by one look at most."""
 
     def __init__(self, activity: Hashable = None, since: float | None = None) -> None:
         self._activity = activity

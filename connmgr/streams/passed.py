@@ -275,7 +275,7 @@ class PassedEndpoint(DescriptorEndpoint):
 def _pipe_reader(descriptor: int) -> Callable[[], bytes]:
     """Return the function that reads from a pipe, and once gives more room to one that was full.
 
-    A pipe has room for 64 KiB (pipe(7)), of which its writer and this process would wake each other for every piece.
+    A pipe has room for 64 KiB (pipe(7)); when it is full, its writer and this process wake each other for every piece.
     One that carries little stays as it is: a user's pipes share a limit of memory.
     """
     has_grown = _PIPE_SIZE is None

@@ -104,7 +104,7 @@ class Splice:
         self.closed = False
         self.outcome: Outcome | None = None
         self.survivor: Endpoint | None = None
-        """The endpoint whose other one is over."""
+        """The endpoint that is left when the other one is over."""
 
         self._out, self._in = _Direction(self, near, far, went), _Direction(self, far, near, came)
         self._out.back, self._in.back = self._in, self._out

@@ -105,7 +105,7 @@ def _last_time(tail: bytes) -> float | None:
 
 
 def _event(line: str) -> tuple[float, str, str] | None:
-    """Return the time, the kind and the data of a line; None if it is none, such as one that is cut off."""
+    """Return the time, the kind and the data of an event's line; None for any other, such as one that is cut off."""
     with suppress(ValueError, TypeError):
         time, kind, data = json.loads(line)
         if isinstance(kind, str) and isinstance(data, str):

@@ -28,7 +28,7 @@ Program = Callable[["Process"], int]
 
 
 class HungUp(BaseException):
-    """Ends a program whose channel was closed. Like SystemExit it is no :class:`Exception`; do not catch it."""
+    """Ends a program whose channel was closed. Like SystemExit it is not an :class:`Exception`; do not catch it."""
 
 
 class Process:

@@ -28,7 +28,7 @@ ALIVE_SECONDS = 60.0
 
 
 class Announcements:
-    """Calls whoever wants to hear of a topic, in a thread of its own. Safe to use from several threads.
+    """Calls the subscribers of a topic, in a separate thread. Safe to use from several threads.
 
     On SQLite, whose vault belongs to one process, nothing is announced and there is no thread.
     """

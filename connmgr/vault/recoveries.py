@@ -110,7 +110,7 @@ class Recoveries:
     def use(self, shares: list[str], new_passphrase: str) -> StoredRecovery:
         """Set the passphrase of the user of a recovery key; the key stays valid, and is noted as used.
 
-        :raises WrongShares: as :func:`connmgr.secrets.recovery.read_words`, or it is no recovery key of this vault.
+        :raises WrongShares: as :func:`connmgr.secrets.recovery.read_words`, or it is not a recovery key of this vault.
         :raises InvalidRequest: the new passphrase breaks the rules.
         """
         document, user, private = self._opened(shares)

@@ -569,7 +569,7 @@ class StoredRuns:
         return self._database.write_beside(work)
 
     def leave(self, boot: str) -> None:
-        """End a daemon's part in runs, in order: its batches, of which nothing is begun any more, are free at once."""
+        """End a daemon's part in runs, in order: its batches, which it begins no more of, are free at once."""
 
         def work(tx: sa.Connection) -> None:
             self._release(tx, [boot])
@@ -630,7 +630,7 @@ class StoredRuns:
         self._database.write(work)
 
     def runs_to_do(self, boot: str, name: str) -> list[tuple[str, bool]]:
-        """Return the runs of which this daemon has batches, or could claim some, oldest first.
+        """Return the runs with batches that this daemon has or could claim, oldest first.
 
         With each goes whether some are its own or at home here; the others have their home at another daemon.
         """

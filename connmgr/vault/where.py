@@ -8,9 +8,9 @@
     operator    = "=" | "!=" | "~" | "!~" | "<" | "<=" | ">" | ">="
 
 A name with a dot, ``arch``, ``kernel`` and ``uptime`` are facts; any other name is a label. A value with blanks or
-parentheses is quoted. ``~`` is a pattern of :mod:`connmgr.vault.names`; ``<`` and its like compare numbers and versions
-(:func:`version_key`). ``!=`` and ``!~`` are the opposites of ``=`` and ``~``: they also hold where there is no such
-label or fact. The other operators do not hold there.
+parentheses is quoted. ``~`` is a pattern of :mod:`connmgr.vault.names`; ``<``, ``<=``, ``>`` and ``>=`` compare numbers
+and versions (:func:`version_key`). ``!=`` and ``!~`` are the opposites of ``=`` and ``~``: they also hold where there
+is no such label or fact. The other operators do not hold there.
 
 Labels are stored as canonical JSON, in the index that a search scans anyway. So ``=`` is a search for the text
 ``"env":"prod"``, and for other operators the few different values of that label are compared here.
@@ -56,7 +56,7 @@ Among = Callable[[sa.ColumnElement[str], list[str]], sa.ColumnElement[bool]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One name, and what is asked of its value; without an ``operator``, that there is one."""
+    """A condition on the value of one name; without an ``operator``, that the name is there."""
 
     name: str
     operator: str = ""
@@ -81,7 +81,7 @@ class Comparison:
         return _ordered(operator, wanted)
 
     def needles(self) -> list[str]:
-        """Return texts of which the JSON of an object has one if it may fulfil the comparison."""
+        """Return texts, one of which is in the JSON of every object that may fulfil the comparison."""
         member = f"{canonical(self.name)}:"
         if self.operator.lstrip("!") != "=":
             return [member]

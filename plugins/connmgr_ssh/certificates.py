@@ -23,7 +23,7 @@ def log_in_certified(
 
     The certificate is ordered only now that the host has proven its key, so that it lives no longer than needed.
     :raises AuthFailed: the host accepts neither the certificate nor the connection's password.
-    :raises CertificateInvalid | CertificateExpired: the certificate is none for this login.
+    :raises CertificateInvalid | CertificateExpired: the certificate is not for this login.
     """
     signer = on_demand["signer"]
     key, line = fresh(f"a certificate by {signer}")

@@ -125,7 +125,7 @@ _PLACEHOLDER = re.compile(r"\{\{|\{(\w+)\}")
 
 
 def _filled(word: str, words: Mapping[str, str]) -> str:
-    """Return ``word`` with its placeholders filled in, in one pass: a name in a value is no placeholder."""
+    """Return ``word`` with its placeholders filled in, in one pass: a name in a value is not a placeholder."""
 
     def fill(found: re.Match[str]) -> str:
         return "{" if found[1] is None else words.get(found[1], found[0])

@@ -81,7 +81,7 @@ def approve(
 
 
 class _Verdict(NamedTuple):
-    """A decision; without any member it is none."""
+    """A decision as options gave it; without any of them, the person is asked."""
 
     once: bool = False
     grant: float | None = None

@@ -106,7 +106,7 @@ class Copy:
         self.report.bytes += size
 
     def _target(self, start: CopyOperand, end: CopyOperand) -> tuple[CopyOperand, list[TreeEntry]]:
-        """Return where a file goes: ``end``, or its name in the directory ``end``; and what is there, to compare."""
+        """Return where a file goes, ``end`` or a path in the directory ``end``, and the entry there to compare with."""
         there = None if end == STREAM else self._existing(end)
         if (there is not None and there.kind == DIRECTORY) or (isinstance(end, RemotePath) and end.is_directory):
             if start == STREAM:

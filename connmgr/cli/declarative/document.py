@@ -275,7 +275,7 @@ def _category(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _check_secret(key: str, at: str, value: Any) -> None:
-    # Where a secret comes from is no secret.
+    # Where a secret comes from is not a secret.
     if value == KEPT or is_secret(value) or (isinstance(value, Mapping) and isinstance(value.get("from"), Mapping)):
         return
     name = at.rpartition(".")[2]

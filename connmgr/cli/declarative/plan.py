@@ -119,7 +119,7 @@ def judge_import(entries: Sequence[Entry], stored: Stored, *, update: bool) -> N
 def updated(held: Mapping[str, Any], data: Mapping[str, Any], states: frozenset[str], at: str = "") -> dict[str, Any]:
     """Return the stored data ``held`` with the fields of ``data``, and without others that the source ``states``.
 
-    A field of which the source states only parts stays whole where it is of another origin: an ``identity`` whose key
+    A field may be stated only in part. It stays as it is where it was made otherwise, such as an ``identity`` whose key
     is in the vault, while the source names the file of a key or none.
     """
     result: dict[str, Any] = {}
@@ -314,8 +314,8 @@ def _judge(entry: Entry, known: Mapping[str, Entry], stored: Stored) -> None:
 def _with_secrets(data: Mapping[str, Any], held: Any, missing: list[str], at: str) -> dict[str, Any]:
     """Return ``data`` with the stored secrets that are kept; add the names of missing ones to ``missing``.
 
-    Kept are those that ``data`` says are, and those of which it says nothing: only a null removes a secret. Within a
-    field that ``data`` replaces by another, such as the file of a key by the key itself, nothing is kept.
+    A secret stays if ``data`` says so or does not mention it: only a null removes one. Nothing stays within a field
+    that ``data`` replaces by another, such as the file of a key by the key itself.
     """
     kept: dict[str, Any] = {}
     before = held if isinstance(held, Mapping) and not (at and data.keys().isdisjoint(held)) else {}
