@@ -338,6 +338,7 @@ def _info(job: StoredJob, waits: WaitingWork | None, *, stale: bool, locked: boo
         keep=job.keep,
         stale=stale,
         waiting=shown_waiting(waits, locked=locked),
+        token=job.token,
     )
 
 

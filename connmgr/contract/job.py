@@ -197,6 +197,9 @@ class JobInfo(Message):
     keep: Annotated[int, "Seconds for which it is kept after its end."]
     stale: Stale
     waiting: Waits = None
+    token: Annotated[
+        str | None, SchemaMembers({"format": "uuid"}), "The token with which it was started; absent: the owner's job."
+    ] = None
 
     @property
     def text(self) -> str:

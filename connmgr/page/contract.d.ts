@@ -870,6 +870,7 @@ export interface JobInfo {
   keep: number;
   stale: boolean;
   waiting?: WaitingForInput;
+  token?: string;
 }
 
 export interface JobInputRequest {

@@ -16,11 +16,14 @@ from typing import IO
 import pytest
 
 from connmgr.cli.commands.jobs import STATES
-from connmgr.client import LOCAL_MACHINE
+from connmgr.client import LOCAL_MACHINE, Client
+from connmgr.client.jobs import OPEN
 from connmgr.vault.jobs import ENDED, UNDER_WAY
 from tests.cli.conftest import StartSshd
 from tests.cli.program import DIRECTORY, CommandLine, finish
 from tests.conftest import StartDaemon
+from tests.deadlines import DEADLINE_SECONDS
+from tests.rights import wire
 
 pytestmark = pytest.mark.needs("bash")
 
@@ -319,6 +322,27 @@ class TestLists:
             assert [one["job"] for one in connmgr("job", "ls", "--json", *arguments).json] == ids
         connmgr("job", "ls", "--state", "nonsense", code=2)
         assert "No connection matches 'nowhere*'" in connmgr("job", "ls", "nowhere*", code=5).errors
+
+    def test_ls_counts_the_jobs_of_tokens_and_lists_those_that_wait(self, connmgr: CommandLine) -> None:
+        daemon = connmgr.daemon
+        own = begin(connmgr, "sleep 600")
+        holder = wire.create(daemon, "connection.read", "shell.any", "job", name="agent")
+        agent = Client(daemon.url, daemon.auth_file, holder.secret)
+        jobs = agent.jobs
+        asks = jobs.start(LOCAL_MACHINE, "printf 'Sure? '; read answer", stdin=OPEN)
+        others = [jobs.start(LOCAL_MACHINE, command).id for command in ("sleep 600", "true")]
+        jobs.get(others[1]).wait(DEADLINE_SECONDS)
+        assert asks.output(until_input=True, wait=25).waiting is not None
+        listed = connmgr("job", "ls")
+        assert [line.split()[0] for line in listed.output.splitlines()] == [own, asks.id]
+        assert listed.errors == "Jobs of tokens: 2, 1 under way. --all lists them.\n"
+        everything = connmgr("job", "ls", "--all")
+        assert [line.split()[0] for line in everything.output.splitlines()] == [own, asks.id, *others]
+        found = connmgr("job", "ls", "--json").json
+        assert [one.get("token") for one in found] == [None, *[holder.id] * 3]
+        for id in (own, asks.id, *others):
+            daemon.client.jobs.get(id).remove(force=True)
+        agent.close()
 
     def test_every_state_can_be_asked_for(self) -> None:
         assert set(STATES) == {*UNDER_WAY, *ENDED}

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+import yaml
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
@@ -30,6 +31,7 @@ FILES = {
     "codex": (".codex/config.toml", "mcp_servers"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "gemini": (".gemini/settings.json", "mcpServers"),
+    "goose": ("config/goose/config.yaml", "extensions"),
     "vscode": ("config/Code/User/mcp.json", "servers"),
     "windsurf": (".codeium/windsurf/mcp_config.json", "mcpServers"),
 }
@@ -81,7 +83,8 @@ def user(daemon: Daemon, tmp_path: Path) -> Iterator[User]:
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:
-    return dict(tomllib.loads(text) if file.endswith(".toml") else json.loads(text))
+    read = {".toml": tomllib.loads, ".yaml": yaml.safe_load}.get(Path(file).suffix, json.loads)
+    return dict(read(text))
 
 
 def _private(file: Path) -> bool:
@@ -94,7 +97,7 @@ def test_each_client_has_its_own_file_and_form(user: User, client: str) -> None:
     user("mcp", "install", client, "--write", "--only", "*")
     text = (user.home / file).read_text()
     server = _parsed(text, file)[key]["connmgr"]
-    assert server.get("type") == ("stdio" if client in ("claude", "vscode") else None)
+    assert server.get("type") == ("stdio" if client in ("claude", "goose", "vscode") else None)
     assert server["args"][-2:] == ["--token-file", str(user.home / f"state/connmgr/mcp/{client}.token")]
     assert _private(user.home / file)
     assert "cmgr_" not in text
@@ -183,6 +186,43 @@ def test_a_server_goes_into_toml_however_it_is_written(user: User, text: str, le
     assert ("# mine" in file.read_text(), "# all" in file.read_text()) == ("# mine" in left, "# all" in left)
 
 
+GOOSE = """\
+GOOSE_MODE: smart_approve  # asks
+extensions:
+    # mine
+    developer:
+        type: builtin
+        enabled: true
+    connmgr:
+        type: stdio
+        cmd: old
+    # of theirs
+    memory:
+        type: builtin
+other: [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a: 1", "extensions:\n", "extensions: {}\nb: 2\n", "extensions:\n  connmgr: {cmd: x}\n", GOOSE]
+)
+def test_a_server_goes_into_yaml_and_all_else_stays_as_it_is_written(user: User, text: str) -> None:
+    file = user.home / FILES["goose"][0]
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    server = _installed(user, "goose")
+    assert (server["name"], server["type"], server["enabled"]) == ("connmgr", "stdio", True)
+    assert server["cmd"] not in ("old", "x")
+    user("mcp", "uninstall", "goose")
+    left, before = (yaml.safe_load(one) or {} for one in (file.read_text(), text))
+    assert (left.pop("extensions", None) or {}) == {
+        name: one for name, one in (before.pop("extensions", None) or {}).items() if name != "connmgr"
+    }
+    assert left == before
+    for comment in ("# asks", "# mine", "# of theirs"):
+        assert (comment in file.read_text()) == (comment in text)
+
+
 @pytest.mark.parametrize(
     ("client", "text"),
     [
@@ -191,13 +231,17 @@ def test_a_server_goes_into_toml_however_it_is_written(user: User, text: str, le
         ("claude", '{"a": NaN}'),
         ("claude", "[]"),
         ("claude", '{"mcpServers": []}'),
+        ("goose", "extensions: [1]\n"),
+        ("goose", "a: [\n"),
+        ("goose", "- a\n"),
+        ("goose", "extensions: {other: {type: builtin}}\n"),
         ("codex", "mcp_servers = 1\n"),
         ("codex", "a =\n"),
     ],
 )
 def test_a_file_that_cannot_be_merged_is_left_and_no_token_made(user: User, client: str, text: str) -> None:
     file = user.home / FILES[client][0]
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(exist_ok=True, parents=True)
     file.write_text(text)
     done = user("mcp", "install", client, "--write", "--only", "*", code=1)
     assert "left as it is" in done.errors

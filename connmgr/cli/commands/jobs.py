@@ -36,6 +36,7 @@ from connmgr.client.names import (
     telling,
     with_beginning,
 )
+from connmgr.contract.job import UNDER_WAY
 from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
@@ -80,11 +81,13 @@ def job() -> None:
     multiple=True,
     help=f"Only jobs in this state: {', '.join(STATES)}. May be given several times.",
 )
+@click.option("--all", "everyone", is_flag=True, help="Also the jobs that tokens, such as agents', have started.")
 @json_option
-def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
+def ls(pattern: str, states: tuple[str, ...], *, everyone: bool, as_json: bool) -> None:
     """List jobs of the connections that GLOB matches.
 
-    The oldest come first, each with its state, its age and its command.
+    The oldest come first, each with its state, its age and its command. Of jobs that tokens have started, only those
+    are listed that wait for input; the others are counted at the end. --json prints all of them.
     """
     client = connect()
     wanted: dict[str, Any] = {"states": list(states)} if states else {}
@@ -95,10 +98,24 @@ def ls(pattern: str, states: tuple[str, ...], *, as_json: bool) -> None:
     from connmgr.client.jobs import JobInfo
 
     infos = [JobInfo.read(answer) for answer in answers]
+    infos, others = (infos, []) if everyone else _without_others(client, infos)
     paths = {one.id: one.path for one in client.connection.info(sorted({one.connection for one in infos}))}
     if infos:
         rows = [(one.id, one.name or "-", paths[one.connection], outcome(one), *_details(one)) for one in infos]
         print_table(rows)
+    if others:
+        under_way = sum(one.state in UNDER_WAY for one in others)
+        click.echo(f"Jobs of tokens: {len(others)}, {under_way} under way. --all lists them.", err=True)
+
+
+def _without_others(client: Client, infos: list[JobInfo]) -> tuple[list[JobInfo], list[JobInfo]]:
+    """Return the jobs to list, and those that other tokens than the caller's have started and that ask for nothing."""
+    if not any(one.token for one in infos):
+        return infos, []
+    own = client.token.info().id
+    others = [one for one in infos if one.token not in (None, own) and one.waiting is None]
+    left_out = {one.id for one in others}
+    return [one for one in infos if one.id not in left_out], others
 
 
 @job.command(name="info")

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 
 INDENT = 2
 
+CALL_SECONDS = 60
+"""How long a client waits for a call, where that is written; no call takes longer than 50 seconds."""
+
 
 class NotMergeableError(Exception):
     """A file cannot be changed without the risk of losing content; the message says what is wrong with it."""
@@ -142,6 +145,93 @@ class Toml:
 
 
 @dataclass(frozen=True)
+class Yaml:
+    """YAML with a mapping for each server, in the mapping ``key``; all else in the file stays as it is written."""
+
+    key: str
+
+    def shown(self, name: str, entry: Entry) -> str:
+        return f"{self.key}:\n{self._block(name, entry)}"
+
+    def merged(self, text: str, name: str, entry: Entry | None) -> str:
+        # Imported here, because few clients store their servers so.
+        import yaml
+
+        try:
+            expected, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+            if root is not None and not isinstance(root, yaml.MappingNode):
+                raise NotMergeableError("it is not a YAML mapping")
+            wanted: dict[str, Any] = {**(expected or {})}
+            servers = wanted.get(self.key) or {}
+            if not isinstance(servers, dict):
+                raise NotMergeableError(f"its member {self.key} is not a mapping")
+            if entry is None and name not in servers:
+                return text
+            wanted[self.key] = {known: one for known, one in servers.items() if known != name}
+            if entry is not None:
+                wanted[self.key][name] = self._members(name, entry)
+            changed = self._changed(text, root, name, entry)
+            if {self.key: {}, **(yaml.safe_load(changed) or {})} != {self.key: {}, **wanted}:
+                raise NotMergeableError(f"its {self.key} are not written as a block of mappings")
+        except yaml.YAMLError as error:
+            raise NotMergeableError(f"it is not YAML ({str(error).splitlines()[0]})") from error
+        return changed
+
+    def _changed(self, text: str, root: Any, name: str, entry: Entry | None) -> str:
+        """Return the text with the lines of the server replaced, removed or added."""
+        lines = text.splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            lines[-1] += "\n"
+        servers = next((one for key, one in root.value if key.value == self.key), None) if root is not None else None
+        pairs = servers.value if servers is not None and isinstance(servers.value, list) else []
+        block = [] if entry is None else self._block(name, entry, pairs[0][0].start_mark.column if pairs else INDENT)
+        if servers is None:
+            return "".join([*lines, f"{self.key}:\n", *block])
+        found = next((pair for pair in pairs if pair[0].value == name), None)
+        if found is not None:
+            start, end = found[0].start_mark.line, _end_of(found[1], lines)
+            if len(pairs) == 1 and entry is None:
+                # A key without a value would be null.
+                lines[start - 1] = f"{lines[start - 1].rstrip()} {{}}\n"
+            return "".join([*lines[:start], *block, *lines[end:]])
+        if not pairs:
+            at = servers.start_mark.line
+            lines[at] = f"{self.key}:\n"
+            return "".join([*lines[: at + 1], *block, *lines[at + 1 :]])
+        at = pairs[0][0].start_mark.line
+        return "".join([*lines[:at], *block, *lines[at:]])
+
+    def _block(self, name: str, entry: Entry, indent: int = INDENT) -> str:
+        # JSON's values are YAML's.
+        members = (
+            f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in self._members(name, entry).items()
+        )
+        return "".join([f"{' ' * indent}{name}:\n", *(f"{' ' * (indent + INDENT)}{member}\n" for member in members)])
+
+    @staticmethod
+    def _members(name: str, entry: Entry) -> dict[str, Any]:
+        return {
+            "name": name,
+            "type": "stdio",
+            "enabled": True,
+            "cmd": entry.command,
+            "args": list(entry.arguments),
+            "envs": dict(entry.environment),
+            "timeout": CALL_SECONDS,
+        }
+
+
+def _end_of(node: Any, lines: Sequence[str]) -> int:
+    """Return the line after a node of YAML; the mark of a block's end stands behind the comments that follow it."""
+    if getattr(node, "flow_style", True) is not False:
+        return int(node.end_mark.line) + 1
+    end = int(node.end_mark.line)
+    while end > node.start_mark.line + 1 and lines[end - 1].lstrip()[:1] in ("", "#"):
+        end -= 1
+    return end
+
+
+@dataclass(frozen=True)
 class McpClient:
     """A client: its name for people, the user's file that lists its servers, and the format of that file."""
 
@@ -163,6 +253,8 @@ def mcp_clients(home: Path, environ: Mapping[str, str]) -> dict[str, McpClient]:
         "codex": McpClient("Codex", codex / "config.toml", Toml("mcp_servers")),
         # cursor.com/docs/context/mcp; .cursor/mcp.json of a project has the same form.
         "cursor": McpClient("Cursor", home / ".cursor" / "mcp.json", Json()),
+        # goose-docs.ai/docs/guides/config-files.
+        "goose": McpClient("Goose", _configuration(home, environ) / "goose" / "config.yaml", Yaml("extensions")),
         # geminicli.com/docs/tools/mcp-server; .gemini/settings.json of a project has the same form.
         "gemini": McpClient("Gemini CLI", home / ".gemini" / "settings.json", Json()),
         # code.visualstudio.com/docs/copilot/reference/mcp-configuration; .vscode/mcp.json has the same form.
@@ -175,4 +267,8 @@ def mcp_clients(home: Path, environ: Mapping[str, str]) -> dict[str, McpClient]:
 def _applications(home: Path, environ: Mapping[str, str]) -> Path:
     if sys.platform == "darwin":
         return home / "Library" / "Application Support"
+    return _configuration(home, environ)
+
+
+def _configuration(home: Path, environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
