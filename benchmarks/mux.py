@@ -30,6 +30,7 @@ from tests.plugins.oneself import ssh_server
 REPEAT = "python -m benchmarks.mux"
 LARGE = 300 * 1000 * 1000
 COPIED = 100 * 1000 * 1000
+FILES = 20_000
 AT_ONCE = 40
 SOCKETS = 5000
 SESSIONS = 1000
@@ -62,7 +63,7 @@ def main() -> None:
             "cp": lambda: _copies(subjects, connection, directory),
             "echo": lambda: echo(subjects, repeat=REPEAT),
             "sudo": lambda: _sudo(daemon, connection, subjects, ssh, directory),
-            "rsync": lambda: rsync(subjects, directory, repeat=REPEAT),
+            "rsync": lambda: rsync(subjects, directory, repeat=REPEAT, files=FILES, rounds=3),
             "sessions": lambda: _sessions(daemon, subjects[1]),
             "sockets": lambda: _sockets(daemon),
         }

@@ -126,11 +126,13 @@ def echo(subjects: list[Subject], repeat: str = REPEAT) -> None:
     print_table(f"The echo of {KEYS} keys", ("", "p50 ms", "p99 ms"), rows, repeat=repeat)
 
 
-def rsync(subjects: list[Subject], directory: Path, repeat: str = REPEAT) -> None:
+def rsync(
+    subjects: list[Subject], directory: Path, repeat: str = REPEAT, *, files: int = FILES, rounds: int = 5
+) -> None:
     if not shutil.which("rsync"):
         return
     tree, large, names = directory / "tree", directory / "large", itertools.count()
-    plant(tree)
+    plant(tree, files)
     with large.open("wb") as file:
         for _ in range(LARGE // 1_000_000):
             file.write(os.urandom(1_000_000))
@@ -144,10 +146,10 @@ def rsync(subjects: list[Subject], directory: Path, repeat: str = REPEAT) -> Non
 
         return call
 
-    for what, source in ((f"{FILES} files", f"{tree}/"), (f"a file of {LARGE // 1_000_000} MB", str(large))):
+    for what, source in ((f"{files} files", f"{tree}/"), (f"a file of {LARGE // 1_000_000} MB", str(large))):
         for way in ("up", "down"):
             calls = {one.name: copied(one, source, down=way == "down") for one in subjects}
-            taken = interleaved(calls, calls=1, rounds=5)
+            taken = interleaved(calls, calls=1, rounds=rounds)
             print_timings(f"rsync of {what} {way}", taken, base="ssh", repeat=repeat)
 
 

@@ -38,9 +38,9 @@ def main() -> None:
             _measure(daemon, server, directory, options)
 
 
-def plant(tree: Path) -> None:
+def plant(tree: Path, files: int = FILES) -> None:
     """Write the files below ``tree``."""
-    for number in range(FILES):
+    for number in range(files):
         path = tree / f"{number // PER_DIRECTORY:03}" / f"{number:05}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.urandom(SIZE))

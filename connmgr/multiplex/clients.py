@@ -25,6 +25,7 @@ from connmgr.multiplex.packets import (
     StdioForward,
     StopListening,
     Terminate,
+    Unsupported,
     length_of,
     packet,
     read_hello,
@@ -217,7 +218,8 @@ class MultiplexClient:
         elif isinstance(request, StopListening | Terminate):
             self._renew(request)
         else:
-            self.refuse(request.number, "unsupported request")
+            assert isinstance(request, Unsupported), "all others are handled"  # noqa: S101
+            self.refuse(request.number, request.why)
 
     def _take_descriptors(self, request: MultiplexRequest) -> bool:
         """Begin ``request`` once its descriptors have come, each with one byte; return whether they have."""

@@ -123,6 +123,13 @@ class Unsupported(MultiplexRequest):
 
     kind: int
 
+    @property
+    def why(self) -> str:
+        """Why it is refused."""
+        if self.kind == PROXY:
+            return "Proxy mode (-O proxy) is not supported: control sockets do not speak SSH. Leave it out."
+        return f"Requests of the type {self.kind:#x} are not supported."
+
 
 class _Reader:
     """Reads the members of a packet in order."""

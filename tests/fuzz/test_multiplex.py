@@ -84,6 +84,9 @@ class _Shared:
     def number(self) -> int:
         return 1
 
+    def why_busy(self, at: object) -> None:
+        return None
+
     def keep(self, at: object, forward: object, *, lasts: bool) -> None: ...
 
     def is_kept(self, at: object, forward: object) -> bool:

@@ -214,7 +214,8 @@ def test_control_commands_are_answered(hosts: Hosts) -> None:
     assert said(hosts.ssh("-O", "check", "web")) == [f"Master running (pid={hosts.connmgr.daemon.pid})"]
     hosts.ssh("-O", "stop", "web")
     assert hosts.ssh("web", "echo again").stdout == b"again\n"
-    assert "unsupported request" in said(hosts.ssh("-O", "proxy", "web", "true", code=255))[0]
+    [refusal] = said(hosts.ssh("-O", "proxy", "web", "true", code=255))
+    assert "Proxy mode (-O proxy) is not supported" in refusal
 
 
 def test_exit_ends_the_sessions_of_the_socket_and_others_go_on(hosts: Hosts) -> None:
