@@ -139,6 +139,14 @@ def own_daemon(start_daemon: StartDaemon) -> Daemon:
 
 
 @pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A named pipe: a command that reads it waits until the test has written to it and closed it."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
 def clock() -> Clock:
     """A clock that the test moves."""
     return Clock()

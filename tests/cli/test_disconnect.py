@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -28,9 +27,8 @@ def killing(process: subprocess.Popen[bytes]) -> Iterator[None]:
         process.kill()
 
 
-def test_disconnect_ends_all_shells_and_their_commands(clean_connmgr: CommandLine, tmp_path: Path) -> None:
-    connmgr, gate = clean_connmgr, tmp_path / "gate"
-    os.mkfifo(gate)
+def test_disconnect_ends_all_shells_and_their_commands(clean_connmgr: CommandLine, gate: Path) -> None:
+    connmgr = clean_connmgr
     connmgr("exec", "local", "--", "cd /usr")
     work = [DIRECTORY / "connmgr", "exec", "--session", "build", "local", "--", f"cd /etc; echo begun; cat {gate}"]
     process = subprocess.Popen(work, env=connmgr.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -227,9 +227,7 @@ def test_a_terminal_shows_how_long_a_silent_command_takes_until_it_prints(connmg
     assert finish(terminal) == (0, "\r\x1b[Kdone\r\n")
 
 
-def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandLine, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandLine, gate: Path) -> None:
     with subprocess.Popen(
         [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
         env=connmgr.environment,
@@ -258,9 +256,8 @@ def test_a_terminal_shows_that_a_command_waits_for_another_one(connmgr: CommandL
         assert piped.communicate(timeout=DEADLINE_SECONDS) == (b"piped\n", b"")
 
 
-def test_ctrl_c_of_a_waiting_command_leaves_no_trace(connmgr: CommandLine, tmp_path: Path) -> None:
-    gate, trace = tmp_path / "gate", tmp_path / "trace"
-    os.mkfifo(gate)
+def test_ctrl_c_of_a_waiting_command_leaves_no_trace(connmgr: CommandLine, tmp_path: Path, gate: Path) -> None:
+    trace = tmp_path / "trace"
     with subprocess.Popen(
         [DIRECTORY / "connmgr", "exec", "local", "--", f"echo begun; cat {gate}; true"],
         env=connmgr.environment,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -138,10 +137,8 @@ def test_a_command_killed_at_its_timeout_shows_what_it_printed(clean_connmgr: Co
     assert "a1 (1): command_timeout: The command ran longer than 1 s" in done.output
 
 
-def test_a_terminal_shows_how_far_it_is(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+def test_a_terminal_shows_how_far_it_is(clean_connmgr: CommandLine, gate: Path) -> None:
     _shells(clean_connmgr, ["a0", "a1"])
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     terminal = clean_connmgr.on_terminal("exec", "--all", "**/a?", "--", f"[ $N = 0 ] || read line < {gate}; echo done")
     terminal.expect_exact("1 of 2 done, waiting for local machine/a1")
     gate.write_text("go\n")

@@ -39,14 +39,6 @@ def connmgr(connmgr: CommandLine) -> Iterator[CommandLine]:
         client.jobs.get(one.id).remove(force=True)
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """A pipe on which a job waits for the test."""
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    return path
-
-
 def begin(connmgr: CommandLine, command: str, *options: str, on: str = "local") -> str:
     """Begin a job and return its uuid."""
     printed = connmgr("exec", "--detach", *options, on, "--", command).output

@@ -76,10 +76,9 @@ def test_doctor_tells_of_them_where_a_shell_runs(left: tuple[Daemon, str]) -> No
     assert (found["result"], found["message"]) == ("ok", "no leftovers on 1 connection with a running shell")
 
 
-def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_doctor_passes_over_what_cannot_be_asked(start_daemon: StartDaemon, gate: Path) -> None:
     daemon = start_daemon("--threads", "1")
-    client, gate = daemon.client, tmp_path / "gate"
-    os.mkfifo(gate)
+    client = daemon.client
     client.shell.start(LOCAL_MACHINE)
     with ThreadPoolExecutor(1) as pool, client_of(daemon) as other:
         running = pool.submit(other.shell.exec, LOCAL_MACHINE, f"read line <{gate}")

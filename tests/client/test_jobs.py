@@ -33,14 +33,6 @@ def client(client: Client) -> Iterator[Client]:
         client.jobs.get(one.id).remove(force=True)
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    """A pipe on which a job waits for the test."""
-    path = tmp_path / "gate"
-    os.mkfifo(path)
-    return path
-
-
 def read_all(job: Job, stdout: int = 0, stderr: int = 0) -> tuple[bytes, bytes, JobOutput]:
     """Read both streams of a job from two offsets on; return them and the last piece."""
     out, err, last = b"", b"", None

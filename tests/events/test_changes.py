@@ -10,27 +10,13 @@ import pytest
 
 from connmgr.client import Client
 from connmgr.contract.event import CHANGES
-from tests.api.wire import LOCAL, ROOT_CATEGORY, add, client_of, token_of
+from tests.api.wire import LOCAL, ROOT_CATEGORY, add, token_of
 from tests.daemon import Daemon
 from tests.events.listening import Line, Listening
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
 from tests.plugins.sshd import Sshd
 from tests.rights.wire import create
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose events no other test causes."""
-    running = Daemon(tmp_path_factory.mktemp("watched"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def client(watched: Daemon) -> Iterator[Client]:
-    with client_of(watched) as one:
-        yield one
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,25 +12,11 @@ from connmgr.client import Client
 from connmgr.contract.event import KINDS, RUN
 from connmgr.contract.token import SCOPES
 from connmgr.rights.scopes import missing
-from tests.api.wire import LOCAL, ROOT_CATEGORY, add, client_of, token_of
+from tests.api.wire import LOCAL, ROOT_CATEGORY, add, token_of
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.events.listening import Line, Listening, ListeningSocket
 from tests.rights.wire import Holder, create
-
-
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose events no other test causes."""
-    running = Daemon(tmp_path_factory.mktemp("watched"))
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def client(watched: Daemon) -> Iterator[Client]:
-    with client_of(watched) as one:
-        yield one
 
 
 def listening(holder: Holder, **request: object) -> Listening:

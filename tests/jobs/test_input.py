@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,9 +50,7 @@ def test_input_that_no_job_reads_is_refused(jobs: Jobs) -> None:
     )
 
 
-def test_input_that_a_job_does_not_read_fills_a_bounded_queue(jobs: Jobs, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
+def test_input_that_a_job_does_not_read_fills_a_bounded_queue(jobs: Jobs, gate: Path) -> None:
     id = jobs.start(Launch(new_id(), f"cat {gate}; wc -c".encode(), stdin=OPEN))
     piece = b"x" * (QUEUE_BYTES // 2)
     jobs.remote.input(id, piece, False, 20)

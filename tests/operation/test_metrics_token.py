@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.api.wire import send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon, DaemonExitedError
+from tests.unsafe_files import fifo, linked, open_to_others
 
 TOKEN = "3f0c9a51d77be2846b1290cfe4a8d563"
 
@@ -66,20 +66,6 @@ def _missing(path: Path) -> None:
     path.unlink()
 
 
-def _open_to_others(path: Path) -> None:
-    path.chmod(0o644)
-
-
-def _linked(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
 def _short(path: Path) -> None:
     path.write_text("guessed")
 
@@ -88,7 +74,7 @@ def _two_words(path: Path) -> None:
     path.write_text(f"{TOKEN} {TOKEN}")
 
 
-@pytest.mark.parametrize("spoil", [_missing, _open_to_others, _linked, _fifo, _short, _two_words])
+@pytest.mark.parametrize("spoil", [_missing, open_to_others, linked, fifo, _short, _two_words])
 def test_an_unsafe_or_malformed_file_is_refused(tmp_path: Path, file: Path, spoil: Callable[[Path], None]) -> None:
     spoil(file)
     with pytest.raises(DaemonExitedError) as refused:

@@ -23,6 +23,7 @@ from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS
+from tests.unsafe_files import fifo, linked, open_to_others
 
 
 @pytest.fixture
@@ -122,26 +123,12 @@ def test_a_zombie_does_not_count_as_running() -> None:
             start_of(ended.pid)
 
 
-def _open_to_others(path: Path) -> None:
-    path.chmod(0o644)
-
-
-def _linked(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path, 0o600)
-
-
 def _directory(path: Path) -> None:
     path.unlink()
     path.mkdir(0o700)
 
 
-@pytest.mark.parametrize("spoil", [_open_to_others, _linked, _fifo, _directory])
+@pytest.mark.parametrize("spoil", [open_to_others, linked, fifo, _directory])
 def test_a_file_that_others_could_have_written_is_ignored(auth_file: Path, spoil: Callable[[Path], None]) -> None:
     spoil(daemon_file_of(auth_file))
     with pytest.raises(OSError, match=r"daemon\.json"):

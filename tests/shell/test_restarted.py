@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,9 +116,10 @@ def test_a_shell_that_ended_because_its_connection_was_changed_is_told_as_lost(c
     assert "restarted" not in run(client, far, "pwd", start=True)
 
 
-def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Sshd, far: str, tmp_path: Path) -> None:
-    counter, gate = tmp_path / "counter", tmp_path / "gate"
-    os.mkfifo(gate)
+def test_a_command_whose_link_breaks_is_not_run_twice(
+    client: Client, server: Sshd, far: str, tmp_path: Path, gate: Path
+) -> None:
+    counter = tmp_path / "counter"
     caught: list[ClientError] = []
 
     def work() -> None:
@@ -138,10 +138,8 @@ def test_a_command_whose_link_breaks_is_not_run_twice(client: Client, server: Ss
 
 
 def test_a_command_behind_one_that_lost_the_shell_runs_in_a_new_shell(
-    client: Client, server: Sshd, far: str, tmp_path: Path
+    client: Client, server: Sshd, far: str, gate: Path
 ) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     outcomes: dict[str, Any] = {}
 
     def work(name: str, command: str) -> None:

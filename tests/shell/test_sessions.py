@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,12 +245,10 @@ def test_all_end_with_their_connection(clean_daemon: Daemon, act: str) -> None:
     assert not client.shell.list()
 
 
-def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_idle_ones_are_closed_each_by_itself(start_daemon: StartDaemon, gate: Path) -> None:
     daemon = start_daemon("--idle-timeout", "1")
     start(daemon.client, "a", None)
     idle = pids(daemon.client)["a"]
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     with at_work(daemon, f"cat {gate}"):
         eventually_equal(lambda: set(pids(daemon.client)), {None}, "the idle shell is not closed, or the busy one is")
         await_ends(idle)
