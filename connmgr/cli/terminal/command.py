@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -27,6 +26,8 @@ from connmgr.cli.selection import find_exactly, on_matching
 from connmgr.client import Client
 from connmgr.client.names import split_elevation, with_beginning
 from connmgr.contract.message import to_json
+from connmgr.contract.recording import RecordingInfo
+from connmgr.contract.terminal import RUNNING, TerminalInfo
 from connmgr.printable import visible
 
 GIST_CHARACTERS = 60
@@ -58,10 +59,10 @@ def ls(pattern: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    ids = sorted({one["connection"] for one in found})
-    paths = {one.id: one.path for one in client.connection.info(ids)} if ids else {}
     if found:
-        print_table([(one["terminal"], visible(paths[one["connection"]]), *_details(one)) for one in found])
+        terminals = [TerminalInfo.read(members) for members in found]
+        paths = _paths(client, terminals)
+        print_table([(one.terminal, visible(paths[one.connection]), *_details(one)) for one in terminals])
 
 
 @terminal.command(name="screen")
@@ -113,9 +114,9 @@ def recordings(pattern: str, search: str | None, *, as_json: bool) -> None:
         return
     # Not by their ids, of which some may have been removed.
     paths = {one.id: one.path for one in client.connection.choose("*")} if found else {}
-    rows = [(one["recording"], _place(paths, one["connection"]), *_facts(one)) for one in found]
-    if rows:
-        print_table(rows)
+    recorded = [RecordingInfo.read(members) for members in found]
+    if recorded:
+        print_table([(one.recording, _place(paths, one.connection), *_facts(one)) for one in recorded])
 
 
 @terminal.command(name="export")
@@ -165,27 +166,32 @@ def find_terminal(
     ``ended`` a uuid may be that of a terminal that has ended.
     :raises Failure: there is none, or several, which are listed.
     """
-    every = client.terminal.query()
-    ids = {one["terminal"] for one in every if ended or one["state"] == "running"}
-    running = [one for one in every if one["state"] == "running"]
-    found = [one for one in every if one["terminal"] == name.lower() and one["terminal"] in ids]
+    every = [TerminalInfo.read(members) for members in client.terminal.query()]
+    running = [one for one in every if one.state == RUNNING]
+    eligible = every if ended else running
+    found = [one for one in eligible if one.terminal == name.lower()]
     if not found and not name:
         found = running
     elif not found:
         meant = find_exactly(client, name)
-        found = [one for one in running if one["connection"] == meant]
-        begins = with_beginning(ids, name) if meant is None and reads else []
-        found += [one for one in every if one["terminal"] in begins]
+        found = [one for one in running if one.connection == meant]
+        begins = with_beginning({one.terminal for one in eligible}, name) if meant is None and reads else []
+        found += [one for one in every if one.terminal in begins]
         if meant is None and not found:
             raise Failure(f"No such terminal runs: {visible(name)} is neither a uuid nor a connection.", NOT_FOUND)
-    found = [one for one in found if connection in (None, one["connection"])]
+    found = [one for one in found if connection in (None, one.connection)]
     if len(found) == 1:
-        return str(found[0]["terminal"])
+        return found[0].terminal
     if not found:
         raise Failure("No such terminal runs. `connmgr shell CONNECTION` opens one.", NOT_FOUND)
-    paths = {one.id: one.path for one in client.connection.info(sorted({one["connection"] for one in found}))}
-    lines = sorted(f"  {one['terminal']}  {visible(paths[one['connection']])}" for one in found)
+    paths = _paths(client, found)
+    lines = sorted(f"  {one.terminal}  {visible(paths[one.connection])}" for one in found)
     raise Failure("\n".join([f"{len(found)} terminals run; name one with --attach:", *lines]), NOT_FOUND)
+
+
+def _paths(client: Client, terminals: Iterable[TerminalInfo]) -> dict[str, str]:
+    ids = sorted({one.connection for one in terminals})
+    return {info.id: info.path for info in client.connection.info(ids)}
 
 
 def _given(name: str) -> str:
@@ -195,12 +201,11 @@ def _given(name: str) -> str:
     return name
 
 
-def _details(one: dict[str, Any]) -> tuple[str, ...]:
-    state = one["state"] if one["exitCode"] is None else f"{one['state']} {one['exitCode']}"
-    attached = f"{one['clients']} attached" if one["clients"] else "-"
-    command = visible(command_text(one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
-    opened = datetime.fromisoformat(one["opened"].replace("Z", "+00:00"))
-    return state, attached, ago(opened), command
+def _details(one: TerminalInfo) -> tuple[str, ...]:
+    state = one.state if one.exit_code is None else f"{one.state} {one.exit_code}"
+    attached = f"{one.clients} attached" if one.clients else "-"
+    command = visible(command_text(one.command or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    return state, attached, ago(one.opened), command
 
 
 def _place(paths: dict[str, str], connection: str | None) -> str:
@@ -208,8 +213,7 @@ def _place(paths: dict[str, str], connection: str | None) -> str:
     return visible(paths.get(base, "(removed)")) + (f" as {visible(user)}" if user else "")
 
 
-def _facts(one: dict[str, Any]) -> tuple[str, ...]:
-    began = datetime.fromisoformat(one["began"].replace("Z", "+00:00"))
-    length = "active" if one["active"] else lasting(one["seconds"] or 0.0)
-    command = visible((one["command"] or "shell").partition("\n")[0])[:GIST_CHARACTERS]
-    return ago(began), length, amount(one["size"]), command
+def _facts(one: RecordingInfo) -> tuple[str, ...]:
+    length = "active" if one.active else lasting(one.seconds or 0.0)
+    command = visible((one.command or "shell").partition("\n")[0])[:GIST_CHARACTERS]
+    return ago(one.began), length, amount(one.size), command
