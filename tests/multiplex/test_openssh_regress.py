@@ -1,8 +1,9 @@
-"""OpenSSH's own regression test of multiplexing, ``regress/multiplex.sh``, against the daemon in place of a master.
+"""OpenSSH's own regression tests of multiplexing and of sessions, against the daemon in place of a master.
 
-The script comes from Debian's source package and is run as it is. What surrounds it in OpenSSH's tree is replaced: the
-functions and variables that it uses, a netcat, and an ssh that takes the daemon's control socket where the script
-starts a master. docs/API.md lists what the daemon leaves out.
+These are ``regress/multiplex.sh``, and the scripts that test what a session carries. They come from Debian's source
+package and are run as they are. What surrounds them in OpenSSH's tree is replaced: the functions and variables that
+they use, a netcat, and an ssh that takes the daemon's control socket where multiplex.sh starts a master. docs/API.md
+lists what is left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ verbose() { part=$*; echo "begin $*" >>"$OBJ/parts"; }
 fail() { echo "$part" >>"$OBJ/failed"; echo "$part: $*" >&2; }
 fatal() { fail "$@"; exit 1; }
 # The script waits by time, for its netcat and for nothing else: a forward listens before ssh has its answer.
+md5() { md5sum; }
 sleep() {
     [ -z "${netcat_pid-}" ] || until [ -e "$OBJ/listens.$netcat_pid" ]; do command sleep 0.02; done
 }
@@ -102,52 +104,95 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield server
 
 
+SESSIONS = (
+    "broken-pipe",
+    "exit-status",
+    "exit-status-signal",
+    "stderr-after-eof",
+    "stderr-data",
+    "transfer",
+    "yes-head",
+)
+"""The scripts about sessions. Others test the server, or what ssh is told, or begin by another way to connect."""
+
+
+class _Regress:
+    """OpenSSH's scripts, run in ``scratch`` with their functions and variables."""
+
+    def __init__(self, hosts: Hosts, server: Sshd, scratch: Path) -> None:
+        source = openssh_source()
+        assert source is not None, "the component is there"
+        self._hosts, self._scratch, self._source = hosts, scratch, source
+        for name, text in {"ssh": SSH, "netcat": NETCAT}.items():
+            (scratch / name).write_text(text)
+            (scratch / name).chmod(0o755)
+        (scratch / "data").write_bytes(os.urandom(1_000_000))
+        self._variables = {
+            "OBJ": scratch,
+            "DATA": scratch / "data",
+            "COPY": scratch / "copy",
+            "SSH": scratch / "ssh",
+            "SFTP": shutil.which("sftp"),
+            "SCP": shutil.which("scp"),
+            "NC": f"{sys.executable} -I -S {scratch}/netcat",
+            "PORT": server.port,
+            "TEST_REGRESS_LOGFILE": scratch / "log",
+            "TEST_SSH_LOGFILE": scratch / "log",
+            "proxycmd": "",
+        }
+
+    def run(self, script: str, config: Mapping[str, object], *configs: str) -> tuple[list[str], set[str], str]:
+        """Run a script with ``config`` in files called ``configs``; return its parts, those that failed, and stderr."""
+        for name in configs:
+            lines = "".join(f"    {keyword} {value}\n" for keyword, value in config.items())
+            (self._scratch / name).write_text(f"Host *\n{lines}")
+        setting = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in self._variables.items())
+        end = f"echo finished >>{self._scratch}/parts\n"
+        (self._scratch / "run").write_text(f"{setting}{HARNESS}. {self._source}/{script}.sh\n{end}")
+        for name in ("failed", "parts"):
+            (self._scratch / name).touch()
+        done = self._hosts.run(
+            "sh",
+            str(self._scratch / "run"),
+            env=self._hosts.environment | {"SOCKET": self._hosts.paths["web"], "OBJ": str(self._scratch)},
+            cwd=self._scratch,
+            code=None,
+            timeout=240,
+        )
+        begun = (self._scratch / "parts").read_text().splitlines()
+        assert begun[-1:] == ["finished"], done.stderr.decode()
+        return begun, set((self._scratch / "failed").read_text().splitlines()), done.stderr.decode()
+
+
+@pytest.mark.parametrize("script", SESSIONS)
+def test_scripts_of_sessions(hosts: Hosts, server: Sshd, tmp_path: Path, script: str) -> None:
+    config = {"ControlPath": hosts.paths["web"], "ControlMaster": "no", "ProxyCommand": "false"}
+    _, failed, errors = _Regress(hosts, server, tmp_path).run(
+        script, config, "ssh_proxy", "ssh_config", "ssh_config_config"
+    )
+    assert not failed, errors
+
+
 def test_multiplex_sh(hosts: Hosts, server: Sshd, tmp_path: Path) -> None:
-    source = openssh_source()
-    assert source is not None, "the component is there"
-    for name, text in {"ssh": SSH, "netcat": NETCAT}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "data").write_bytes(os.urandom(1_000_000))
     (tmp_path / "known_hosts").write_text(server.known_hosts("localhost-with-alias"))
-    lines = {
-        "HostName": "127.0.0.1",
-        "HostKeyAlias": "localhost-with-alias",
-        "Port": server.port,
-        "User": server.user,
-        "IdentityFile": server.client_key,
-        "UserKnownHostsFile": tmp_path / "known_hosts",
-        "BatchMode": "yes",
-    }
-    config = tmp_path / "ssh_config"
-    config.write_text("Host *\n" + "".join(f"    {name} {value}\n" for name, value in lines.items()))
-    variables = {
-        "OBJ": tmp_path,
-        "DATA": tmp_path / "data",
-        "COPY": tmp_path / "copy",
-        "SSH": tmp_path / "ssh",
-        "SFTP": shutil.which("sftp"),
-        "SCP": shutil.which("scp"),
-        "NC": f"{sys.executable} -I -S {tmp_path}/netcat",
-        "PORT": server.port,
-        "TEST_REGRESS_LOGFILE": tmp_path / "log",
-        "TEST_SSH_LOGFILE": tmp_path / "log",
-        "proxycmd": "",
-    }
-    setting = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in variables.items())
-    (tmp_path / "run").write_text(f"{setting}{HARNESS}. {source}/multiplex.sh\necho finished >>{tmp_path}/parts\n")
-    for name in ("failed", "parts"):
-        (tmp_path / name).touch()
-    environment = hosts.environment | {"SOCKET": hosts.paths["web"], "OBJ": str(tmp_path)}
-    done = hosts.run("sh", str(tmp_path / "run"), env=environment, cwd=tmp_path, code=None, timeout=240)
-    begun = (tmp_path / "parts").read_text().splitlines()
-    failed = set((tmp_path / "failed").read_text().splitlines())
-    assert begun[-1:] == ["finished"], done.stderr.decode()
+    begun, failed, errors = _Regress(hosts, server, tmp_path).run(
+        "multiplex",
+        {
+            "HostName": "127.0.0.1",
+            "HostKeyAlias": "localhost-with-alias",
+            "Port": server.port,
+            "User": server.user,
+            "IdentityFile": server.client_key,
+            "UserKnownHostsFile": tmp_path / "known_hosts",
+            "BatchMode": "yes",
+        },
+        "ssh_config",
+    )
     assert len(begun) > 15
     exits = {
         f"exit status {status} {early}over multiplexed connection (-Oproxy)"
         for status in (0, 1, 4, 5, 44)
         for early in ("", "with early close ")
     }
-    assert failed - exits - set(LEFT_OUT) == set(), done.stderr.decode()
+    assert failed - exits - set(LEFT_OUT) == set(), errors
     assert "forward over UNIX and check result" in failed, "what is left out is not: take it from the list"
