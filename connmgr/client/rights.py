@@ -14,7 +14,8 @@ from typing import Any, cast
 from connmgr.client.group import Group
 from connmgr.contract.approval import ApprovalDecideRequest, ApprovalQueryRequest, Verdict
 from connmgr.contract.audit import AuditForgetRequest
-from connmgr.contract.command import CommandNameRequest
+from connmgr.contract.command import CommandNameRequest, CommandSaveResponse
+from connmgr.contract.message import from_json
 from connmgr.contract.token import (
     TokenCheckRequest,
     TokenLendRequest,
@@ -80,9 +81,13 @@ class Approvals(Group):
 class SavedCommands(Group):
     """``/command``."""
 
-    def save(self, name: str, argv: Sequence[Any], **more: Any) -> None:
-        """Save a command; ``more`` are further members of the request: ``parameters``, ``description``, ``replace``."""
-        self._post("/command/save", name=name, argv=list(argv), **more)
+    def save(self, name: str, argv: Sequence[Any], **more: Any) -> str | None:
+        """Save a command, and return why no rule can allow it to a token, or None.
+
+        ``more`` are further members of the request: ``parameters``, ``description``, ``replace``.
+        """
+        answer = self._post("/command/save", name=name, argv=list(argv), **more)
+        return from_json(CommandSaveResponse, answer).warning
 
     def query(self) -> list[dict[str, Any]]:
         """Describe the saved commands."""

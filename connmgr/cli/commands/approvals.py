@@ -75,7 +75,7 @@ def approve(
     if watch:
         _watch(client, notify=notify, as_json=as_json)
     elif name is None:
-        _list(client.post("/approval/query")["approvals"], as_json=as_json)
+        _list(client.approval.query(), as_json=as_json)
     else:
         _decide(client, name, verdict, as_json=as_json)
 
@@ -92,27 +92,26 @@ class _Verdict(NamedTuple):
     def is_one(self) -> bool:
         return self != _Verdict()
 
-    @property
-    def members(self) -> dict[str, Any]:
-        """The members of the request that decides."""
+    def carry_out(self, client: Client, approval: str) -> dict[str, Any]:
+        """Decide, and return the approval as it is then."""
         if self.once or self.deny:
-            return {"decision": "once" if self.once else "deny"}
+            return client.approval.decide(approval, "once" if self.once else "deny")
         if self.pattern is not None:
-            return {"decision": "pattern", "seconds": self.pattern}
-        return {"decision": "grant", "seconds": self.grant}
+            return client.approval.decide(approval, "pattern", self.pattern)
+        return client.approval.decide(approval, "grant", self.grant)
 
 
 def _decide(client: Client, name: str, verdict: _Verdict, *, as_json: bool) -> None:
     """Show the approval ``name``, and decide about it: as told, or as a person answers on the terminal."""
     decided = verdict.is_one
-    every = client.post("/approval/query", states=["pending", "once", "granted", "denied"])["approvals"]
+    every = client.approval.query(["pending", "once", "granted", "denied"])
     found = _find(every, name, reads=not decided)
     if not as_json:
         click.echo("\n".join(described(found, f", {_age(found)} ({found['state']})")), err=decided)
     if not decided and not as_json:
         verdict = _ask(found.get("pattern"))
     if verdict.is_one:
-        found = client.post("/approval/decide", approval=found["approval"], **verdict.members)
+        found = verdict.carry_out(client, found["approval"])
     if as_json:
         print_json(found)
 

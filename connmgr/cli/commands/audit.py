@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,19 +124,11 @@ def forget(log: str) -> None:
     Do so only if you know why the log is missing, for example because its machine is gone for good. The entry about
     this command keeps what was known of the log.
     """
-    connect().post("/audit/forget", trail=log)
+    connect().audit.forget(log)
 
 
 def _entries(client: Client, limit: int, given: dict[str, str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    before: dict[str, int] = {}
-    while len(found) < limit:
-        answer = client.post("/audit/query", **given, **before, limit=min(PAGE, limit - len(found)))
-        found += answer["entries"]
-        if answer["next"] is None:
-            break
-        before = {"before": answer["next"]}
-    return found
+    return list(islice(client.audit.query(**given, limit=min(PAGE, limit)), limit))
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -61,23 +61,18 @@ def save(
     options: dict[str, Any] = {} if description is None else {"description": description}
     if may_run_others:
         options["mayRunOthers"] = True
-    saved = connect().post(
-        "/command/save",
-        name=name,
-        argv=list(map(_word, argv)),
-        parameters=dict(map(_parameter, parameters)),
-        replace=replace,
-        **options,
+    warning = connect().command.save(
+        name, list(map(_word, argv)), parameters=dict(map(_parameter, parameters)), replace=replace, **options
     )
-    if saved["warning"]:
-        click.echo(f"connmgr: saved, but no rule can allow it to a token. {visible(saved['warning'])}", err=True)
+    if warning:
+        click.echo(f"connmgr: saved, but no rule can allow it to a token. {visible(warning)}", err=True)
 
 
 @command.command(name="ls")
 @json_option
 def ls(*, as_json: bool) -> None:
     """List the saved commands."""
-    commands = connect().post("/command/query")["commands"]
+    commands = connect().command.query()
     if as_json:
         print_json(commands)
         return
@@ -90,7 +85,7 @@ def rm(names: tuple[str, ...]) -> None:
     """Remove saved commands."""
     client = connect()
     for name in names:
-        client.post("/command/remove", name=name)
+        client.command.remove(name)
 
 
 def _word(text: str) -> Any:

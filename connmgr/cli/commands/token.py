@@ -141,7 +141,7 @@ def create(
         check_new(output, force=force)
     members = {**_lending(lend_for, is_wanted=lend_secrets), **wanted(given)}
     client = connect()
-    created = client.post("/token/create", name=name, expires=expires, **members)
+    created = client.token.create(name, expires, **members)
     report_unmatched(client, members)
     if as_json:
         print_json(created)
@@ -206,7 +206,7 @@ def revoke(name: str) -> None:
     Tokens that were created with it are revoked too. TOKEN is its name or its uuid.
     """
     client = connect()
-    client.post("/token/revoke", id=_find(client, name))
+    client.token.revoke(_find(client, name))
 
 
 @token.command(name="renew")
@@ -221,7 +221,7 @@ def revoke(name: str) -> None:
 def renew(name: str, expires: float) -> None:
     """Change the time when a token expires."""
     client = connect()
-    renewed = client.post("/token/renew", id=_find(client, name), expires=expires)
+    renewed = client.token.renew(_find(client, name), expires)
     click.echo(f"{renewed['id']}  {visible(renewed['name'])}, until {renewed['expires']}", err=True)
 
 
