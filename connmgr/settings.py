@@ -21,7 +21,7 @@ else:
 MEBIBYTE = 1024 * 1024
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
-KEY_STORES = ("file", "keyring")
+KEY_STORES = ("file", "systemd-creds", "keyring")
 STEP_UP_NONE, STEP_UP_PASSPHRASE, STEP_UP_APPROVAL = STEP_UPS = ("none", "passphrase", "approval")
 AUDITS = ("on", "required")
 TOKEN_TEXT = "text"  # noqa: S105 - no secret

@@ -191,6 +191,7 @@ EXAMPLES = {
     "vault restore": ["connmgr vault restore vault-today.db"],
     "vault rotate-key": ["connmgr vault rotate-key"],
     "vault status": ["connmgr vault status"],
+    "vault move-key": ["connmgr vault move-key systemd-creds"],
     "vault unlock": ["connmgr vault unlock alice"],
     "vault user add": ["connmgr vault user add alice"],
     "vault user passphrase": ["connmgr vault user passphrase alice"],

@@ -22,7 +22,7 @@ from connmgr import __version__
 from connmgr.errors import StartupError
 from connmgr.paths import Whereabouts, daemon_file_of, read_daemon_file, socket_of
 from connmgr.processes import is_trusted, is_unmapped, start_of
-from connmgr.secrets.vault_key import KeyFile, Keyring, KeyStore
+from connmgr.secrets.vault_key import EncryptedKeyFile, KeyFile, Keyring, KeyStore
 from connmgr.settings import Settings
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -107,13 +107,16 @@ def database_url(settings: Settings) -> str:
     return settings.database_url or f"sqlite:///{settings.data_dir / 'vault.db'}"
 
 
-def key_store(settings: Settings) -> KeyStore:
-    """Return the store of the vault's key.
+def key_store(settings: Settings, named: str | None = None) -> KeyStore:
+    """Return the store of the vault's key: that of the settings, or the one that is ``named``.
 
-    :raises StartupError: the settings require a keyring, and there is none.
+    :raises StartupError: it is a keyring, and there is none.
     """
-    if settings.key_store == "keyring":
+    name = settings.key_store if named is None else named
+    if name == "keyring":
         return Keyring(settings.data_dir)
+    if name == "systemd-creds":
+        return EncryptedKeyFile(settings.data_dir / "vault.key.cred")
     return KeyFile(settings.data_dir / "vault.key")
 
 

@@ -1,4 +1,4 @@
-"""The vault's key, and its stores: a file, or the keyring of the operating system (``connmgr[keyring]``)."""
+"""The vault's key, and its stores: a file, a file that systemd-creds encrypts, or the keyring of the system."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import errno
 import hmac
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -70,6 +71,23 @@ def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey |
         store.promote()
         return following
     raise StartupError(_MISSING if current is None else _WRONG)
+
+
+def move(source: KeyStore, target: KeyStore, verifier: bytes) -> None:
+    """Move the key that a vault recognises by its ``verifier`` from one store to another.
+
+    An interruption leaves it in both.
+    :raises StartupError: the key is not in ``source``, ``target`` has one already, or one of them cannot be used.
+    """
+    key = load_from(source, create=False, verifier=verifier)
+    if target.read() is not None:
+        raise StartupError("There is a key already where the vault's key was to go: remove it first.")
+    target.discard_next()
+    target.write_next(key)
+    target.promote()
+    # What was written is read before the other one goes.
+    load_from(target, create=False, verifier=verifier)
+    source.remove()
 
 
 class VaultKey:
@@ -151,29 +169,50 @@ class KeyStore(Protocol):
     def discard_next(self) -> None:
         """Remove the next key, if there is one."""
 
+    def remove(self) -> None:
+        """Remove the key, which another store has by now."""
+
 
 class KeyFile:
     """Keeps the key in a file: 32 bytes, mode 0600, in a directory of mode 0700; the next key in ``<name>.next``."""
+
+    most_bytes = KEY_BYTES
+    """Most bytes of the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._next = path.name + ".next"
 
+    def opened(self, content: bytes) -> VaultKey | None:
+        """Return the key in the ``content`` of the file, or None if it is damaged."""
+        return VaultKey(content) if len(content) == KEY_BYTES else None
+
+    def sealed(self, key: VaultKey) -> bytes:
+        """Return the content of the file for ``key``."""
+        return key.exposed()
+
     def read(self) -> VaultKey | None:
-        raw = self._read(self.path.name)
-        if raw is None:
+        content = self._read(self.path.name)
+        if content is None:
             return None
-        if len(raw) != KEY_BYTES:
+        key = self.opened(content)
+        if key is None:
             raise StartupError(f"The key file {self.path} is damaged: it must hold {KEY_BYTES} bytes.")
-        return VaultKey(raw)
+        return key
 
     def read_next(self) -> VaultKey | None:
         # A process killed while writing leaves a shorter file, which no vault has used.
-        raw = self._read(self._next)
-        return VaultKey(raw) if raw is not None and len(raw) == KEY_BYTES else None
+        content = self._read(self._next)
+        return None if content is None else self.opened(content)
+
+    def remove(self) -> None:
+        with self._directory() as directory:
+            os.unlink(self.path.name, dir_fd=directory)
+            os.fsync(directory)
 
     def write_next(self, key: VaultKey) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        content = self.sealed(key)
         with self._directory() as directory:
             try:
                 descriptor = os.open(self._next, flags, 0o600, dir_fd=directory)
@@ -181,7 +220,7 @@ class KeyFile:
                 raise StartupError(f"Cannot create the key file {self._name(self._next)}: {error.strerror}.") from error
             try:
                 with os.fdopen(descriptor, "wb", buffering=0) as file:
-                    file.write(key.exposed())
+                    file.write(content)
                     os.fsync(descriptor)
                 # The name is durable only with its directory (fsync(2)).
                 os.fsync(directory)
@@ -235,7 +274,7 @@ class KeyFile:
                 raise StartupError(f"Cannot read the key file {self._name(name)}: {reason}.") from error
             try:
                 self._check(name, os.fstat(descriptor))
-                return os.read(descriptor, KEY_BYTES + 1)
+                return os.read(descriptor, self.most_bytes + 1)
             finally:
                 os.close(descriptor)
 
@@ -247,6 +286,54 @@ class KeyFile:
             raise StartupError(f"The key file {path} belongs to another user; it must be yours alone.")
         if status.st_mode & 0o177:
             raise StartupError(f"The key file {path} is open to others: run chmod 600 {path}")
+
+
+class EncryptedKeyFile(KeyFile):
+    """Keeps the key in a file as :class:`KeyFile` does, encrypted by ``systemd-creds`` with the keys of this machine.
+
+    That is the key in the machine's TPM if it has one, and a file that only root reads. So the key file alone, in a
+    backup or on a stolen disk, opens nothing. Users other than root need systemd 256.
+    """
+
+    most_bytes = 4096
+
+    def opened(self, content: bytes) -> VaultKey | None:
+        raw = _systemd_creds("decrypt", content)
+        return VaultKey(raw) if len(raw) == KEY_BYTES else None
+
+    def sealed(self, key: VaultKey) -> bytes:
+        return _systemd_creds("encrypt", key.exposed())
+
+    def read_next(self) -> VaultKey | None:
+        try:
+            return super().read_next()
+        except StartupError:
+            # Shorter, as above: if it is not, the current key, which fails alike, says why.
+            return None
+
+
+_CREDENTIAL = "connmgr-vault-key"
+"""The name that is encrypted with the key: another credential of the machine does not pass for it."""
+
+CREDS_SECONDS = 60.0
+"""A TPM may take seconds, and another program may have it."""
+
+
+def _systemd_creds(action: str, content: bytes) -> bytes:
+    """Return ``content`` encrypted or decrypted; it is in no argv and no file meanwhile."""
+    mode = [] if os.geteuid() == 0 else ["--user"]
+    argv = ["systemd-creds", *mode, f"--name={_CREDENTIAL}", action, "-", "-"]
+    try:
+        done = subprocess.run(argv, input=content, capture_output=True, timeout=CREDS_SECONDS, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = "it does not answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
+        raise StartupError(f"The setting key_store is systemd-creds, which cannot be used: {reason}.") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        said = "".join(character for character in (lines or ["it said nothing"])[-1] if character.isprintable())
+        user = "" if os.geteuid() == 0 else " Users other than root need systemd 256 or newer."
+        raise StartupError(f"systemd-creds cannot {action} the vault's key: {said.rstrip('.')}.{user}")
+    return done.stdout
 
 
 class Keyring:
@@ -282,6 +369,12 @@ class Keyring:
             self._backend.delete_password(_SERVICE, self._next)
         except PasswordDeleteError:
             return
+        except Exception as error:
+            raise _unusable(error) from error
+
+    def remove(self) -> None:
+        try:
+            self._backend.delete_password(_SERVICE, self._entry)
         except Exception as error:
             raise _unusable(error) from error
 

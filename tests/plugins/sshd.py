@@ -258,12 +258,13 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class SshAgent:
-    """A running ssh-agent."""
+    """A running ssh-agent, with more ``options`` and an ``environment`` of its own, if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="connmgr-agent-"))
         self.socket = self.directory / "agent"
-        self.process = subprocess.Popen(["ssh-agent", "-D", "-a", str(self.socket)], stdout=subprocess.DEVNULL)
+        argv = ["ssh-agent", "-D", "-a", str(self.socket), *options]
+        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, env=environment)
         eventually(self.socket.exists, "ssh-agent does not start")
 
     def add(self, key: Path) -> None:
@@ -275,4 +276,4 @@ class SshAgent:
         """Stop it."""
         self.process.kill()
         self.process.wait(DEADLINE_SECONDS)
-        shutil.rmtree(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)

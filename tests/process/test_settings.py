@@ -92,7 +92,7 @@ def test_every_option_says_what_it_does() -> None:
         ("data-dir = ''", "it is empty"),
         ("database-url = ''", "it is empty"),
         ("host = ' '", "it is empty"),
-        ("key-store = 'paper'", "one of file, keyring"),
+        ("key-store = 'paper'", "one of file, systemd-creds, keyring"),
         ("database-url = 'sqlite:///x'", "begins with postgresql"),
         ("\ufeffport = 1", "not valid TOML"),
     ],

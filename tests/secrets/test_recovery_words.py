@@ -83,9 +83,9 @@ def test_shares_that_are_forged_with_their_checksums_are_found(three_of_five: Re
 
     share = Share.from_mnemonic(three_of_five.shares[4])
     forged = replace(share, value=bytes(byte ^ 1 for byte in share.value)).mnemonic()
-    with pytest.raises(WrongShares, match="one of them is forged"):
+    with pytest.raises(WrongShares, match="at least one is forged"):
         read_words([*three_of_five.shares[:2], forged])
-    with pytest.raises(WrongShares, match="one of them is forged") as refusal:
+    with pytest.raises(WrongShares, match="at least one is forged") as refusal:
         read_words([*three_of_five.shares[:3], forged])
     assert refusal.value.details == {"shares": [4]}
 

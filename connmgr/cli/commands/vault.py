@@ -16,6 +16,7 @@ from connmgr.cli.progress import has_terminal
 from connmgr.client import ClientError
 from connmgr.contract.message import to_json
 from connmgr.printable import visible
+from connmgr.settings import KEY_STORES
 
 if TYPE_CHECKING:
     from connmgr.contract.vault import RecoveryWordsResponse
@@ -354,6 +355,38 @@ def _as_json(contents: Contents) -> dict[str, Any]:
         "files": {name: len(content) for name, content in contents.files.items()},
         "leftOut": [{"name": one.name, "reason": one.reason, "files": one.files} for one in contents.left_out],
     }
+
+
+@vault.command(name="move-key")
+@click.argument("to", type=click.Choice(KEY_STORES))
+@setting_options("data_dir", "database_url", "key_store")
+def move_key(to: str, **given: Any) -> None:
+    """Move the vault's key to another store, while no daemon runs.
+
+    It comes from where --key-store says, and goes where TO says: a file, systemd-creds or the system's keyring. Say so
+    in the settings afterwards. If it is interrupted, the key is in both.
+    """
+    settings = read_settings(given)
+    from connmgr.daemon.files import database_url, key_store, private_directory
+    from connmgr.errors import StartupError
+    from connmgr.processes import harden
+    from connmgr.secrets.vault_key import move
+    from connmgr.vault import VaultLock, open_database
+
+    if to == settings.key_store:
+        raise click.UsageError(f"The key is to come from {to} and to go there: name another one.")
+    harden()
+    private_directory(settings.data_dir, "data directory")
+    with VaultLock(settings.data_dir / "lock"):
+        database = open_database(database_url(settings))
+        try:
+            verifier = database.key_verifier
+            if verifier is None:
+                raise StartupError("No key to move: there is no vault yet.")
+            move(key_store(settings), key_store(settings, to), verifier)
+        finally:
+            database.close()
+    click.echo(f'The vault\'s key has moved. Set `key-store = "{to}"` in the settings, as `connmgr serve --help` says.')
 
 
 @vault.command(name="rotate-key")
