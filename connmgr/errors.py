@@ -367,6 +367,9 @@ class OperationError(ConnmgrError):
 
     code = "internal"
 
+    names_hop = False
+    """Whether its message begins with the name of the connection on the way to which it is about."""
+
 
 class HostUnresolved(OperationError):
     """The host name has no address."""

@@ -11,10 +11,10 @@ import contextlib
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from connmgr.contract.event import LINK, TOUCH
 from connmgr.errors import (
@@ -103,6 +103,22 @@ class Chain:
         self._links.close()
 
 
+class CarrierLease(Protocol):
+    """The right to use a link that others use too, and over which a chain leads."""
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def fresh_until(self) -> float | None: ...
+
+    def release(self) -> None: ...
+
+
+LeaseCarrier = Callable[[str, Access, float], CarrierLease]
+"""Leases a link of a connection, opening it within so many seconds if there is none."""
+
+
 def open_chain(
     vault: Vault,
     registry: Registry,
@@ -112,12 +128,14 @@ def open_chain(
     timeout: float,
     *,
     forwards: bool = True,
+    lease_carrier: LeaseCarrier | None = None,
     publish: Publish = unheard,
 ) -> Chain:
     """Open all connections below ``target`` and then ``target`` itself, within ``timeout`` seconds.
 
-    Only the link of ``target`` itself may forward an ssh-agent, and only if the chain ``forwards``. Security keys that
-    must be touched are published.
+    The nearest gateway on the way is not opened anew, if ``lease_carrier`` is given: thousands of machines behind it
+    are reached over one link to it. Only the link of ``target`` itself may forward an ssh-agent, and only if the chain
+    ``forwards``. Security keys that must be touched are published.
 
     :raises OperationError: a link could not be opened; the message names it unless it is the connection itself.
     :raises connmgr.errors.SecretLocked: ``access`` may not open a secret of a link; nothing was opened.
@@ -135,7 +153,14 @@ def open_chain(
     with contextlib.ExitStack() as links:
         transport: Transport | None = None
         ends: list[float] = []
-        for hop in reversed(hops):
+        carrier = len(hops) if lease_carrier is None else _carrier(registry, hops)
+        if lease_carrier is not None and carrier < len(hops):
+            with _hop_in_errors(target, hops[carrier]):
+                lease = lease_carrier(hops[carrier].id or "", access, deadline.left(LEAST_SECONDS))
+            links.callback(lease.release)
+            transport = lease.transport
+            ends += [] if lease.fresh_until is None else [lease.fresh_until]
+        for hop in reversed(hops[:carrier]):
             # The secrets of a hop are opened only now, after all hops before it have accepted their logins. If one
             # fails, the secrets of those behind it were never in memory in plain text.
             asker = replace(
@@ -154,6 +179,20 @@ def open_chain(
         if transport is None:
             raise ConnectionCycle("The connection has no first hop that could be opened.")
         return Chain(transport, sealed, [hop.id for hop in hops], links.pop_all(), min(ends, default=None))
+
+
+def _carrier(registry: Registry, hops: Sequence[Hop]) -> int:
+    """Return the place of the nearest hop whose link can be shared by whatever is reached over it; else their number.
+
+    It carries nothing but streams: a program that is wrapped into another machine's runs on that machine, and a link
+    that forwards an agent would offer it to all.
+    """
+    for place in range(1, len(hops)):
+        over, hop = registry.get(hops[place - 1].type), hops[place]
+        carries = isinstance(over, ConnectionType) and isinstance(registry.get(hop.type), ConnectionType)
+        if carries and hop.id is not None and elevation_of(hop.id) is None and not hop.data.get("forwardAgent"):
+            return place
+    return len(hops)
 
 
 def no_loan_for(vault: Vault, hops: Iterable[str | None]) -> str | None:
@@ -227,10 +266,13 @@ def _hop_in_errors(target: Target, hop: Hop) -> Iterator[None]:
     except OperationError as error:
         if isinstance(error, AuthFailed) and hop.id is not None and target.id is not None:
             name = hop.label or target.name or ""
-            error.details = {"connection": hop.id, "name": name, "opens": target.id, **error.details}
-        if hop.label:
-            error.message = f"{hop.label}: {error.message}"
-        if target.name is not None and (advice := _ADVICE.get(type(error))):
+            error.details = {"connection": hop.id, "name": name, **error.details, "opens": target.id}
+        if advice := _ADVICE.get(type(error)):
+            # The link of a carrier is opened as one of its own, whose error has the advice for that.
+            error.message = error.message.removesuffix(" " + advice.format(name=shlex.quote(hop.label)))
+        if hop.label and not error.names_hop:
+            error.message, error.names_hop = f"{hop.label}: {error.message}", True
+        if target.name is not None and advice:
             error.message += " " + advice.format(name=shlex.quote(target.name))
         raise
 

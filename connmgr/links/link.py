@@ -27,7 +27,7 @@ from connmgr.errors import (
     ShellLost,
 )
 from connmgr.events import Publish, unheard
-from connmgr.links.chain import Chain, Target, environment_of, no_loan_for, open_chain
+from connmgr.links.chain import Chain, LeaseCarrier, Target, environment_of, no_loan_for, open_chain
 from connmgr.links.login import WrappedTransport
 from connmgr.plugin import (
     DEFAULT_SEND_ENV,
@@ -67,6 +67,7 @@ def open_link(
     timeout: float,
     send_env: Sequence[str] = DEFAULT_SEND_ENV,
     publish: Publish = unheard,
+    lease_carrier: LeaseCarrier | None = None,
 ) -> Link:
     """Open a link to ``target`` within ``timeout`` seconds; see :func:`connmgr.links.chain.open_chain` for the errors.
 
@@ -74,22 +75,14 @@ def open_link(
     """
     # First, because it may raise.
     environment = environment_of(vault, registry, target, send_env)
-    chain = open_chain(vault, registry, signers, target, access, timeout, publish=publish)
+    opening = partial(open_chain, vault, registry, signers, target, lease_carrier=lease_carrier, publish=publish)
+    chain = opening(access, timeout)
     helpers = Helpers()
     transport = SpareTransport(
         chain.transport,
         # It is opened for files and for killing, perhaps for another client's request. That request must not use the
         # password or agent that this client lent for its own login.
-        lambda seconds: open_chain(
-            vault,
-            registry,
-            signers,
-            target,
-            access.without_loan,
-            min(seconds, timeout),
-            forwards=False,
-            publish=publish,
-        ),
+        lambda seconds: opening(access.without_loan, min(seconds, timeout), forwards=False),
         helpers.dismiss,
     )
 
@@ -152,8 +145,12 @@ class Link:
     @property
     def usable(self) -> bool:
         """Whether it can be leased: it is alive, not retired, and not too old by the policy of a signer."""
-        fresh_until = self._chain.fresh_until
-        return self.alive and not self._retired and (fresh_until is None or time.time() < fresh_until)
+        return self.alive and not self._retired and (self.fresh_until is None or time.time() < self.fresh_until)
+
+    @property
+    def fresh_until(self) -> float | None:
+        """Until when it can be leased, by the policy of a signer; None if there is none."""
+        return self._chain.fresh_until
 
     @property
     def lease_count(self) -> int:
@@ -221,6 +218,16 @@ class Lease:
     def __init__(self, link: Link, *, opener: bool) -> None:
         self.link = link
         self.opener = opener
+
+    @property
+    def transport(self) -> Transport:
+        """The transport over which other links may lead."""
+        return self.link.first
+
+    @property
+    def fresh_until(self) -> float | None:
+        """Until when the link may be leased, by the policy of a signer."""
+        return self.link.fresh_until
 
     def release(self) -> None:
         """End the lease. Calling it again does nothing."""

@@ -50,6 +50,7 @@ from connmgr_ssh.known_hosts import AcceptedKeys
 from connmgr_ssh.link import SshLink
 from connmgr_ssh.login import UserAuthentication, gather, wants_agent
 from connmgr_ssh.packets import Wire, packed
+from connmgr_ssh.places import LoginPlaces, network_of
 
 _OF_THE_HOST = ("hostKeyChecking", "connectTimeout", "keepAlive")
 """Fields of a connection that apply to its hops too."""
@@ -216,13 +217,16 @@ def connect(
     accepted: AcceptedKeys,
     timeout: float,
     asker: Asker,
+    places: LoginPlaces,
 ) -> SshTransport:
     """Open a link to the host of ``data``, over ``via`` if given.
+
+    Each login may take ``connectTimeout`` from when it has one of ``places``, and all of it ``timeout``.
 
     :param data: the fields that :class:`connmgr_ssh.SshSchema` loaded, with secrets in plain text.
     :raises connmgr.errors.OperationError: of the most specific class.
     """
-    deadline = Deadline(min(timeout, data["connectTimeout"]))
+    deadline = Deadline(timeout)
     destination = destination_of(data)
     forwards = bool(asker.is_own and data.get("forwardAgent"))
     forwarded = _forwarded(destination, asker) if forwards else None
@@ -231,8 +235,8 @@ def connect(
     try:
         for jump in jumps(destination) if via is None else ():
             over = hops[-1] if hops else None
-            hops.append(SshTransport(_connect(jump, inherited, over, accepted, deadline, asker), str(jump)))
-        link = _connect(destination, data, hops[-1] if hops else via, accepted, deadline, asker)
+            hops.append(SshTransport(_connect(jump, inherited, over, accepted, deadline, asker, places), str(jump)))
+        link = _connect(destination, data, hops[-1] if hops else via, accepted, deadline, asker, places)
         if forwarded is not None:
             link.agent = ForwardedAgent(forwarded, str(destination))
         return SshTransport(link, str(destination), hops)
@@ -283,12 +287,31 @@ def _connect(
     data: Mapping[str, Any],
     via: Transport | None,
     accepted: AcceptedKeys,
+    whole: Deadline,
+    asker: Asker,
+    places: LoginPlaces,
+) -> SshLink:
+    addresses = (
+        [] if via is not None else _addresses(destination.host, destination.port, whole.within(data["connectTimeout"]))
+    )
+    first = addresses[0][-1][0] if addresses else destination.host
+    way = network_of(first) if addresses else id(via)
+    with places.taken((way, first, destination.port), way, whole):
+        return _logged_in(destination, data, via, accepted, whole.within(data["connectTimeout"]), asker, addresses)
+
+
+def _logged_in(
+    destination: Destination,
+    data: Mapping[str, Any],
+    via: Transport | None,
+    accepted: AcceptedKeys,
     deadline: Deadline,
     asker: Asker,
+    addresses: Sequence[Any],
 ) -> SshLink:
     name = str(destination)
     verifier = HostKeyVerifier(destination, accepted, data.get("hostKey"), data.get("hostKeyChecking"))
-    wire = Wire(_stream_to(destination, via, deadline), data["keepAlive"] or None)
+    wire = Wire(_stream_to(destination, via, addresses, deadline), data["keepAlive"] or None)
     link = SshLink(wire, name, host_keys=verifier.preferred_types, certified=verifier.verifies_certificates)
     try:
         with mapped_errors(name, "exchanging keys", deadline):
@@ -302,9 +325,11 @@ def _connect(
     return link
 
 
-def _stream_to(destination: Destination, via: Transport | None, deadline: Deadline) -> ByteStream:
+def _stream_to(
+    destination: Destination, via: Transport | None, addresses: Sequence[Any], deadline: Deadline
+) -> ByteStream:
     if via is None:
-        return dial(destination.host, destination.port, deadline)
+        return _dial(f"{destination.host}:{destination.port}", addresses, deadline)
     with mapped_errors(str(destination), "connecting through the gateway", deadline):
         return via.open_tcp(destination.host, destination.port, timeout=deadline.left())
 
@@ -335,15 +360,13 @@ def _log_in(link: SshLink, destination: Destination, data: Mapping[str, Any], de
         raise
 
 
-def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
-    """Connect to the first address of ``host`` that answers, without Nagle's algorithm.
+def _dial(where: str, addresses: Sequence[Any], deadline: Deadline) -> socket.socket:
+    """Connect to the first of ``addresses`` that answers, without Nagle's algorithm.
 
-    :raises HostUnresolved: the name has no address.
     :raises HostRefused: nothing listens there.
     :raises ConnectTimeout: no answer came in time.
     :raises HostUnreachable: no route leads there.
     """
-    addresses = _addresses(host, port, deadline)
     failures: list[OSError] = []
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
@@ -357,7 +380,7 @@ def dial(host: str, port: int, deadline: Deadline) -> socket.socket:
             failures.append(error)
         else:
             return connection
-    raise connect_error(f"{host}:{port}", failures, deadline) from failures[-1]
+    raise connect_error(where, failures, deadline) from failures[-1]
 
 
 def connect_error(where: str, failures: Sequence[OSError], deadline: Deadline) -> OperationError:
