@@ -61,6 +61,9 @@ async def _files(call: Callable[..., Awaitable[dict[str, Any]]], directory: Path
     within, file = str(directory / "new"), str(directory / "new" / "file")
     await call("create_directory", **LOCAL, path=within)
     await call("write_file", **LOCAL, path=file, content="one two\n")
+    edited = await call("edit_file", **LOCAL, path=file, old="two", new="four")
+    undone = await call("undo_changes", **LOCAL, changes=edited["changes"])
+    assert [one["state"] for one in undone["results"]] == ["restored"]
     await call("edit_file", **LOCAL, path=file, old="two", new="three")
     assert (await call("read_file", **LOCAL, path=file))["content"] == "one three\n"
     assert [one["name"] for one in (await call("list_files", **LOCAL, path=within))["entries"]] == ["file"]

@@ -43,6 +43,7 @@ ON_MANY = {"run_on_many", "search_files"}
 """They ask as run_command and read_file do, but take several systems."""
 
 NEVER = {
+    "undo_changes": "the rules over paths decide about it on the machine, without a question",
     "show_approval": "it shows what waits",
     "answer_prompt": "it is about a job or a terminal that was approved when it began",
     "read_run": "it is about a run that was approved when it began",

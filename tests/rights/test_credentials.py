@@ -253,6 +253,7 @@ search_files      . ................... .x.
 read_file         . ........x.......... .x.
 write_file        . .........x......... ...
 edit_file         . ................... ...
+undo_changes      . ................... ...
 list_files        . ........x.......... .x.
 find_file         . ........x.......... .x.
 get_file_info     . ........x.......... .x.
@@ -287,6 +288,7 @@ TOOLS: Mapping[str, Mapping[str, object]] = {
     "read_file": {"system": LOCAL, "path": "/etc/hostname"},
     "write_file": {"system": LOCAL, "path": "/nowhere/file", "content": "x"},
     "edit_file": {"system": LOCAL, "path": "/nowhere/file", "old": "x", "new": "y"},
+    "undo_changes": {"system": LOCAL, "changes": [LOCAL]},
     "list_files": {"system": LOCAL, "path": "/"},
     "find_file": {"system": LOCAL, "pattern": "/etc/host*"},
     "get_file_info": {"system": LOCAL, "path": "/"},

@@ -12,6 +12,7 @@ from connmgr.mcp.tools.files import (
     get_file_info,
     list_files,
     read_file,
+    undo_changes,
     write_file,
 )
 from connmgr.mcp.tools.many import find, read_run, run_on_many, search_files, stop_run
@@ -22,7 +23,7 @@ from connmgr.mcp.tools.terminals import close_terminal, open_terminal, read_scre
 TOOLS: tuple[Declared, ...] = (
     *(list_systems, run_command, read_job, write_stdin, answer_prompt, stop_job, list_jobs),
     *(run_on_many, read_run, stop_run, find, search_files),
-    *(read_file, write_file, edit_file, list_files, find_file, get_file_info, create_directory),
+    *(read_file, write_file, edit_file, undo_changes, list_files, find_file, get_file_info, create_directory),
     toggle_state,
     *(list_commands, run_saved_command),
     *(open_terminal, read_screen, send_keys, close_terminal),

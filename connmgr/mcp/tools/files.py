@@ -8,14 +8,16 @@ import hashlib
 import io
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client, ClientError, FileEntry, Unreachable
-from connmgr.client.repeat import is_transient
+from connmgr.client.repeat import is_safe_to_retry, is_transient
 from connmgr.contract.fs import EntryResponse
-from connmgr.contract.undo import ChangeResponse
+from connmgr.contract.message import from_json
+from connmgr.contract.undo import ChangeResponse, UndoneInfo
 from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.call import in_shell, path_in, persist
 from connmgr.mcp.output import whole_end, whole_start
@@ -138,6 +140,7 @@ class FileWritten(BaseModel):
     path: str = Field(description="The file, as it was named to the system.")
     bytes: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="Their SHA-256, in hexadecimal.")
+    changes: list[str] = Field(default=[], description="What undo_changes takes.")
     not_kept: str | None = Field(
         default=None, alias="notKept", description="Why this cannot be undone; null: the file before it is kept."
     )
@@ -271,7 +274,54 @@ def _put(
 
     kept = in_shell(call, client, place, write)
     return FileWritten(
-        path=visible(named), bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), notKept=kept.not_kept
+        path=visible(named),
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        changes=list(kept.changes),
+        notKept=kept.not_kept,
+    )
+
+
+class UndoneChange(BaseModel):
+    """What became of a change that was to be undone."""
+
+    change: str
+    path: str = Field(description="Its file.")
+    state: str = Field(
+        description="restored; unchanged: the file was already as before; changed_since: somebody else has changed it, "
+        "so it was left alone; not_kept: there is no copy; failed: the system refused."
+    )
+    message: str | None = Field(description="Why, unless it was restored.")
+
+
+class UndoneChanges(BaseModel):
+    results: list[UndoneChange] = Field(description="In the order in which they were undone, the newest first.")
+
+
+@tool("undo.restore", "connection.query", destroys=True, repeats=True)
+def undo_changes(
+    call: Call,
+    system: System,
+    changes: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, max_length=100, description="`changes` in the answers of write_file and edit_file."),
+    ],
+) -> UndoneChanges:
+    """Put back what was there before you changed a file. What somebody else has changed since is left alone."""
+    place = call.place(system)
+    with call.client() as client:
+        restore = partial(client.undo.restore, place.connection, changes)
+        found = persist(call, restore, is_safe_to_retry)
+    return UndoneChanges(
+        results=[
+            UndoneChange(
+                change=one.change,
+                path=visible(one.path.decode(errors="replace")),
+                state=one.state,
+                message=None if one.message is None else visible(one.message),
+            )
+            for one in (from_json(UndoneInfo, each) for each in found)
+        ]
     )
 
 
