@@ -284,7 +284,8 @@ class Connection:
         host = f"[{name}]" if ":" in name else name
         named = {"Host": host if self.port == HTTP_PORT else f"{host}:{self.port}", **headers}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
-        if " " in path or any(map(_ends_line, lines)):
+        # min() looks at the characters without a step of the interpreter for each.
+        if " " in path or any(min(line) < " " or "\x7f" in line for line in lines):
             raise ValueError("A request with a blank in its path, or a control character in a header.")
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
@@ -336,8 +337,3 @@ def _status(line: bytes) -> tuple[int, int]:
     if not known or b"\r" in reason:
         raise WireError("an answer that is not HTTP/1.1")
     return int(version[-1:]), int(status)
-
-
-def _ends_line(text: str) -> bool:
-    """Whether ``text`` contains a control character."""
-    return any(character < " " or character == "\x7f" for character in text)

@@ -226,8 +226,8 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
-        cls._names = _Undeclared("_names")  # type: ignore[assignment]
-        cls._required = _Undeclared("_required")  # type: ignore[assignment]
+        cls._names = _NAMES  # type: ignore[assignment]
+        cls._required = _REQUIRED  # type: ignore[assignment]
 
     def __init__(self, **values: Any) -> None:
         if not (self._required <= values.keys() <= self._names):
@@ -279,6 +279,10 @@ class _Undeclared:
         kind._required = frozenset(name for name, required in declared.items() if required)
         names: frozenset[str] = kind.__dict__[self._attribute]
         return names
+
+
+# Every class shares these: making two for each of them would take longer than the rest of its declaration.
+_NAMES, _REQUIRED = _Undeclared("_names"), _Undeclared("_required")
 
 
 def _is_of_class(hint: object) -> bool:
