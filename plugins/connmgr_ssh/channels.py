@@ -582,6 +582,10 @@ class LineChannel(SessionChannel):
         """Have the login shell run ``line`` as soon as the channel is open."""
         self._first = b"exec", _command(line)
 
+    def start_now(self, line: str, deadline: Deadline) -> None:
+        """Have the login shell run ``line`` on the open channel."""
+        self.link.post(self._request(b"exec", _command(line), wants_answer=True), deadline, self)
+
     def await_start(self, deadline: Deadline) -> None:
         """Wait until the line runs; raise ShellStartFailed if the remote host refuses, TimeoutError or EOFError."""
         self._require_start(self._answer(deadline) is True)

@@ -207,10 +207,22 @@ class SshLink(SendingTransport):
         deadline: Deadline,
         prepare: Callable[[ChannelKind], None] = lambda _: None,
     ) -> ChannelKind:
-        """Open a channel of the SSH type ``name``; ``prepare`` gets it before the remote host knows of it.
+        """Open a channel as :meth:`ask_for_stream` does, and wait for it as :meth:`SshChannel.wait_open` does."""
+        channel = self.ask_for_stream(kind, name, payload, deadline, prepare)
+        channel.wait_open(deadline)
+        return channel
 
-        :raises connmgr_ssh.channels.ChannelOpenFailure: the remote host refuses.
-        :raises TimeoutError: it did not answer in time.
+    def ask_for_stream(
+        self,
+        kind: type[ChannelKind],
+        name: bytes,
+        payload: bytes,
+        deadline: Deadline,
+        prepare: Callable[[ChannelKind], None] = lambda _: None,
+    ) -> ChannelKind:
+        """Ask for a channel of the SSH type ``name``; ``prepare`` gets it before the remote host knows of it.
+
+        :raises TimeoutError: the request could not be sent in time.
         :raises EOFError: the connection is gone.
         """
         channel = self._new_channel(kind)
@@ -220,7 +232,6 @@ class SshLink(SendingTransport):
         # The link may have ended since, and its thread may have ended all channels before this one was among them.
         if not self.active:
             raise EOFError
-        channel.wait_open(deadline)
         return channel
 
     def forward_agent(self, channel: SshChannel, deadline: Deadline) -> bool:

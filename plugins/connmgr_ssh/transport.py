@@ -21,8 +21,9 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from paramiko import ssh_exception
@@ -65,6 +66,9 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
 )
 """Words of strerror or gai_strerror, which a gateway's sshd gives as the reason for not opening a stream."""
 
+SPARE_END_SECONDS, RETRY_SECONDS = 1.0, 0.02
+"""Longest wait for a session that was given up, and the pause between two attempts."""
+
 _LANGUAGE = 'x=1; test "${x:+2}$0${SSH_ORIGINAL_COMMAND-.}" = "2${SHELL##*/}." && echo "${x}posix"'
 """A line that prints :data:`_IS_POSIX` only in a shell of POSIX's language that sshd itself has started, and that SHELL
 names: neither in fish and csh, nor behind a forced command, which may do anything with the line."""
@@ -83,6 +87,7 @@ class SshTransport(Transport):
         self._hops = hops
         self.forwards_agent = link.agent is not None
         self.fresh_until = link.fresh_until
+        self._spares = _SpareSession(link)
         self._learning = threading.Lock()
         self._is_posix: bool | None = None
         """What :meth:`learn_language` has learnt."""
@@ -96,6 +101,22 @@ class SshTransport(Transport):
 
     def open_channel(self, argv: Sequence[str], *, pty: Pty | None = None, timeout: float) -> SessionChannel:
         deadline = Deadline(timeout)
+        try:
+            return self._open_process(argv, pty, deadline)
+        except ChannelRefused:
+            if not self._spares.give_up():
+                raise
+        # The session that was kept free is this one's now; sshd ends it when it has handled all that it has read.
+        until = deadline.within(SPARE_END_SECONDS)
+        while True:
+            try:
+                return self._open_process(argv, pty, deadline)
+            except ChannelRefused:
+                if until.passed:
+                    raise
+            time.sleep(RETRY_SECONDS)
+
+    def _open_process(self, argv: Sequence[str], pty: Pty | None, deadline: Deadline) -> SessionChannel:
         with self._opening(deadline):
             channel = self._link.open_stream(SessionChannel, b"session", b"", deadline)
             try:
@@ -160,14 +181,20 @@ class SshTransport(Transport):
     def _started(self, line: str, deadline: Deadline) -> LineChannel:
         """Start ``line`` in the login shell, of whatever language."""
         with self._opening(deadline):
-            channel = self._link.open_stream(
-                LineChannel, b"session", b"", deadline, lambda opening: opening.start_when_open(line)
-            )
+            channel = self._spares.take(deadline)
+            if channel is None:
+                channel = self._link.open_stream(
+                    LineChannel, b"session", b"", deadline, lambda opening: opening.start_when_open(line)
+                )
+            else:
+                channel.start_now(line, deadline)
             try:
                 channel.await_start(deadline)
             except BaseException:
                 channel.close()
                 raise
+        if self._is_posix:
+            self._spares.ask(deadline)
         return channel
 
     def _forward_agent(self, channel: SessionChannel, deadline: Deadline) -> None:
@@ -209,6 +236,50 @@ class SshTransport(Transport):
         self._link.close()
         for hop in reversed(self._hops):
             hop.close()
+
+
+class _SpareSession:
+    """One session of ``link`` that is open before a line comes for it, which so saves a round trip.
+
+    It takes one of the sessions that sshd allows (MaxSessions), and is given up for good when they are short. Safe to
+    use from several threads.
+    """
+
+    def __init__(self, link: SshLink) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._channel: LineChannel | None = None
+        self._is_wanted = True
+
+    def ask(self, deadline: Deadline) -> None:
+        """Ask for a session, if there is none, and do not wait for it."""
+        with self._lock:
+            if self._channel is None and self._is_wanted:
+                # A link that is lost tells so to whoever uses it next.
+                with suppress(OSError, EOFError):
+                    self._channel = self._link.ask_for_stream(LineChannel, b"session", b"", deadline)
+
+    def take(self, deadline: Deadline) -> LineChannel | None:
+        """Return the session once it is open; None if there is none."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is None:
+            return None
+        try:
+            channel.wait_open(deadline)
+        except (ChannelOpenFailure, EOFError):
+            self._is_wanted = False
+            return None
+        return None if channel.closed else channel
+
+    def give_up(self) -> bool:
+        """Close the session, and ask for no other; return whether there was one."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+            self._is_wanted = False
+        if channel is not None:
+            channel.close()
+        return channel is not None
 
 
 def connect(

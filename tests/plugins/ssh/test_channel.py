@@ -338,6 +338,47 @@ def test_start_up_files_decide_whether_a_line_is_started(
         users.remove(user)
 
 
+@pytest.mark.parametrize("sessions", [1, 2, 3, 10])
+def test_the_session_that_is_kept_for_the_next_line_makes_room(
+    start_sshd: StartSshd, connect: Connect, sessions: int
+) -> None:
+    link = connect(start_sshd({"MaxSessions": str(sessions)}))
+    link.learn_language(DEADLINE_SECONDS)
+    # The session in which the language was asked for ends a moment later.
+    eventually(lambda: run(link, "true"), "no session becomes free", ignoring=ChannelRefused)
+    line = eventually(
+        lambda: link.open_line("read word; echo $word", timeout=DEADLINE_SECONDS),
+        "no session becomes free",
+        ignoring=ChannelRefused,
+    )
+    assert line is not None
+    others = [link.open_channel(["cat"], timeout=DEADLINE_SECONDS) for _ in range(sessions - 1)]
+    with pytest.raises(ChannelRefused, match="MaxSessions"):
+        link.open_channel(["true"], timeout=DEADLINE_SECONDS)
+    line.sendall(b"said\n", DEADLINE_SECONDS)
+    assert read(line) == (b"said\n", b"")
+    for one in (line, *others):
+        one.close()
+    again = eventually(
+        lambda: link.open_line("echo again", timeout=DEADLINE_SECONDS),
+        "no session becomes free",
+        ignoring=ChannelRefused,
+    )
+    assert again is not None
+    assert read(again) == (b"again\n", b"")
+
+
+def test_lines_that_are_started_at_once_all_run(sshd: Sshd, connect: Connect) -> None:
+    link = connect(sshd)
+    link.learn_language(DEADLINE_SECONDS)
+    for _ in range(20):
+        lines = [link.open_line(f"echo {number}", timeout=DEADLINE_SECONDS) for number in range(4)]
+        for number, line in enumerate(lines):
+            assert line is not None
+            assert read(line) == (b"%d\n" % number, b"")
+            line.close()
+
+
 def test_the_language_is_asked_for_again_after_a_refused_session(start_sshd: StartSshd, connect: Connect) -> None:
     link = connect(start_sshd({"MaxSessions": "1"}))
     only = link.open_channel(["cat"], timeout=DEADLINE_SECONDS)
