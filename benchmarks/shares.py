@@ -1,20 +1,22 @@
 """The owner's requests beside one token that takes all it can get, in each of several ways.
 
 Run it with ``python -m benchmarks.shares``, or with words that the names of some loads contain. Each load runs in a
-process of its own, and takes turns with no load and with a *control*: other processes that burn as much processor time
-as daemon and load did. So the control shows what the machine is to blame for, and the rest is the daemon's. The table
-has the owner's 99th percentile over the port and over the Unix socket, medians of the rounds; the longest piece in
-which one thread of the daemon kept the interpreter from all others; and the daemon's highest resident memory beside
-the bound that docs/SECURITY.md states. The piece counts processor time only, and is the shortest of the rounds' longest
-ones, so that a busy machine changes it little.
+process of its own, and takes turns with no load. Beside it the owner asks, request by request in turns, the daemon and
+its *control*: a second daemon on the same machine, which has no load but gets the processor no sooner. So the control
+shows what the machine is to blame for, at the very same moments, and the rest is the daemon's. The table has the
+owner's 99th percentile over the port and over the Unix socket, of all rounds together; the longest piece in which one
+thread of the daemon kept the interpreter from all others; and the daemon's highest resident memory beside the bound
+that docs/SECURITY.md states. The piece counts processor time only, and is the shortest of the rounds' longest ones, so
+that a busy machine changes it little.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import math
 import multiprocessing
+import resource
 import socket
 import sys
 import tempfile
@@ -23,10 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
-
-import psutil
 
 from benchmarks.daemon import LOCAL_MACHINE, temporary_daemon
 from benchmarks.timing import percentile, print_table
@@ -34,15 +33,16 @@ from connmgr.paths import socket_of
 from tests.api.wire import address, token_of
 from tests.daemon import Daemon
 from tests.mcp.bridge import INITIALIZE, HttpBridge
+from tests.multiplex.wire import GREETING, Wire, nothing, session
 from tests.pieces import WRITE_SECONDS
 from tests.rights.wire import Holder, create
 from tests.spawner import ROOT
 from tests.streams.wire import NotUpgradedError, Stream
 
 REPEAT = "python -m benchmarks.shares"
-CALLS = 500
-ROUNDS = 3
-LONGEST_SECONDS = 3.0
+CALLS = 400
+ROUNDS = 2
+LONGEST_SECONDS = 2.0
 """A phase ends after this time, however few of the calls it has made."""
 PIECE_SECONDS = 0.02
 """No single call on behalf of a token keeps the interpreter for longer."""
@@ -59,14 +59,6 @@ SETTLE_SECONDS = 0.7
 
 Ask = Callable[[], None]
 Load = Callable[[Daemon], AbstractContextManager[None]]
-
-
-class Beside(NamedTuple):
-    """The owner's 99th percentiles over both doors, in seconds, and the processor time burnt meanwhile, in cores."""
-
-    port: float
-    socket: float
-    cores: float
 
 
 def main() -> None:
@@ -104,16 +96,18 @@ def _is_wanted(name: str) -> bool:
 
 
 def _row(name: str, load: Load) -> tuple[str, ...]:
-    with _watched_daemon() as (daemon, report):
+    with _watched_daemon() as (daemon, report), _watched_daemon() as (twin, _), contextlib.ExitStack() as doors:
         daemon.client.shell.start(LOCAL_MACHINE)
         if load in NEEDS_VAULT:
             _fill(daemon)
-        with _owner(daemon, beside=False) as port, _owner(daemon, beside=True) as socket_:
-            rounds = [_round(daemon, load, (port, socket_), report) for _ in range(ROUNDS)]
+        asks = [doors.enter_context(_owner(one, beside=beside)) for one in (daemon, twin) for beside in (False, True)]
+        rounds = [_round(daemon, load, asks, report) for _ in range(ROUNDS)]
         peak = _peak_mib(daemon.pid)
     cells, beyond = [name], peak > MEMORY_MIB
     for door in (0, 1):
-        idle, loaded, control = (median(one.phases[phase][door] for one in rounds) for phase in (0, 1, 2))
+        # The idle time is that of both daemons, which do the same then.
+        idle = _p99([one.idle[at] for one in rounds for at in (door, door + 2)])
+        loaded, control = (_p99([one.loaded[at] for one in rounds]) for at in (door, door + 2))
         cells += [f"{idle * 1e3:.2f}", f"{loaded * 1e3:.2f}", f"{loaded / idle:.1f}", f"{control / idle:.1f}"]
         beyond = beyond or loaded > BEARABLE * max(idle, control)
     piece = min(one.piece for one in rounds)
@@ -122,28 +116,34 @@ def _row(name: str, load: Load) -> tuple[str, ...]:
 
 
 class _Round(NamedTuple):
-    """Idle, beside the load, and beside its control; and the longest piece beside the load, in seconds."""
+    """The seconds of the owner's requests without the load and beside it, by the doors of both daemons.
 
-    phases: tuple[Beside, Beside, Beside]
+    ``piece`` is the longest piece beside the load, in seconds.
+    """
+
+    idle: list[list[float]]
+    loaded: list[list[float]]
     piece: float
 
 
+def _p99(some: Sequence[list[float]]) -> float:
+    return percentile([seconds for one in some for seconds in one], 99)
+
+
 def _round(daemon: Daemon, load: Load, asks: Sequence[Ask], report: Path) -> _Round:
-    idle = _measured(daemon, asks)
+    idle = _measured(asks)
     with _elsewhere(daemon, load):
         time.sleep(SETTLE_SECONDS)
         report.unlink()
-        loaded = _measured(daemon, asks)
+        loaded = _measured(asks)
         time.sleep(2 * WRITE_SECONDS)
         piece = float(report.read_text() or 0)
-    with _burning(loaded.cores - idle.cores):
-        control = _measured(daemon, asks)
-    return _Round((idle, loaded, control), piece)
+    return _Round(idle, loaded, piece)
 
 
-def _measured(daemon: Daemon, asks: Sequence[Ask]) -> Beside:
+def _measured(asks: Sequence[Ask]) -> list[list[float]]:
     taken: list[list[float]] = [[] for _ in asks]
-    busy, began = _busy_seconds(daemon), time.perf_counter()
+    began = time.perf_counter()
     for _ in range(CALLS):
         if time.perf_counter() - began > LONGEST_SECONDS:
             break
@@ -151,21 +151,7 @@ def _measured(daemon: Daemon, asks: Sequence[Ask]) -> Beside:
             start = time.perf_counter()
             ask()
             seconds.append(time.perf_counter() - start)
-    passed = time.perf_counter() - began
-    port, socket_ = (percentile(seconds, 99) for seconds in taken)
-    return Beside(port, socket_, (_busy_seconds(daemon) - busy) / passed)
-
-
-def _busy_seconds(daemon: Daemon) -> float:
-    """Return the processor time of the daemon, of the load, and of the processes below them."""
-    below = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
-    below += psutil.Process().children(recursive=True)
-    total = 0.0
-    for process in {each.pid: each for each in below}.values():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+    return taken
 
 
 def _peak_mib(pid: int) -> float:
@@ -198,33 +184,6 @@ def _elsewhere(daemon: Daemon, load: Load) -> Iterator[None]:
         process.join()
     if process.exitcode:
         raise AssertionError(f"the load ended with {process.exitcode}")
-
-
-@contextlib.contextmanager
-def _burning(cores: float) -> Iterator[None]:
-    """Burn as much processor time in other processes."""
-
-    def burn(share: float) -> None:
-        while True:
-            until = time.perf_counter() + 0.01 * share
-            while time.perf_counter() < until:
-                pass
-            time.sleep(0.01 * (1 - share))
-
-    number = max(0, math.ceil(cores))
-    processes = [
-        multiprocessing.get_context("fork").Process(target=burn, args=(min(1.0, cores / number),))
-        for _ in range(number)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        time.sleep(SETTLE_SECONDS)
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
 
 @contextlib.contextmanager
@@ -588,6 +547,47 @@ def _checksums(daemon: Daemon) -> Iterator[None]:
     large.unlink()
 
 
+@contextlib.contextmanager
+def _listeners(daemon: Daemon) -> Iterator[None]:
+    with _crowd(daemon, "connection.read", "connection.write") as crowd:
+        for _ in range(64):
+            crowd.stream("/event/stream").ask(kinds=["connection"])
+        added = crowd.holder.ok("/connection/add", name="told", data={"type": "ssh", "host": "nowhere", "user": "me"})
+        numbers = itertools.count()
+
+        def change() -> None:
+            crowd.holder.send("/connection/label", connections=[added["connection"]], labels={"n": str(next(numbers))})
+
+        with _doing(2, change):
+            yield
+
+
+@contextlib.contextmanager
+def _control_sessions(daemon: Daemon) -> Iterator[None]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with _crowd(daemon, "shell.any") as crowd, contextlib.ExitStack() as sessions:
+        path = crowd.holder.ok("/multiplex/open", connections=[LOCAL_MACHINE])["sockets"][0]["path"]
+        null = nothing()
+        for _ in range(1000):
+            wire = sessions.enter_context(Wire(path))
+            wire.send(GREETING, session(b"exec sleep 600"))
+            wire.pass_on(null, null, null)
+        yield
+
+
+@contextlib.contextmanager
+def _runs(daemon: Daemon) -> Iterator[None]:
+    body = {"connections": [LOCAL_MACHINE], "command": "true"}
+    with _crowd(daemon, "shell.any") as crowd:
+        for number in range(20):
+            crowd.holder.ok("/schedule/add", name=f"s{number}", every=1, run=body)
+        with _kept_alive(crowd, crowd.json("/run/start", **body), 4):
+            yield
+        for number in range(20):
+            crowd.holder.ok("/schedule/remove", schedule=f"s{number}")
+
+
 LOADS: dict[str, Load] = {
     "nothing": _idle,
     "511 connections": _connections,
@@ -612,6 +612,9 @@ LOADS: dict[str, Load] = {
     "wild globs over 10,000": _globs,
     "looks at the audit trail": _audits,
     "checksums of 1 GiB": _checksums,
+    "64 listeners for events": _listeners,
+    "1,000 sessions of a control socket": _control_sessions,
+    "runs and schedules": _runs,
 }
 NEEDS_VAULT = {_heavy_filters, _globs}
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PAUSE_SECONDS = 0.001
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0002
 """As in the daemon's process."""
 
 TRIES = 3

@@ -41,9 +41,11 @@ from connmgr.pipes.clients import Opening
 from connmgr.plugin import Pty
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Work
+from connmgr.shares import give_way
 from connmgr.shell.grounds import state_of
 from connmgr.suspension import Suspended
 from connmgr.terminals.emulator.canvas import CURSOR
+from connmgr.terminals.emulator.screen import Screen
 from connmgr.terminals.recording import Recording
 from connmgr.terminals.terminal import Terminal
 from connmgr.terminals.terminals import CLOSE_SECONDS, TerminalSpec
@@ -55,6 +57,9 @@ NEWS_SECONDS = 0.01
 
 LOOK_PAUSE_FACTOR = 5.0
 """A waiting request pauses for this multiple of the duration of its last look at the screen."""
+
+LARGE_COLUMNS = 1024
+"""The text of so wide a screen is put together in pieces."""
 
 FINDING = (errors.UnknownTerminal, errors.SecretLocked, errors.IntegrityError)
 """Errors of looking up a terminal."""
@@ -319,7 +324,7 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
         answer = TerminalScreenResponse(
             columns=screen.columns,
             rows=screen.rows,
-            lines=screen.grid.lines,
+            lines=_lines_of(screen),
             cursor=Cursor(column=screen.column, row=screen.y, visible=CURSOR in screen.modes),
             title=screen.title,
             alternate=screen.primary is not None,
@@ -328,12 +333,21 @@ def screen(request: TerminalScreenRequest) -> TerminalScreenResponse:
             exit_code=terminal.exit_code,
             waiting=shown_waiting(terminal.waiting),
         )
-        there = any(wanted in "".join(row.text) for row in screen.grid.rows)
+        there = not wanted or any(wanted in "".join(row.text) for row in screen.grid.rows)
     if state == RUNNING and not (there and offset > since) and continuation().is_younger_than(request.wait):
         # Leaves most of the processor time to others during much output.
         pause = max(NEWS_SECONDS, LOOK_PAUSE_FACTOR * (time.monotonic() - began))
         raise Suspended(partial(terminal.subscribe, offset, state, pause), request.wait)
     return answer
+
+
+def _lines_of(screen: Screen) -> list[str]:
+    lines = []
+    for row in screen.grid.rows:
+        lines.append(row.shown)
+        if screen.columns >= LARGE_COLUMNS:
+            give_way()
+    return lines
 
 
 @group.endpoint(

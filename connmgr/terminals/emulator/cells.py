@@ -112,6 +112,11 @@ class Row:
         self.wide = False
         """Whether there may be wide characters; most rows have none, and need no look at the neighbours of a change."""
 
+    @property
+    def shown(self) -> str:
+        """Its text without the blanks at its end."""
+        return "".join(self.text).rstrip()
+
     def write(self, x: int, text: str, style: Style) -> None:
         """Put narrow characters from column ``x`` on; they fit."""
         end = x + len(text)
@@ -189,7 +194,7 @@ class Grid:
     @property
     def lines(self) -> list[str]:
         """The text of each row without the blanks at its end."""
-        return ["".join(row.text).rstrip() for row in self.rows]
+        return [row.shown for row in self.rows]
 
     def erase_rows(self, start: int, stop: int, style: Style) -> None:
         """Blank the rows from ``start`` to before ``stop``."""
