@@ -109,6 +109,7 @@ def read(
     :raises UnsupportedMediaType: the body is not declared as JSON in UTF-8.
     :raises InvalidRequest: the schema refuses a field, which is named by its path; and as :func:`parse`.
     """
+    # The server refuses a body while it arrives, when no endpoint is known yet; the answer comes from here.
     refusal: Refusal | None = environ.get(REFUSAL)
     if refusal is not None:
         raise refusal.error
@@ -118,6 +119,7 @@ def read(
         return load(schema, read_query(environ["QUERY_STRING"].encode("latin-1"), schema))
     arriving = environ["wsgi.input"]
     is_fed = isinstance(arriving, ArrivingBody)
+    # Of a body whose input follows, only the line of JSON is read here; the command reads the rest as it runs.
     body: bytes = arriving.first_line(MAX_LINE) if is_fed else arriving.read()
     if not body and schema is None:
         return {}

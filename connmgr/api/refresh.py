@@ -41,6 +41,7 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
     additions, skipped = _additions(record, strangers, categories[record.category])
     running |= _stored(additions)
     new = [one for one in running if one not in below]
+    # Only what an earlier listing has found has a state `running`; a connection added by hand is not gone.
     gone = [one for one in below.values() if "running" in one.state and one.id not in running]
     states = {one: {**_seen(below.get(one)), "running": is_running} for one, is_running in running.items()}
     states |= {one.id: {**one.state, "running": False, "gone": True} for one in gone}

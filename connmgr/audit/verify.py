@@ -442,14 +442,17 @@ class Walk:
         name, line, link = self._waiting
         hash = self._chain.hash(line)
         seq = link.seq
+        # The next line vouches for this one by its hash; without that, the number in it may be forged.
         sure = following is None or following.previous == hash
         self.verdict.entries += 1
         if self.verdict.first is None:
             self.verdict.first = seq = seq if sure or following is None else following.seq - 1
         elif link.previous == self.hash:
             seq = self._following(name, seq, sure=sure)
+        # The number fits, but not the hash: the line before this one is another than the one that was written.
         elif seq in (self.seq + 1, self._claimed + 1):
             self.verdict.add(LogFault(CHANGED, self.name, self.seq, self.seq))
+        # Neither fits: lines in between are gone, or come later, out of place.
         elif seq > self.seq + 1:
             self._missing.append((self.seq + 1, seq - 1, name))
         else:

@@ -171,6 +171,7 @@ def each(client: Client, names: list[Name], work: Callable[[Client, str], str], 
 
     def outcomes(ids: list[str]) -> Iterator[Done]:
         with ThreadPoolExecutor(jobs) as pool:
+            # Each thread needs a client of its own; clones share the session, so nobody logs in again.
             yield from pool.map(outcome, [client.clone() for _ in ids], ids)
 
     results = []

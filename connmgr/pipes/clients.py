@@ -177,6 +177,7 @@ class Opening:
                     )
                     break
                 if message is None:
+                    # Nothing more has come. The request is suspended, and asks again when the socket is readable.
                     if not self._receive():
                         return None
                 elif message.opcode == CLOSE:

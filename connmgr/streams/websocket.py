@@ -254,6 +254,7 @@ def require_upgrade(header: Callable[[str], str | None]) -> bytes:
     def words(name: str) -> list[str]:
         return [word.strip().lower() for word in (header(name) or "").split(",")]
 
+    # RFC 6455, section 4.2.1: what a client must send, in its order.
     if not (header("Host") or "").strip():
         raise ValueError("The header Host is missing")
     if "upgrade" not in words("Connection"):

@@ -152,8 +152,10 @@ class Tunnels:
             self._entries[id] = entry
         tunnel.begin()
         self._look_on()
+        # The attempt has this time itself; twice as long only guards against one that does not end.
         failure = tunnel.failure if tunnel.attempted.wait(2 * self._timeout) else ConnectTimeout("No link was opened.")
         address = tunnel.status.address
+        # The token may have become invalid while the link was opened; its end has then found no tunnel to close.
         if has_ended():
             failure = TokenRevoked("The token is not valid any more.")
         elif failure is None and address is None:

@@ -347,6 +347,7 @@ class Principals:
             if name == VAULT or name not in by_name:
                 raise UnknownUser(f"Unknown vault user: {name}")
             user = by_name.pop(name)
+            # The passphrase was checked before this transaction: another daemon may have changed the user since.
             if authenticated is not None and authenticated[0].key_id != user.key_id:
                 raise UnlockFailed(_WRONG)
             private = None if authenticated is None else authenticated[1]
@@ -357,6 +358,8 @@ class Principals:
             def opened(box: bytes) -> bytes | None:
                 return access.open(user.key_id, box) if private is None else open_sealed(box, user, private)
 
+            # Everything is sealed anew first, and only then judged: the transaction is undone if something would be
+            # lost.
             anew = _anew(user, heir, by_name, key, opened)
             resealed = [id for id in lost if self._reseal(tx, id, anew)]
             lost = [id for id in lost if id not in resealed]
@@ -364,6 +367,7 @@ class Principals:
             kept = [of for of in alone if self._reseal_document(tx, SUDO_PASSWORD, of, anew)]
             _, signers = _documents_sealed_to(tx, SIGNER, user, by_name, key)
             lost_signers = [name for name in signers if not self._reseal_document(tx, SIGNER, name, anew)]
+            # A recovery key can still open what the user could, so that not even force may throw it away.
             ways = [one for one in self._recoveries.all_within(tx) if opens(one, user)]
             if lost_signers and (ways or not force):
                 raise LastPrincipal(

@@ -162,6 +162,7 @@ class AcceptedKeys:
             for entry in read_known_hosts([self.path]):
                 if not entry.marker and entry.names(name):
                     return entry
+            # Read again under the lock, and replaced as a whole: a crash leaves the old file or the new one.
             before = read_local_file(self.path)[0] if self.path.exists() else b""
             if before and not before.endswith(b"\n"):
                 before += b"\n"

@@ -300,6 +300,7 @@ def connect(
     deadline = Deadline(timeout)
     destination = destination_of(data)
     forwards = bool(asker.is_own and data.get("forwardAgent"))
+    # Before the login: a connection that should forward an agent is refused where there is none.
     forwarded = _forwarded(destination, asker) if forwards else None
     inherited = {name: data[name] for name in _OF_THE_HOST if name in data}
     hops: list[Transport] = []

@@ -115,6 +115,7 @@ def plan(
     """
     there = {one.path: one for one in target}
     included = _included(source, excludes)
+    # A tree that is copied whole goes as one archive of its directory, without a list of members.
     whole = len(included) == len(source)
     holding = {one.path.rpartition("/")[0] for one in source}
     same = equal(
@@ -128,12 +129,14 @@ def plan(
     for one in included:
         other = there.get(one.path)
         if one.kind == DIRECTORY:
+            # An archive of files brings their directories; only those without content have to be named.
             if one.path not in holding:
                 leaves.append(one)
             if other is None or other.kind != DIRECTORY:
                 directories.append(one)
         elif one.path and (one.kind == OTHER or (one.kind == LINK and not keep)):
             report.left += 1
+            # An archive leaves out devices and pipes by itself, but not links.
             whole = whole and one.kind == OTHER
         elif one.path and one.kind == LINK:
             links.append(one)
