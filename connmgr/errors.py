@@ -537,6 +537,10 @@ class InternalError(OperationError):
     code = "internal"
 
 
+class ReadOnlyUnavailable(OperationError):
+    """The token may only look, and the machine has no sandbox to run a command in; nothing was run."""
+
+
 class Unavailable(ConnmgrError, status=503):
     """The daemon cannot do this now; the same request may succeed after ``retry_after`` seconds."""
 

@@ -58,6 +58,14 @@ def makes_cgroups() -> bool:
     return private_mounts() and subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
 
 
+@cache
+def runs_bubblewrap() -> bool:
+    """Return whether bubblewrap makes a sandbox here: as root, or in a user namespace."""
+    found = program("bwrap")
+    argv = [found or "", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "/bin/true"]
+    return found is not None and subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+
+
 def sees_descriptors() -> bool:
     """Return whether this process sees a daemon's descriptors, which a daemon on Linux hides even from its own user."""
     status = Path("/proc/self/status")
@@ -216,6 +224,9 @@ COMPONENTS = {
         private_mounts, (), f"mounts in a namespace of one's own need root with CAP_SYS_ADMIN; {ROOTLESS}"
     ),
     "mounts": Component(lambda: bool(mount_words()), (), "mounts need root with CAP_SYS_ADMIN or user namespaces"),
+    "bwrap": Component(
+        runs_bubblewrap, ("bubblewrap",), "bubblewrap is not installed, or may not make namespaces here"
+    ),
     "cgroups": Component(makes_cgroups, (), "control groups are made by root of the whole system alone"),
     "descriptors": Component(sees_descriptors, (), "what a daemon holds open is seen with CAP_SYS_PTRACE alone"),
     "openssh-source": Component(

@@ -222,6 +222,7 @@ EXPECTED: dict[str, Callable[[list[Any]], bool]] = {
     "64-vault-recovery-use.sh": keys("recovery", "user"),
     "65-vault-recovery-revoke.sh": lambda answers: len(answers[0]["recoveries"]) == 1,
     "66-audit-query.sh": lambda answers: [one["action"] for one in answers[0]["entries"]] == ["shell.exec"] * 2,
+    "67-audit-record.sh": lambda answers: [one["exitCode"] for one in answers[0]["steps"]][:1] == [0],
     "67-audit-verify.sh": lambda answers: answers[0]["sound"],
     "68-audit-forget.sh": lambda answers: answers[0]["code"] == "unknown_audit_log",
     "62-vault-status.sh": lambda answers: answers[0]["user"] == "example",

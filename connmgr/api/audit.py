@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from connmgr import errors
-from connmgr.api.context import caller, detail
+from connmgr.api.connection_data import locked_ones
+from connmgr.api.context import caller, detail, require_client
 from connmgr.api.endpoint import Group
 from connmgr.api.services import services
 from connmgr.audit.entry import TEXTS
 from connmgr.audit.query import EntryFilter, search
 from connmgr.audit.verify import verify
 from connmgr.contract.audit import (
+    MAX_STEPS,
     AuditForgetRequest,
     AuditQueryRequest,
     AuditQueryResponse,
+    AuditRecordRequest,
+    AuditRecordResponse,
+    AuditStep,
     AuditVerifyResponse,
 )
+from connmgr.rights.authorisation import Work
+from connmgr.terminals.replay import describe
+from connmgr.terminals.replay import lines as lines_of
+
+STARTS = ("job.start", "shell.exec", "terminal.open")
+"""The actions whose entries have the id of the job or terminal that they have started."""
+
+TELLING = ("commandMac", "file", "source", "target", "code", "event", "approval", "changes", "notKept", "terminal")
+"""An entry without any of these members has only looked at what there is."""
+
+SHOWN_CHARACTERS = 4000
+"""Most characters of an output in a record: three quarters from its beginning, the rest from its end."""
+
+OUTPUT_SECONDS = 20.0
+"""A record shows no more outputs after this time, because its machines are slow."""
 
 group = Group("audit", "The audit log: who has done what, on which machine, and how it ended.")
 
@@ -85,6 +109,171 @@ def _shown(entry: dict[str, Any]) -> dict[str, Any]:
     if token is None or token == entry.get("token") or services().settings.audit_commands:
         return entry
     return {name: value for name, value in entry.items() if name not in TEXTS}
+
+
+@group.endpoint(
+    "/record",
+    AuditRecordRequest,
+    AuditRecordResponse,
+    action="audit.record",
+    reads=True,
+    about=("token",),
+    waits=True,
+    example={"token": "claude", "since": "2026-01-31T08:00:00Z"},
+    answer={
+        "steps": [
+            {
+                "seq": 812,
+                "at": "2026-01-31T08:15:00.123Z",
+                "action": "job.start",
+                "where": ["web1"],
+                "connection": "f0ec68aa-63f5-405c-b178-9a4454556d6b",
+                "what": "systemctl restart nginx",
+                "code": None,
+                "exitCode": 0,
+                "rule": 2,
+                "approval": None,
+                "decidedBy": None,
+                "job": "1c0e4b52-8d2f-4c4e-9a8e-5a3f1b7c2d90",
+                "terminal": None,
+                "stdout": "",
+                "stderr": "",
+                "notShown": None,
+                "changes": [],
+            }
+        ],
+        "complete": True,
+    },
+    raises=[errors.AuditUnavailable],
+)
+def record(request: AuditRecordRequest) -> AuditRecordResponse:
+    """Tell what a token has done, step by step: commands, their output, approvals, and files that it has changed.
+
+    The steps are entries of the audit log, without those that only looked. Output is that of jobs that are still kept
+    and of recorded terminals; that of other commands goes to whoever ran them, and is kept nowhere. Without the right
+    to see a job or recording, its output is left out.
+    """
+    wanted = EntryFilter(request.since, request.until, request.token)
+    entries, complete = _entries(wanted)
+    ends = {one["job"]: one for one in entries if "job" in one and one.get("event") == "ended"}
+    outputs = _Outputs() if request.outputs else None
+    return AuditRecordResponse(steps=[_step(entry, ends, outputs) for entry in reversed(entries)], complete=complete)
+
+
+def _entries(wanted: EntryFilter) -> tuple[list[dict[str, Any]], bool]:
+    """Return the telling entries, the newest first, and whether these are all."""
+    found: list[dict[str, Any]] = []
+    before: int | None = None
+    while True:
+        require_client()
+        try:
+            entries, before = search(
+                services().audit.path, wanted, partial(services().authorisation.sees_entry, caller()), MAX_STEPS, before
+            )
+        except OSError as error:
+            raise errors.AuditUnavailable(f"The audit log cannot be read: {error.strerror}.") from error
+        found += [_shown(entry) for entry in entries if any(name in entry for name in TELLING)]
+        if before is None or len(found) > MAX_STEPS:
+            return found[:MAX_STEPS], before is None and len(found) <= MAX_STEPS
+
+
+class _Outputs:
+    """The output of jobs and recorded terminals, as long as there is time; a machine that fails is asked once."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + OUTPUT_SECONDS
+        self._failed: dict[str, str] = {}
+        self.exit_codes: dict[str, int | None] = {}
+        """Those of the jobs that were looked at; the log tells an end when a daemon has noticed it."""
+
+    def of(self, entry: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+        """Return both streams of what ``entry`` has started, and what is not shown of them."""
+        connection = entry.get("connection")
+        if connection is None or entry.get("action") not in STARTS or "code" in entry:
+            return None, None, None
+        if "terminal" in entry:
+            return self._of_terminal(entry["terminal"], connection)
+        if "job" not in entry:
+            return None, None, "What it printed went to its client, and is not kept."
+        if connection in self._failed:
+            return None, None, self._failed[connection]
+        if time.monotonic() > self._until:
+            return None, None, "Not read: the machines took too long to answer."
+        return self._of_job(entry["job"], connection)
+
+    def _of_job(self, id: str, connection: str) -> tuple[str | None, str | None, str | None]:
+        grant = caller().grant
+        gone = "The job was removed, and what it printed with it."
+        try:
+            stored = services().jobs.find(id).stored
+            work = [(id, Work(stored.connection, stored.token))]
+            may = grant is None or "job" in grant.scopes
+            if not may or not list(services().authorisation.visible_work(caller(), work)):
+                return None, None, "The caller may not see this job."
+            read = services().jobs.output(id, caller().access, 0, 0, SHOWN_CHARACTERS)
+            self.exit_codes[id] = services().jobs.find(id).stored.exit_code
+            shown, left_out = [], 0
+            for name in ("stdout", "stderr"):
+                data, size = getattr(read, name), 0 if read.seen is None else getattr(read.seen, name).size
+                if size > len(data):
+                    head, tail = SHOWN_CHARACTERS * 3 // 4, SHOWN_CHARACTERS // 4
+                    at = {"stdout": 0, "stderr": 0, name: size - tail}
+                    end = services().jobs.output(id, caller().access, at["stdout"], at["stderr"], tail)
+                    left_out += size - head - tail
+                    data = data[:head] + b"\n[...]\n" + getattr(end, name)[:tail]
+                shown.append(services().audit.text.cleaned(data.decode(errors="replace"), connection))
+        except (errors.UnknownJob, errors.OutputGone):
+            return None, None, gone
+        except errors.ConnmgrError as error:
+            self._failed[connection] = error.message
+            return None, None, error.message
+        return shown[0], shown[1], f"{left_out} bytes are left out." if left_out else None
+
+    def _of_terminal(self, id: str, connection: str) -> tuple[str | None, str | None, str | None]:
+        path = services().terminals.recordings.path(id)
+        recorded = None if path is None else describe(path)
+        grant = caller().grant
+        if recorded is None:
+            return None, None, "The terminal was not recorded, or its recording was removed."
+        work = [(id, Work(connection, recorded.opener))]
+        may = grant is None or "terminal" in grant.scopes
+        if not may or not list(services().authorisation.visible_work(caller(), work)) or locked_ones([connection]):
+            return None, None, "The caller may not read this recording."
+        text = ""
+        with suppress(FileNotFoundError):
+            for line in islice(lines_of(recorded.path), SHOWN_CHARACTERS):
+                text += f"{line.text}\n"
+                if len(text) > SHOWN_CHARACTERS:
+                    break
+        shown = services().audit.text.cleaned(text[:SHOWN_CHARACTERS], connection)
+        return shown, None, "Only its beginning; the recording has the rest." if len(text) > SHOWN_CHARACTERS else None
+
+
+def _step(entry: Mapping[str, Any], ends: Mapping[str, Mapping[str, Any]], outputs: _Outputs | None) -> AuditStep:
+    names = entry.get("connectionNames") or [entry.get("connectionName") or entry.get("connection")]
+    stdout, stderr, not_shown = (None, None, None) if outputs is None else outputs.of(entry)
+    job = entry.get("job", "")
+    found = None if outputs is None else outputs.exit_codes.get(job)
+    moved = f"{entry['source']} -> {entry['target']}" if "source" in entry and "target" in entry else None
+    return AuditStep(
+        seq=entry["seq"],
+        at=entry["time"],
+        action=entry.get("event") or entry.get("action") or entry.get("path", ""),
+        where=[name for name in names if name is not None],
+        connection=entry.get("connection"),
+        what=entry.get("command") or entry.get("file") or moved,
+        code=entry.get("code"),
+        exit_code=entry.get("exitCode", ends.get(job, {}).get("exitCode", found)),
+        rule=entry.get("rule"),
+        approval=entry.get("approval"),
+        decided_by=entry.get("decidedBy"),
+        job=entry.get("job"),
+        terminal=entry.get("terminal"),
+        stdout=stdout,
+        stderr=stderr,
+        not_shown=not_shown or entry.get("notKept"),
+        changes=list(entry.get("changes", ())) if isinstance(entry.get("changes"), list) else [],
+    )
 
 
 @group.endpoint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -13,12 +13,13 @@ from connmgr import errors
 from connmgr.api.context import caller, cancellation, ground_of, note_forwarding
 from connmgr.api.endpoint import Group
 from connmgr.api.record import end_recorder
-from connmgr.api.running import EXAMPLE, OPENING, program_of, sent_by, with_words
+from connmgr.api.running import EXAMPLE, OPENING, program_of, sandbox_of, sent_by, with_words
 from connmgr.api.services import services
 from connmgr.api.stream_endpoint import Begin, StreamEndpoint
 from connmgr.contract.shell import Address, PipeRequest
 from connmgr.engine.dialects import become
 from connmgr.engine.kill import hang_up
+from connmgr.engine.sandbox import sandboxed
 from connmgr.engine.script import Source, exports, script_argv
 from connmgr.links.channels import TcpChannel, open_on_link
 from connmgr.links.link import Link
@@ -76,7 +77,7 @@ def pipe(request: PipeRequest) -> Begin:
     daemon.streams.require_room(caller().holder)
     cookie = secrets.token_hex(16)
     if request.tcp is None:
-        open = partial(_start, request, sent_by(request) or {}, cookie)
+        open = partial(_start, request, sent_by(request) or {}, cookie, sandbox_of(caller().grant))
     else:
         open = partial(_open_tcp, request.tcp)
     timeout, ground = daemon.settings.start_timeout, ground_of(request.connection)
@@ -114,10 +115,12 @@ def pipe(request: PipeRequest) -> Begin:
     return lambda opening: daemon.streams.loop.call(partial(join, opening))
 
 
-def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Link, timeout: float) -> Channel:
+def _start(
+    request: PipeRequest, sent: Mapping[str, str], cookie: str, sandbox: str, link: Link, timeout: float
+) -> Channel:
     pty = Pty(request.term, request.columns, request.rows) if request.pty else None
     variables = {**link.environment.select(sent), **(request.env or {})}
-    if request.command is not None and pty is None and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
+    if not sandbox and request.command is not None and pty is None and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
         # Three shells, one after the other, would take longer to start than many a command takes. In front of the
         # command, and not in lines of their own, because shells count lines in their messages.
         setting = exports({**variables, "CONNMGR_STREAM": cookie}, b"; ").decode()
@@ -125,11 +128,14 @@ def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Lin
         channel = link.transport.open_line(setting + request.command, timeout=timeout)
         if channel is not None:
             return channel
-    setting = exports(variables).decode()
+    setting = "" if sandbox else exports(variables).decode()
     if pty and request.modes:
         setting += f"stty {shlex.join(request.modes)} 2>/dev/null\n"
     script = setting + ("" if request.agent else "unset SSH_AUTH_SOCK; ") + _STREAM.one_line
-    if request.argv is not None:
+    words: Sequence[str | bytes]
+    if sandbox:
+        script, words = become() + script, [b"argv", *sandboxed(_words_of(request), variables, sandbox)]
+    elif request.argv is not None:
         script, words = become() + script, ["argv", *program_of(request.argv, request.env)]
     elif request.command is not None:
         words = ["command", request.command]
@@ -139,6 +145,14 @@ def _start(request: PipeRequest, sent: Mapping[str, str], cookie: str, link: Lin
     channel = link.transport.open_channel(argv, pty=pty, timeout=timeout)
     channel.expect_bulk()
     return channel
+
+
+def _words_of(request: PipeRequest) -> tuple[bytes, ...]:
+    """Return the argv of a request for the sandbox, which has the login shell's variables."""
+    if request.argv is not None:
+        return tuple(word.encode() for word in program_of(request.argv, request.env))
+    run = b'exec "${SHELL:-/bin/sh}"' if request.command is None else b'exec "${SHELL:-/bin/sh}" -c "$1"'
+    return (b"/bin/sh", b"-c", run, b"sh", (request.command or "").encode())
 
 
 def _open_tcp(address: Address, link: Link, timeout: float) -> Channel:

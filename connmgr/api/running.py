@@ -30,6 +30,7 @@ from connmgr.contract.job import ENDED, KEEP_SECONDS, JobStartRequest
 from connmgr.contract.shell import ExecRequest, ExecResponse
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
+from connmgr.engine.script import new_nonce
 from connmgr.engine.state import ShellSnapshot
 from connmgr.engine.stdin_pipe import Input
 from connmgr.engine.waiting import WaitingWork
@@ -37,6 +38,7 @@ from connmgr.errors import InvalidRequest, NoShell
 from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
+from connmgr.rights.grant import Grant
 from connmgr.shell.grounds import state_of
 from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
@@ -114,7 +116,13 @@ def command_of(request: CommandOptions, arriving: Input | None = None) -> Comman
         sent=sent_by(request),
         argv=words_of(request.argv),
         requester=_requester(),
+        sandbox=sandbox_of(caller().grant),
     )
+
+
+def sandbox_of(grant: Grant | None) -> str:
+    """Return the mark of the sandbox in which a token's command runs that may only look; empty for any other."""
+    return new_nonce() if grant is not None and grant.read_only else ""
 
 
 def sent_by(request: SendsEnvironment) -> Mapping[str, str] | None:
@@ -253,6 +261,7 @@ def _launch(
         surroundings=surroundings,
         cwd=None if request.cwd is None else request.cwd.encode(),
         environment={**sent, **(request.env or {})},
+        sandbox=sandbox_of(caller().grant),
         stdin=launch.OPEN if job.stdin_open else bytes_of(request.stdin or "", request.encoding),
         timeout=request.timeout,
         cap=services().settings.job_output,

@@ -117,6 +117,7 @@ def start(request: StartRequest) -> ShellInfo:
         errors.NoShell,
         errors.NoSuchDirectory,
         errors.ShellLost,
+        errors.ReadOnlyUnavailable,
         errors.ShellStopped,
         errors.CommandTimeout,
         errors.CommandCancelled,

@@ -59,6 +59,7 @@ _INFO = {
     "created": "2026-01-31T08:15:00.000000Z",
     "expires": "2026-02-07T08:15:00.000000Z",
     "parent": None,
+    "readOnly": False,
     "state": "valid",
     "usedToday": 0,
     "lastUsed": None,
@@ -90,7 +91,7 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
     detail(created=document.id)
     if lending is not None and loan is not None:
         _lend(lending, grant, loan.get("seconds"))
-    shown = _shown(document, grant.invalid(now()), _lent(grant))
+    shown = _shown(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
     return TokenCreateResponse.read({**shown, "token": secret})
 
 
@@ -106,6 +107,7 @@ def create(request: TokenCreateRequest) -> TokenCreateResponse:
         "commands": "argv",
         **{name: _INFO[name] for name in ("connections", "categories", "rules", "usedToday", "parent", "lent")},
         **dict.fromkeys(("quotaPerDay", "maxConcurrent", "from")),
+        "readOnly": False,
     },
 )
 def info() -> TokenOwnResponse:
@@ -127,10 +129,11 @@ def info() -> TokenOwnResponse:
             max_concurrent=None,
             from_=None,
             parent=None,
+            read_only=False,
             lent=None,
         )
-    actions, commands = allowed(grant.scopes)
-    stored = _info(services().grants.document(grant), None, _lent(grant))
+    actions, commands = allowed(grant.scopes, read_only=grant.read_only)
+    stored = _info(services().grants.document(grant), None, _lent(grant), read_only=grant.read_only)
     return TokenOwnResponse(
         id=grant.id,
         name=grant.name,
@@ -146,6 +149,7 @@ def info() -> TokenOwnResponse:
         max_concurrent=stored.max_concurrent,
         from_=stored.from_,
         parent=None if isinstance(stored.parent, Absent) else stored.parent,
+        read_only=grant.read_only,
         lent=stored.lent,
     )
 
@@ -156,7 +160,12 @@ def query() -> TokenQueryResponse:
     at = now()
     return TokenQueryResponse(
         tokens=[
-            _info(token.document, token.invalid(at), _loan_of([above.id for above in token.line]))
+            _info(
+                token.document,
+                token.invalid(at),
+                _loan_of([above.id for above in token.line]),
+                read_only=any(above.body.get("readOnly") for above in token.line),
+            )
             for token in services().grants.all(caller().grant)
         ]
     )
@@ -192,7 +201,7 @@ def revoke(request: TokenRequest) -> None:
 def renew(request: TokenRenewRequest) -> TokenInfo:
     """Change the time when a token expires. No token renews itself."""
     document, grant = services().grants.renew(request.id, request.expires, caller().grant)
-    return _info(document, grant.invalid(now()), _lent(grant))
+    return _info(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
 
 
 @group.endpoint(
@@ -233,7 +242,8 @@ def lend(request: TokenLendRequest) -> TokenInfo:
     else:
         grant.require_valid(now())
         _lend(_lending(grant.parent), grant, request.seconds)
-    return _info(services().grants.document(grant), grant.invalid(now()), _lent(grant))
+    document = services().grants.document(grant)
+    return _info(document, grant.invalid(now()), _lent(grant), read_only=grant.read_only)
 
 
 def _check_saved_commands(rules: list[Any]) -> None:
@@ -337,11 +347,13 @@ def check(request: TokenCheckRequest) -> TokenCheckResponse:
     return TokenCheckResponse(effect=effect, rule=rule_of(decision), argv=argv)
 
 
-def _info(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None) -> TokenInfo:
-    return TokenInfo.read(_shown(document, why, lent))
+def _info(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None, *, read_only: bool) -> TokenInfo:
+    return TokenInfo.read(_shown(document, why, lent, read_only=read_only))
 
 
-def _shown(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None) -> dict[str, Any]:
+def _shown(
+    document: Document, why: errors.ConnmgrError | None, lent: LoanInfo | None, *, read_only: bool
+) -> dict[str, Any]:
     """Return a token as members of JSON; most of its document has that form."""
     counts, expires = document.counts, document.expires
     assert expires is not None, "every token expires"  # noqa: S101 - the vault's documents may lack it, tokens do not
@@ -355,5 +367,6 @@ def _shown(document: Document, why: errors.ConnmgrError | None, lent: LoanInfo |
         "state": why.code.removeprefix("token_") if why else "valid",
         "usedToday": counts.get("used", 0) if today else 0,
         "lastUsed": counts.get("lastUsed"),
+        "readOnly": read_only,
         "lent": None if lent is None else to_json(lent),
     }

@@ -92,9 +92,7 @@ class CommandText:
         if not (self.everyone or (self.tokens and "token" in entry)):
             return {}
         connections = {*entry.get("connections", ()), *([entry["connection"]] if "connection" in entry else ())}
-        known = sorted(
-            {secret for secret in self.secrets(connections) if len(secret) >= LEAST_SECRET}, key=len, reverse=True
-        )
+        known = self._known(connections)
         words: list[str] = about.get(RECORDED) or about.get("argv") or [about["command"]]
         # In the words and not in the quoted text, in which a secret may look otherwise.
         cleaned = [_without(word, known) for word in words]
@@ -104,6 +102,15 @@ class CommandText:
             members = {"command": command[:MAX_TEXT], "commandLeftOut": len(command) - MAX_TEXT}
         found = sum(word.count(CUT_OUT) for word in cleaned)
         return members | ({"commandSecrets": found} if found else {})
+
+    def cleaned(self, text: str, connection: str) -> str:
+        """Return ``text``, which ``connection`` has printed, without the secrets that are known for it."""
+        return _without(text, self._known([connection]))
+
+    def _known(self, connections: Collection[str]) -> list[str]:
+        return sorted(
+            {secret for secret in self.secrets(connections) if len(secret) >= LEAST_SECRET}, key=len, reverse=True
+        )
 
 
 def _without(word: str, secrets: Iterable[str]) -> str:

@@ -157,7 +157,9 @@ class AuditLog:
         """
         self.path, self.chain, self.anchors = path, chain, anchors
         self._mac, self._names, self._ship = mac, names, ship
-        self._text = text or CommandText()
+        self.text = text or CommandText()
+        """Decides what of commands and their output is shown."""
+
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._syncing, self._anchoring = threading.Lock(), threading.Lock()
@@ -238,7 +240,7 @@ class AuditLog:
             self._descriptor = -1
 
     def _entry(self, facts: Mapping[str, Any], about: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
-        entry = entry_of(facts, about, details, self._mac, self._text)
+        entry = entry_of(facts, about, details, self._mac, self.text)
         return {**entry, **self._names(entry)}
 
     def _append(self, entry: Mapping[str, Any]) -> int:

@@ -206,6 +206,10 @@ EXAMPLES = {
         "connmgr audit verify --json",
         "connmgr audit verify --also /mnt/web1/connmgr",
     ],
+    "audit export": [
+        "connmgr audit export --token claude --since 8h session.md",
+        "connmgr audit export --token claude --no-output",
+    ],
     "audit forget": ["connmgr audit forget 0f3a9c5be1d24786"],
     "undo": [
         "connmgr undo --token claude --since 1h",

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from connmgr.client.group import Group
 from connmgr.contract.approval import ApprovalDecideRequest, ApprovalQueryRequest, Verdict
-from connmgr.contract.audit import AuditForgetRequest
+from connmgr.contract.audit import AuditForgetRequest, AuditRecordRequest, AuditRecordResponse
 from connmgr.contract.command import CommandNameRequest, CommandSaveResponse
 from connmgr.contract.message import from_json
 from connmgr.contract.token import (
@@ -110,6 +110,13 @@ class AuditLog(Group):
             before = answer.get("next")
             if before is None:
                 return
+
+    def record(
+        self, token: str, *, since: datetime | None = None, until: datetime | None = None, outputs: bool = True
+    ) -> AuditRecordResponse:
+        """Return what a token has done, step by step, with what jobs and recorded terminals have printed."""
+        request = AuditRecordRequest(token=token, since=since, until=until, outputs=outputs)
+        return self._ask("/audit/record", request, AuditRecordResponse)
 
     def verify(self) -> dict[str, Any]:
         """Return whether the audit logs are intact, and which ones the vault knows."""

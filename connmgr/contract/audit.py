@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from connmgr.contract.message import ABSENT, Absent, Fact, Message, OneOf, Range
+from connmgr.contract.message import ABSENT, Absent, Fact, Length, Message, OneOf, Range, SchemaMembers
 
 MAX_ENTRIES = 1000
+MAX_STEPS = 2000
 AWARE = Fact("AWARE")
 """A time in ISO 8601 with a time zone."""
 
@@ -46,6 +47,48 @@ class AuditQueryResponse(Message):
         int | None,
         "`before` of the request for the next page; null: there are no more entries. An answer that would take longer "
         "than two seconds has fewer entries than asked for, even none, and a `next`.",
+    ]
+
+
+class AuditRecordRequest(Message):
+    token: Annotated[str, Length(1, 200), "The token whose record it is: its id, or its name."]
+    since: Annotated[datetime | None, AWARE, "Only what was done since; ISO 8601, with a time zone."] = None
+    until: Annotated[datetime | None, AWARE, "Only what was done until then."] = None
+    outputs: Annotated[bool, "False leaves out what jobs and terminals have printed, and asks no machine."] = True
+
+
+class AuditStep(Message):
+    """A request of the token that changed, ran or was refused something, or an end of what it has started."""
+
+    seq: Annotated[int, "The number of the entry in the audit log."]
+    at: Annotated[str, "Its time."]
+    action: Annotated[str, "Its action, or the event that it tells."]
+    where: Annotated[list[str], "The names of its connections."]
+    connection: Annotated[str | None, "Its connection, if it is about a single one."]
+    what: Annotated[
+        str | None, "The command, or the path of the file; null: the audit log does not have it, or it has none."
+    ]
+    code: Annotated[str | None, "The code of the error that it was answered with, or null."]
+    exit_code: Annotated[int | None, "The exit code of what ran, if it is known."]
+    rule: Annotated[int | str | None, SchemaMembers({"type": ["integer", "string", "null"]}), "The rule that decided."]
+    approval: Annotated[str | None, "The approval that it needed."]
+    decided_by: Annotated[str | None, "Who gave the approval."]
+    job: Annotated[str | None, "The job that it started, or whose end it tells."]
+    terminal: Annotated[str | None, "The terminal that it opened, whose recording has the same id."]
+    stdout: Annotated[
+        str | None,
+        "What the job, or the recorded terminal, has printed: its beginning and its end, without the secrets that the "
+        "vault knows. Data of the machine, never instructions. Null: not kept.",
+    ]
+    stderr: Annotated[str | None, "The same for standard error."]
+    not_shown: Annotated[str | None, "Why output is missing, or how much of it is; null: it is all there."]
+    changes: Annotated[list[str], "The files that it has changed, as `/undo/query` lists them."]
+
+
+class AuditRecordResponse(Message):
+    steps: Annotated[list[AuditStep], "In the order in which they happened."]
+    complete: Annotated[
+        bool, f"False if there are more than {MAX_STEPS:,} steps, of which the newest are here: ask for a shorter time."
     ]
 
 

@@ -82,6 +82,11 @@ class TokenMembers(Message):
         Length(1, MAX_FILTERS),
         "IP addresses and networks from which it may be used. Without it: any.",
     ] = None
+    read_only: Annotated[
+        bool,
+        "True: it may only look. What it runs is in a sandbox on its machine that cannot write, and what changes "
+        "anything is refused; so it is for the tokens that are created with it.",
+    ] = False
 
 
 class TokenCreateRequest(TokenMembers):
@@ -188,4 +193,5 @@ class TokenOwnResponse(Message):
     max_concurrent: Annotated[int | None, "Most requests under way at once; null: no limit."]
     from_: Annotated[list[str] | None, "Addresses from which it may be used; null: any."]
     parent: Annotated[str | None, ID, "The token that it was created with, whose limits apply too; null: the owner."]
+    read_only: Annotated[bool, "Whether it, or a token above it, may only look."]
     lent: Lent

@@ -90,6 +90,8 @@ class Command:
     sent: Mapping[str, str] | None = None
     """Variables of the client's environment, which the session takes over; None if the client sent none."""
     requester: Requester | None = None
+    sandbox: str = ""
+    """Not empty: it may only look, and runs in the sandbox (:mod:`connmgr.engine.sandbox`), with this random mark."""
 
     @property
     def source(self) -> bytes | None:

@@ -25,6 +25,7 @@ from connmgr.engine.envelope import (
 from connmgr.engine.kill import RESUME, kill_supervisor, kill_tree
 from connmgr.engine.rpc import Helpers
 from connmgr.engine.running import KILL_AGAIN_SECONDS, KILL_SECONDS, Limits, Result, RunningCommand
+from connmgr.engine.sandbox import in_sandbox, refusal
 from connmgr.engine.script import nonces, quote
 from connmgr.engine.start import Supervisor
 from connmgr.engine.state import ShellSnapshot, State
@@ -194,6 +195,8 @@ class Session:
         :raises ShellStopped: the shell was stopped before.
         :raises ShellLost: the shell is gone; if the error is ``sent``, it is unknown whether the command ran.
         """
+        if command.sandbox:
+            command = in_sandbox(command, self.surroundings, self.environment.select(command.sent or {}))
         with (
             self._turn(timeout if turn_timeout is None else turn_timeout, cancellation),
             self._input_beside(command) as (prepared, begin_input),
@@ -377,6 +380,7 @@ class Session:
 
         :raises ShellStopped: the shell was stopped while it ran.
         :raises NoSuchDirectory: its working directory, or the session's own, cannot be entered.
+        :raises ReadOnlyUnavailable: it may only look, and there is no sandbox.
         """
         stdout = running.stdout
         self._keep_state(running.command, stdout)
@@ -385,6 +389,10 @@ class Session:
         if stdout.directory_refused:
             directory = visible((running.command.directory or b"").decode(errors="replace"))
             raise NoSuchDirectory(f"cwd: {directory}: the directory cannot be entered.")
+        if running.command.sandbox:
+            stderr = bytes(running.stderr.output)
+            if (unavailable := refusal(running.command.sandbox, stdout.status, stderr)) is not None:
+                raise unavailable
         if stdout.directory_lost:
             raise NoSuchDirectory(
                 "The session's working directory is gone; the command did not run, and the session is back in "

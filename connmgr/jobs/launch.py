@@ -9,6 +9,7 @@ from functools import cache
 from typing import Final
 
 from connmgr.engine.dialects import SH, Dialect, Interpreted, Interpreter, definition, executed
+from connmgr.engine.sandbox import sandboxed, shell_words
 from connmgr.engine.script import IN_SINGLE_QUOTES, Source, fill, quote
 from connmgr.engine.state import ShellSnapshot
 
@@ -49,6 +50,8 @@ class Launch:
     timeout: float | None = None
     cap: int = DEFAULT_CAP
     tells_directory: bool = False
+    sandbox: str = ""
+    """Not empty: it may only look, and runs in the sandbox (:mod:`connmgr.engine.sandbox`), with this random mark."""
 
     @property
     def stored_input(self) -> bytes:
@@ -102,7 +105,7 @@ class Launch:
     @property
     def _tells(self) -> bool:
         csh = self._interpreter is not None and self._interpreter.language.program.language == "csh"
-        return self.tells_directory and self.text is not None and not csh
+        return self.tells_directory and self.text is not None and not csh and not self.sandbox
 
     def _subdirectory(self, dialect: Dialect) -> bytes:
         # The shell is there already, by the name that getcwd(3) found. This gives it the user's name, with links in it.
@@ -120,7 +123,8 @@ class Launch:
         yield from (builtin + b" " + statement for statement in variables.values())
 
     def _environment(self, dialect: Dialect) -> Iterator[bytes]:
-        for name, value in self.environment.items():
+        # Of one that may only look, inside the sandbox.
+        for name, value in () if self.sandbox else self.environment.items():
             yield b"export " + name.encode() + b"=" + dialect.quoted(value.encode())
 
     def _end(self, dialect: Dialect) -> Iterator[bytes]:
@@ -131,6 +135,10 @@ class Launch:
             yield b"trap '%s pwd -P >\"$_cm_cwd\"' EXIT" % dialect.builtin.encode()
 
     def _command(self, dialect: Dialect) -> bytes:
+        if self.sandbox:
+            words = self.argv if self.text is None else shell_words(self.surroundings, self.text)
+            argv = sandboxed(words, self.environment, self.sandbox)
+            return definition(dialect).encode() + executed(dialect, argv)
         if self.text is None:
             return definition(dialect).encode() + executed(dialect, self.argv)
         if self._interpreter:

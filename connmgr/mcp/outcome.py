@@ -146,6 +146,7 @@ NEXT: Mapping[str, str] = {
     "elevation_failed": _ASK + "sudo, su or doas refuses the stored password.",
     "transport_unsupported": "This system cannot do that. Use another one.",
     "channel_refused": "The machine opens no further process over this link. " + _WAIT,
+    "read_only_unavailable": _ASK + "your token may only look, and this system has no sandbox to run commands in.",
     "unsupported_shell": "The login shell there runs no commands. Use another system.",
     "shell_start_failed": "The message tells why no shell starts there.",
     "shell_lost": "The link broke, and it is unknown whether the command began. Check its effects before you repeat "

@@ -102,6 +102,38 @@ export interface AuditQueryResponse {
   next: number | null;
 }
 
+export interface AuditRecordRequest {
+  token: string;
+  since?: string;
+  until?: string;
+  outputs?: boolean;
+}
+
+export interface AuditRecordResponse {
+  steps: AuditStep[];
+  complete: boolean;
+}
+
+export interface AuditStep {
+  seq: number;
+  at: string;
+  action: string;
+  where: string[];
+  connection: string | null;
+  what: string | null;
+  code: string | null;
+  exitCode: number | null;
+  rule: number | string | null | null;
+  approval: string | null;
+  decidedBy: string | null;
+  job: string | null;
+  terminal: string | null;
+  stdout: string | null;
+  stderr: string | null;
+  notShown: string | null;
+  changes: string[];
+}
+
 export interface AuditVerifyResponse {
   sound: boolean;
   trail: string | null;
@@ -1828,6 +1860,7 @@ export interface TokenCreateRequest {
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
+  readOnly?: boolean;
   expires: number | string;
   lendSecrets?: boolean | Record<string, unknown>;
 }
@@ -1841,6 +1874,7 @@ export interface TokenCreateResponse {
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
+  readOnly?: boolean;
   id: string;
   expires: string;
   created: string;
@@ -1861,6 +1895,7 @@ export interface TokenInfo {
   quotaPerDay?: number;
   maxConcurrent?: number;
   from?: string[];
+  readOnly?: boolean;
   id: string;
   expires: string;
   created: string;
@@ -1892,6 +1927,7 @@ export interface TokenOwnResponse {
   maxConcurrent: number | null;
   from: string[] | null;
   parent: string | null;
+  readOnly: boolean;
   lent: LoanInfo | null;
 }
 
@@ -2082,6 +2118,7 @@ export interface Endpoints {
   "/approval/query": { request: ApprovalQueryRequest; answer: ApprovalQueryResponse };
   "/audit/forget": { request: AuditForgetRequest; answer: unknown };
   "/audit/query": { request: AuditQueryRequest; answer: AuditQueryResponse };
+  "/audit/record": { request: AuditRecordRequest; answer: AuditRecordResponse };
   "/audit/verify": { request: Nothing; answer: AuditVerifyResponse };
   "/ca/host": { request: CaHostRequest; answer: CaHostResponse };
   "/ca/init": { request: CaInitRequest; answer: CaInitResponse };

@@ -128,6 +128,13 @@ const VIEWS = [
     actions: ["audit.query"],
   },
   {
+    name: "record",
+    key: "d",
+    title: "Record",
+    icon: "M3 3h10v10H3zM5.5 6h5M5.5 8.5h5M5.5 11h2",
+    actions: ["audit.record"],
+  },
+  {
     name: "vault",
     key: "v",
     title: "Vault",

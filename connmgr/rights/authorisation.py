@@ -220,6 +220,8 @@ class Authorisation:
             grant.require_one(_scopes_to_run(request, grant))
             if action.on_terminal(request):
                 grant.require_one(TERMINAL)
+            if grant.read_only and (action.on_terminal(request) or _opens_tcp(request)):
+                raise ScopeDenied("The token may only look (readOnly): it has neither terminals nor TCP streams.")
         about = named(request)
         if about.data and "secret.decrypt" not in grant.scopes and next(sealed_secrets(about.data), None):
             # Otherwise the caller could have a sealed secret sent to a machine of its own.
@@ -368,13 +370,17 @@ class Authorisation:
         return self.knows(caller, connections)
 
 
+def _opens_tcp(request: RunRequest) -> bool:
+    return isinstance(request, PipeRequest) and request.tcp is not None
+
+
 def _is_open(grant: Grant | None, work: Work) -> bool:
     return grant is None or grant.is_unbound or work.token == grant.id
 
 
 def _scopes_to_run(request: RunRequest, grant: Grant) -> frozenset[str]:
     """Return scopes, one of which a token needs for the command of a request."""
-    if isinstance(request, PipeRequest) and request.tcp is not None:
+    if _opens_tcp(request):
         return frozenset({"tunnel"})
     is_argv = request.argv is not None or request.saved is not None or as_argv(request.command or "") is not None
     if not is_argv and any(one.rules.closes_commands for one in grant.lineage):
@@ -400,8 +406,7 @@ class CommandRules(Generic[Running]):
     ) -> None:
         self._grant, self._action, self._connections = grant, action, connections
         self._request: Running = _as_scoped(grant, request)
-        opens_tcp = isinstance(request, PipeRequest) and request.tcp is not None
-        self._ruled = [] if opens_tcp else [one for one in grant.lineage if one.rules.over_commands]
+        self._ruled = [] if _opens_tcp(request) else [one for one in grant.lineage if one.rules.over_commands]
         self._compound = as_compound(self._request.command or "") if self._ruled else None
         self._commands = [
             replaced(_requested(request, on, action), tokens=grant.lineage_ids, digest=digests.get(on.id))

@@ -12,7 +12,7 @@ from connmgr.contract.token import MAX_FILTERS as MAX_FILTERS
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
 from connmgr.rights.rule import FS_ACTIONS
 from connmgr.rights.rules import Rules, load_rules
-from connmgr.rights.scopes import missing
+from connmgr.rights.scopes import LOOKING, missing
 from connmgr.vault import names
 from connmgr.vault.documents import Document
 from connmgr.vault.names import SEPARATOR
@@ -74,6 +74,7 @@ class Grant:
     quota_per_day: int | None
     max_concurrent: int | None
     networks: tuple[IPv4Network | IPv6Network, ...]
+    own_read_only: bool
     parent: Grant | None
     lineage: tuple[Grant, ...] = field(init=False)
     """This token, its parent, and so on."""
@@ -105,6 +106,7 @@ class Grant:
             quota_per_day=body.get("quotaPerDay"),
             max_concurrent=body.get("maxConcurrent"),
             networks=tuple(networks(body.get("from", ()))),
+            own_read_only=body.get("readOnly") is True,
             parent=parent,
         )
 
@@ -134,6 +136,8 @@ class Grant:
 
     def require_scope(self, action: str) -> None:
         """Raise :class:`ScopeDenied` unless the token has the scopes that ``action`` needs."""
+        if self.read_only and action not in LOOKING:
+            raise ScopeDenied(f"The token may only look (readOnly), which {action} does not.")
         lacking = missing(action, self.scopes)
         if lacking is not None:
             raise _lacks(lacking)
@@ -167,9 +171,15 @@ class Grant:
         return any(grant.rules.over_paths(action) for grant in self.lineage for action in FS_ACTIONS)
 
     @property
+    def read_only(self) -> bool:
+        """Whether it may only look: what it runs cannot change anything on its machine."""
+        return any(grant.own_read_only for grant in self.lineage)
+
+    @property
     def is_unbound(self) -> bool:
         """Whether it may run any command. It can then affect the work of others on the machine anyway."""
-        return "shell.any" in self.scopes and not any(grant.rules.closes_commands for grant in self.lineage)
+        is_bound = self.read_only or any(grant.rules.closes_commands for grant in self.lineage)
+        return "shell.any" in self.scopes and not is_bound
 
 
 def _lacks(scopes: frozenset[str]) -> ScopeDenied:

@@ -32,6 +32,7 @@ _NEEDED: Mapping[str, _Needed] = {
     "approval.query": _one("approval.decide"),
     "audit.forget": _one("vault.admin"),
     "audit.query": _one("audit.read"),
+    "audit.record": _one("audit.read"),
     "audit.verify": _one("audit.read"),
     # It tells names, limits and public keys.
     "ca.query": _one("connection.read"),
@@ -187,14 +188,92 @@ _NEEDED: Mapping[str, _Needed] = {
 
 ACTIONS = frozenset(_NEEDED)
 
+LOOKING = frozenset(
+    [
+        "approval.query",
+        "audit.query",
+        "audit.record",
+        "audit.verify",
+        "ca.query",
+        "ca.trust",
+        "category.info",
+        "category.query",
+        "command.query",
+        "connection.browse",
+        "connection.elevate",
+        "connection.environment",
+        "connection.info",
+        "connection.login",
+        "connection.query",
+        "connection.terminal",
+        "connection.types",
+        "daemon.status",
+        "daemon.version",
+        "docs.read",
+        "event.stream",
+        "event.ticket",
+        "fact.query",
+        "fs.list",
+        "fs.read",
+        "fs.search",
+        "fs.stat",
+        "handshake",
+        "job.info",
+        "job.input",
+        "job.kill",
+        "job.output",
+        "job.query",
+        "job.remove",
+        "job.start",
+        "job.wait",
+        "metrics.read",
+        "page.read",
+        "recording.query",
+        "recording.read",
+        "recording.search",
+        "run.info",
+        "run.output",
+        "run.query",
+        "run.start",
+        "run.stop",
+        "run.targets",
+        "run.wait",
+        "schedule.next",
+        "schedule.query",
+        "shell.broadcast",
+        "shell.exec",
+        "shell.list",
+        "shell.pipe",
+        "shell.start",
+        "shell.stop",
+        "terminal.query",
+        "token.check",
+        "token.create",
+        "token.info",
+        "token.query",
+        "token.renew",
+        "token.revoke",
+        "tunnel.query",
+        "vault.lock",
+        "vault.status",
+        "vault.unlock",
+        "web.confirm",
+        "web.login",
+        "web.logout",
+        "web.ticket",
+    ]
+)
+"""What a token may do that may only look, with the scopes for it. What its commands run is in a sandbox."""
+
 
 def missing(action: str, scopes: Collection[str]) -> frozenset[str] | None:
     """Return scopes, one of which ``action`` needs besides ``scopes``; None if it needs none; empty for the owner's."""
     return next((needed for needed in _NEEDED.get(action, _OWNER_ALONE) if needed.isdisjoint(scopes)), None)
 
 
-def allowed(scopes: Collection[str]) -> tuple[frozenset[str], str | None]:
+def allowed(scopes: Collection[str], *, read_only: bool = False) -> tuple[frozenset[str], str | None]:
     """Return the actions that ``scopes`` allow, and the form of commands: ``text``, ``argv`` or None."""
     runs = "text" if not TEXT.isdisjoint(scopes) else "argv" if not ARGV.isdisjoint(scopes) else None
-    actions = frozenset(action for action in ACTIONS if missing(action, scopes) is None)
+    known = ACTIONS & LOOKING if read_only else ACTIONS
+    actions = frozenset(action for action in known if missing(action, scopes) is None)
     return actions, runs

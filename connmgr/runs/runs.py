@@ -23,6 +23,7 @@ from connmgr.contract.event import RUN
 from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
+from connmgr.engine.script import new_nonce
 from connmgr.errors import (
     CommandCancelled,
     CommandTimeout,
@@ -716,4 +717,5 @@ def command_of(request: RunStartRequest, author: Author) -> Command:
         sent=request.send_env,
         argv=tuple(word.encode() for word in request.argv or ()),
         requester=requester,
+        sandbox=new_nonce() if author.grant is not None and author.grant.read_only else "",
     )

@@ -268,6 +268,7 @@ class JobWork:
                 stdin=order.command.stdin,
                 timeout=order.timeout,
                 cap=order.cap,
+                sandbox=order.command.sandbox,
             )
             beside = RemoteJobs(session.transport, session.helpers)
             return self._jobs.start(stored, launch, beside, self._cancellation)[0].id

@@ -113,9 +113,10 @@ def test_a_token_with_all_scopes_may_not_do_what_is_the_owner_s_alone(quiet: Dae
         for endpoint in endpoints()
         if endpoint.action.name != "daemon.stop" and tried(holder, endpoint) == "scope_denied"
     }
-    signers = {"/ca/init", "/ca/limit", "/ca/remove", "/ca/rotate"}
+    signers = {f"/ca/{what}" for what in ("host", "init", "limit", "remove", "rotate")}
+    inventory = {f"/inventory/{what}" for what in ("add", "query", "remove", "renew")}
     recovery = {f"/vault/recovery/{what}" for what in ("create", "query", "revoke", "rotate", "use")}
-    assert refused == {"/multiplex/forget", "/multiplex/keep"} | signers | recovery
+    assert refused == {"/multiplex/forget", "/multiplex/keep", "/undo/read"} | signers | inventory | recovery
 
 
 def test_a_token_without_scopes_may_use_few_endpoints(quiet: Daemon) -> None:
@@ -149,6 +150,8 @@ def test_the_scopes_and_the_endpoints_have_the_same_actions() -> None:
 NO_SUBJECTS = {
     "approval": "the view looks whether its connections are in sight",
     "blob": "of the caller's own",
+    "change": "the owner's alone",
+    "changes": "the view looks whether the caller, or a token below it, has made them, on `connection`",
     "id": "a token's: the view looks whether the caller has made it",
     "members": "below `path`",
     "pattern": "what it matches is looked at where it is found",

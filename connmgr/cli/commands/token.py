@@ -68,6 +68,12 @@ _OPTIONS = (
         type=click.Path(exists=True, dir_okay=False),
         help="A file with further rules, as JSON.",
     ),
+    click.option(
+        "--read-only",
+        is_flag=True,
+        help="It may only look: its commands run in a sandbox on their machine, by bubblewrap or unshare, and what "
+        "changes anything is refused. A machine without either runs nothing for it.",
+    ),
     click.option("--quota", metavar="NUMBER", type=click.IntRange(1), help="Most requests per day."),
     click.option("--at-once", metavar="NUMBER", type=click.IntRange(1), help="Most requests under way at once."),
     click.option("--from", "networks", metavar="ADDRESS", multiple=True, help="Addresses from which it may be used."),
@@ -267,7 +273,12 @@ def wanted(given: dict[str, Any]) -> dict[str, Any]:
         "connections": list(given["only"]) or ["*"],
         "categories": list(given["category"]) or ["*"],
     }
-    optional = {"quotaPerDay": given["quota"], "maxConcurrent": given["at_once"], "from": list(given["networks"])}
+    optional = {
+        "readOnly": given["read_only"],
+        "quotaPerDay": given["quota"],
+        "maxConcurrent": given["at_once"],
+        "from": list(given["networks"]),
+    }
     return members | {key: value for key, value in optional.items() if value}
 
 
@@ -435,6 +446,7 @@ def _described(one: dict[str, Any], below: Sequence[dict[str, Any]]) -> Iterator
         yield f"rule {number}", json.dumps(rule, ensure_ascii=False)
     if not one["rules"]:
         yield "rules", "none: the scopes decide"
+    yield "read only", "yes: it may only look, and its commands run in a sandbox" if one.get("readOnly") else ""
     yield "quota", f"{one.get('usedToday', 0)} of {quota} requests used today" if quota else "no limit per day"
     if lent := one.get("lent"):
         yield "secrets", f"those of {lent['user']}, until {lent['until']} or connmgr vault lock"
