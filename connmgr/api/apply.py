@@ -78,7 +78,7 @@ def apply(request: ApplyRequest) -> ApplyResponse:
     daemon = services()
     if daemon.authorisation.concerns(caller()):
         _authorise(request)
-    stored = {one.id: one for one in daemon.vault.connections.infos(_distinct(request.change))}
+    stored = {info.id: info for info in daemon.vault.connections.infos(_distinct(request.change))}
     batch = _batch(request, stored)
     permits = partial(daemon.vault.principals.permit, access=caller().access)
     before = facts_of([*stored, *request.remove])

@@ -126,13 +126,13 @@ def config(request: MultiplexConfigRequest) -> MultiplexConfigResponse:
     `ssh` finds the socket of a host only with the user and the port that the connection has; otherwise it runs
     `program`, which says why.
     """
-    found, is_owner = services(), caller().token is None
-    found.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
-    chosen, listed, left_out = found.ssh_configs.choose(_wanted(request), for_owner=is_owner)
-    visible = {id: listed[id] for id in found.authorisation.visible(caller(), listed)}
-    paths = found.sockets.open({id: "/".join(visible[id].path) for id in chosen if id in visible}, caller())
+    daemon, is_owner = services(), caller().token is None
+    daemon.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
+    chosen, listed, left_out = daemon.ssh_configs.choose(_wanted(request), for_owner=is_owner)
+    visible = {id: listed[id] for id in daemon.authorisation.visible(caller(), listed)}
+    paths = daemon.sockets.open({id: "/".join(visible[id].path) for id in chosen if id in visible}, caller())
     detail(sockets=len(paths))
-    rendered = found.ssh_configs.render(visible, paths, request.program)
+    rendered = daemon.ssh_configs.render(visible, paths, request.program)
     return MultiplexConfigResponse(text=rendered.text, hosts=_shown(rendered), unnamed=left_out + rendered.unnamed)
 
 
@@ -150,10 +150,10 @@ def keep(request: MultiplexConfigRequest) -> MultiplexKeepResponse:
     It follows what is added, renamed and removed, until `/multiplex/forget`. After a restart the daemon opens its
     sockets again. Only the owner may, whose rights they have.
     """
-    found = services()
-    found.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
+    daemon = services()
+    daemon.vault.connections.infos(list(dict.fromkeys(request.connections or ())))
     try:
-        file, rendered = found.kept_config.keep(_wanted(request), caller())
+        file, rendered = daemon.kept_config.keep(_wanted(request), caller())
     except OSError as error:
         raise InternalError(f"The file for ssh cannot be written: {error}") from error
     detail(sockets=len(rendered.hosts))
@@ -220,7 +220,7 @@ def close(request: MultiplexCloseRequest) -> MultiplexCloseResponse:
 )
 def query() -> MultiplexQueryResponse:
     """List the control sockets that are open."""
-    works = ((one, Work(one.connection, one.token)) for one in services().sockets.all())
+    works = ((socket, Work(socket.connection, socket.token)) for socket in services().sockets.all())
     seen: list[ControlSocket] = list(services().authorisation.visible_work(caller(), works))
     listed = _with_shells()
     hosts = hosts_of(listed.values())

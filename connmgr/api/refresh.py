@@ -56,7 +56,9 @@ def look_inside(id: str) -> ConnectionRefreshResponse:
 def _below(record: Connection) -> dict[str, Connection]:
     """Return the connections directly over ``record``, by their ids."""
     connections = services().vault.connections
-    above = connections.each([one for one in connections.with_dependents([record.id]) if one != record.id])
+    above = connections.each(
+        [dependent for dependent in connections.with_dependents([record.id]) if dependent != record.id]
+    )
     depth = len(record.path) + 1
     return {
         id: one

@@ -194,13 +194,13 @@ def retry(request: RunRetryRequest) -> RunStartResponse:
 
 
 def _start(request: RunStartRequest) -> RunStartResponse:
-    found, selection = services(), request_context().selection
+    daemon, selection = services(), request_context().selection
     ids = list(request.connections or ())
     for id in ids:
         if id not in selection.found.stored:
             raise errors.UnknownConnection(id)
     waves = waves_of(request, len(ids))
-    timeout = found.settings.command_timeout if request.timeout is None else request.timeout
+    timeout = daemon.settings.command_timeout if request.timeout is None else request.timeout
     manner, why = manner_of(request, timeout)
     locked, lent = _locked(ids)
     answer = RunStartResponse(targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None)
@@ -211,7 +211,7 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     new = NewRun(
         id=str(uuid.uuid4()),
         spec=_spec(request, selection, waves, timeout, manner, why),
-        batches=batches_of(waves, ids, partial(_home, selection.found.stored, found.runs.last_homes(), lent)),
+        batches=batches_of(waves, ids, partial(_home, selection.found.stored, daemon.runs.last_homes(), lent)),
         parallel=request.parallel,
         name=request.name,
         token=caller().token,
@@ -219,10 +219,10 @@ def _start(request: RunStartRequest) -> RunStartResponse:
         stop_after=stop_after_of(request, len(ids)),
         timeout=request.run_timeout,
     )
-    id, is_new = found.runs.submit(new, caller().access, request_context().environ.get(STORE))
+    id, is_new = daemon.runs.submit(new, caller().access, request_context().environ.get(STORE))
     detail(run=id)
     if not is_new:
-        stored = found.vault.runs.get(id)
+        stored = daemon.vault.runs.get(id)
         waves, manner, why = stored.spec["waves"], stored.spec["as"], stored.spec["why"]
         return RunStartResponse(run=id, targets=sum(waves), waves=waves, as_=manner, why=why)
     return replace(answer, run=id)
@@ -272,11 +272,11 @@ def _kept(request: RunStartRequest) -> dict[str, Any]:
 
 def _locked(ids: Collection[str]) -> tuple[set[str], set[str]]:
     """Return the connections that the caller cannot open, and those that only its own secrets open."""
-    found = services()
-    if not found.vault.principals.status(Access()).has_users:
+    daemon = services()
+    if not daemon.vault.principals.status(Access()).has_users:
         return set(), set()
     locked = locked_ones(ids)
-    by_vault = locked_connections(found.vault, found.registry, ids, Access())
+    by_vault = locked_connections(daemon.vault, daemon.registry, ids, Access())
     return locked, by_vault - locked
 
 
@@ -286,15 +286,15 @@ def _home(
     lent: Collection[str],
     id: str,
 ) -> tuple[str, bool]:
-    found, row = services(), stored.get(id)
-    if not found.vault.database.is_shared or not isinstance(row, Connection):
+    daemon, row = services(), stored.get(id)
+    if not daemon.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
     try:
-        away = bool(route_hosts(found.vault, found.registry, row))
+        away = bool(route_hosts(daemon.vault, daemon.registry, row))
     except errors.ConnmgrError:
         # It cannot be opened anywhere, and its outcome says why.
         away = True
-    return found.runs.home_of(id, last, leads_away=away, own_secrets=id in lent)
+    return daemon.runs.home_of(id, last, leads_away=away, own_secrets=id in lent)
 
 
 @group.endpoint(

@@ -147,11 +147,11 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
     Whoever changes what runs (`run`) becomes its author: its runs have the rights of the sender from then on. Other
     changes leave the author, so that nobody lends rights to a command that somebody else has chosen.
     """
-    found = services()
+    daemon = services()
     one = _found(request.schedule)
     spec = dict(one.spec)
     if request.cron is not None or request.every is not None:
-        spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(found.schedules.clock())}
+        spec |= {"cron": request.cron, "every": request.every, "anchor": time_to_json(daemon.schedules.clock())}
     plain = {"timezone": request.timezone, "jitter": request.jitter, "overlap": request.overlap}
     plain["catchUp"] = request.catch_up
     spec |= {name: value for name, value in plain.items() if value is not None}
@@ -168,7 +168,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
         after = _turned(after)
     if request.run is not None:
         _try_out(spec["run"])
-    stored = found.vault.schedules.change(
+    stored = daemon.vault.schedules.change(
         one.id,
         # What fires meanwhile keeps its marks.
         lambda now: changed(
@@ -179,7 +179,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
             next_at=now.next_at if after.due == one.due else after.next_at,
         ),
     )
-    found.schedules.changed(stored, "changed")
+    daemon.schedules.changed(stored, "changed")
     return _info(stored)
 
 
@@ -197,7 +197,7 @@ def update(request: ScheduleUpdateRequest) -> ScheduleInfo:
 )
 def query(request: ScheduleQueryRequest) -> ScheduleQueryResponse:
     """List schedules by their names. A token sees those that it, or a token below it, has added."""
-    found = [one for one in services().vault.schedules.all() if _is_visible(one)]
+    found = [schedule for schedule in services().vault.schedules.all() if _is_visible(schedule)]
     named = [one for one in found if request.name in (None, one.name)]
     return ScheduleQueryResponse(schedules=[_info(one) for one in named])
 
@@ -302,14 +302,14 @@ def next(request: ScheduleNextRequest) -> ScheduleNextResponse:
 
 
 def start_as(
-    app: flask.Flask, found: Services, one: StoredSchedule, fields: Mapping[str, Any], store: Store | None
+    app: flask.Flask, daemon: Services, one: StoredSchedule, fields: Mapping[str, Any], store: Store | None
 ) -> str:
     """Request a run in the name of a schedule's author, and return its id; ``store`` stores it.
 
     :raises connmgr.errors.ConnmgrError: the errors of ``/run/start``; also that the author's token is gone.
     """
-    live = None if one.token is None else found.grants.live(one.token)
-    if live is not None and (why := live.grant.invalid(found.vault.runs.time())) is not None:
+    live = None if one.token is None else daemon.grants.live(one.token)
+    if live is not None and (why := live.grant.invalid(daemon.vault.runs.time())) is not None:
         raise why
     sender = Caller(f"schedule {one.name}", Access(), time.monotonic(), live=live)
     more = {} if store is None else {STORE: store}

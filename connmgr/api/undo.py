@@ -66,7 +66,7 @@ def keeping(
 
 def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
     """Return what the answer says about ``changes``, and record it."""
-    made = [one.change for one in changes if one is not None and not one.dropped]
+    made = [change.change for change in changes if change is not None and not change.dropped]
     ids = [one.id for one in made if one.not_kept is None]
     reason = next((one.not_kept for one in made if one.not_kept is not None), why_not)
     if ids:
@@ -137,7 +137,7 @@ def _is_wanted(change: FileChange, request: UndoQueryRequest) -> bool:
 def _own(changes: Iterable[FileChange]) -> list[FileChange]:
     """Return those of ``changes`` that the caller may see."""
     grant = caller().grant
-    found = [one for one in changes if grant is None or grant.id in one.lineage]
+    found = [change for change in changes if grant is None or grant.id in change.lineage]
     seen = set(services().authorisation.visible(caller(), {one.connection for one in found}))
     return [one for one in found if grant is None or one.connection in seen]
 
@@ -231,7 +231,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
             if not request.dry_run:
                 named = change.path.decode(errors="backslashreplace")
                 part({"connection": request.connection}, file=named, undoes=change.id, state=undone.state)
-    detail(restored=sum(one.state == RESTORED for one in results), changes=len(results))
+    detail(restored=sum(result.state == RESTORED for result in results), changes=len(results))
     return UndoRestoreResponse(results=results)
 
 

@@ -232,14 +232,14 @@ def query_recoveries() -> RecoveryQueryResponse:
     return RecoveryQueryResponse(
         recoveries=[
             RecoveryKey(
-                recovery=one.id,
-                user=one.user,
-                shares=one.shares,
-                threshold=one.threshold,
-                created=one.created,
-                used=one.used,
+                recovery=recovery.id,
+                user=recovery.user,
+                shares=recovery.shares,
+                threshold=recovery.threshold,
+                created=recovery.created,
+                used=recovery.used,
             )
-            for one in services().vault.recoveries.all()
+            for recovery in services().vault.recoveries.all()
         ]
     )
 

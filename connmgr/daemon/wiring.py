@@ -257,7 +257,7 @@ def _record_run(audit: AuditLog, run: StoredRun, author: Author, outcomes: Seque
         facts |= {"token": author.grant.id, "tokenName": author.grant.name}
     about = {"connections": [connection for connection, _ in outcomes]}
     ends = [one for _, one in outcomes]
-    states, codes = [one.state for one in ends], [one.exit_code for one in ends]
+    states, codes = [end.state for end in ends], [end.exit_code for end in ends]
     audit.record(facts, about, {"run": run.id, "states": states, "exitCodes": codes})
 
 

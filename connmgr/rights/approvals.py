@@ -332,7 +332,7 @@ class Approvals:
     def _question(
         self, holder: Holder, asked: Mapping[str, Any], askers: Collection[str], grounds: Sequence[Ground]
     ) -> _Question:
-        shown = [one.shown() for one in grounds]
+        shown = [ground.shown() for ground in grounds]
         whole = {**asked, **({"on": shown} if shown else {})}
         if len(canonical(whole)) > MAX_BYTES:
             raise PolicyDenied(
@@ -340,7 +340,7 @@ class Approvals:
             )
         subject = self._digest([holder.id, asked])
         # The directory in which a shell starts is shown if it is known, and is the same ground if it is not.
-        digest = self._digest([holder.id, asked, [one.bound for one in grounds]]) if grounds else subject
+        digest = self._digest([holder.id, asked, [ground.bound for ground in grounds]]) if grounds else subject
         return _Question(holder, whole, list(askers), subject, digest)
 
     def _digest(self, value: Any) -> str:

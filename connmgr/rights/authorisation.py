@@ -429,7 +429,7 @@ class CommandRules(Generic[Running]):
         """Yield the parts of a compound command, each on all connections, with the whole text for rules over texts."""
         for number, argv in enumerate(compound.parts):
             reads = compound.reads_pipe(number)
-            yield [replaced(one, argv=argv, has_stdin=one.has_stdin or reads) for one in self._commands]
+            yield [replaced(command, argv=argv, has_stdin=command.has_stdin or reads) for command in self._commands]
 
     def permitted(self, approvals: Approvals, ground_of: GroundOf) -> Permitted[Running]:
         """Return how the request may be carried out, and on which grounds it was approved.
@@ -459,9 +459,9 @@ class CommandRules(Generic[Running]):
                 ground.require(command.digest)
             return Permitted(decided, reasons, {one.connection: replaced(one, state=None) for one in grounds}, request)
         askers = self._askers()
-        rules = {one.id: one.rules for one in askers}
+        rules = {asker.id: asker.rules for asker in askers}
         proposal = propose(decision, self._connections, self._commands, rules, self._grant.id, grounds)
-        ids = [one.id for one in askers]
+        ids = [asker.id for asker in askers]
         approval = approvals.require(self._grant, self._asked(decided), wait, ids, grounds, proposal)
         by_connection = {ground.connection: ground for ground in grounds}
         return Permitted(decided, {**reasons, "approval": approval}, by_connection, request)
@@ -488,8 +488,8 @@ class CommandRules(Generic[Running]):
         return {
             **asked,
             "action": self._action.name,
-            "connections": [one.id for one in self._connections],
-            "names": [one.path for one in self._connections],
+            "connections": [connection.id for connection in self._connections],
+            "names": [connection.path for connection in self._connections],
             "terminal": self._action.on_terminal(self._request),
         }
 
@@ -497,7 +497,7 @@ class CommandRules(Generic[Running]):
         reads = Reads.of(decided) if self._action.in_shell(decided) else None
         session = None if isinstance(decided, PipeRequest) else decided.session
         fresh = isinstance(decided, OwnShell) and decided.fresh
-        return [ground_of(one.id, session, reads, fresh) for one in self._connections]
+        return [ground_of(connection.id, session, reads, fresh) for connection in self._connections]
 
     def _askers(self) -> list[Grant]:
         return [

@@ -107,7 +107,7 @@ def dry_run_of_paths(
         for path, action in paths
         if one.rules.over_paths(action)
     ]
-    known = combined([one for one in decisions if one is not None] or [Decision("allow")])
+    known = combined([decision for decision in decisions if decision is not None] or [Decision("allow")])
     return None if None in decisions and known.effect != "deny" else known
 
 

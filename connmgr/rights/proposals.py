@@ -75,7 +75,7 @@ def propose(
         # The word is bounded by its form; the person who approves it decides about all services.
         "mayRunOthers": True,
         "stdin": False,
-        "only": {"token": token, "connections": {one.connection: one.digest for one in grounds}},
+        "only": {"token": token, "connections": {ground.connection: ground.digest for ground in grounds}},
     }
     directories = {one.cwd for one in wanted}
     if len(directories) > 1:
@@ -117,7 +117,9 @@ def without_learnt(rules: Sequence[Any], at: datetime, approval: str | None = No
     while first and _is_learnt(rules[first - 1]):
         first -= 1
     name = None if approval is None else name_of(approval)
-    kept = [one for one in rules[first:] if one["until"] > time_to_json(at) and (name is None or one["name"] != name)]
+    kept = [
+        rule for rule in rules[first:] if rule["until"] > time_to_json(at) and (name is None or rule["name"] != name)
+    ]
     return [*rules[:first], *kept]
 
 

@@ -309,9 +309,9 @@ def _read_answers(members: Members, common: dict[str, Any]) -> dict[str, Any]:
         if "until" not in members:
             raise members["answers"].refused("A rule with `answers` needs `until`.")
         numbers = members["answers"].items(MAX_ELEMENTS)
-        if any(isinstance(one.value, bool) or not isinstance(one.value, int) for one in numbers):
+        if any(isinstance(number.value, bool) or not isinstance(number.value, int) for number in numbers):
             raise members["answers"].refused("Not a list of numbers of rules.")
-        read["answers"] = frozenset(one.value for one in numbers)
+        read["answers"] = frozenset(number.value for number in numbers)
     if "only" in members:
         read["only"] = _read_only(members["only"])
     return read

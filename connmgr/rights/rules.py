@@ -269,9 +269,9 @@ def combined(decisions: Sequence[Decision]) -> Decision:
     """
     if not decisions:
         return Decision("deny")
-    strictest = max(decisions, key=lambda one: ("allow", "ask", "deny").index(one.effect))
-    strictest = replace(strictest, is_bound=any(one.is_bound for one in decisions))
-    exact = {(one.argv, one.path) for one in decisions if one.exact}
+    strictest = max(decisions, key=lambda decision: ("allow", "ask", "deny").index(decision.effect))
+    strictest = replace(strictest, is_bound=any(decision.is_bound for decision in decisions))
+    exact = {(decision.argv, decision.path) for decision in decisions if decision.exact}
     if strictest.effect == "deny" or not exact:
         return strictest
     if len(exact) > 1:
@@ -316,8 +316,8 @@ def load_rules(raw: object, *, are_stored: bool = False) -> Rules:
     for rule in rules:
         if isinstance(rule, ArgvRule) and any(not _is_asking(rules, number) for number in rule.answers):
             raise InvalidRequest(f"rules[{rule.index}].answers: Not the numbers of rules that ask.")
-    paths = sum(len(one) for rule in rules if isinstance(rule, PathRule) for one in rule.alternatives)
-    if max(paths, sum(len(one) for rule in rules for one in rule.connections or ())) > MAX_TOKENS:
+    paths = sum(len(alternative) for rule in rules if isinstance(rule, PathRule) for alternative in rule.alternatives)
+    if max(paths, sum(len(connection) for rule in rules for connection in rule.connections or ())) > MAX_TOKENS:
         raise InvalidRequest(f"rules: Their patterns are too long together: more than {MAX_TOKENS} characters.")
     return Rules(rules)
 
@@ -371,7 +371,7 @@ def _decoded(path: bytes) -> str:
 def _heads(alternatives: Iterable[names.Alternative]) -> list[names.Alternative]:
     """Return alternatives for the directories below which everything matches one of ``alternatives``."""
     ends = (SEPARATOR, names.ACROSS)
-    return [one[:-2] for one in alternatives if one[-2:] == ends]
+    return [alternative[:-2] for alternative in alternatives if alternative[-2:] == ends]
 
 
 class _Patterns:

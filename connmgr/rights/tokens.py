@@ -493,7 +493,7 @@ class StoredToken:
 
 def stored_tokens(documents: Iterable[Document]) -> list[StoredToken]:
     """Return the tokens of ``documents``, without tokens whose line is incomplete."""
-    known = {one.id: one for one in documents}
+    known = {document.id: document for document in documents}
     found = []
     for one in known.values():
         line = [one]
@@ -506,7 +506,7 @@ def stored_tokens(documents: Iterable[Document]) -> list[StoredToken]:
 
 def dispensable(tokens: Iterable[StoredToken], at: datetime, *, is_full: bool) -> list[str]:
     """Return the ids of tokens that ended long ago, or if the store ``is_full``, of all ended ones."""
-    return [one.document.id for one in tokens if one.invalid(at) and (is_full or one.end < at - KEEP_INVALID)]
+    return [token.document.id for token in tokens if token.invalid(at) and (is_full or token.end < at - KEEP_INVALID)]
 
 
 def _end(document: Document) -> datetime:

@@ -52,7 +52,7 @@ class Recoveries:
     def all(self) -> list[StoredRecovery]:
         """Return all recovery keys, oldest first."""
         users = self._principals.users()
-        return [_stored(one) for one in self._documents.all() if _user_of(one, users)]
+        return [_stored(document) for document in self._documents.all() if _user_of(document, users)]
 
     def used_for(self, user: str) -> list[StoredRecovery]:
         """Return the recovery keys of ``user`` that have set a passphrase."""

@@ -407,7 +407,7 @@ def _run_on_all(
     as_json: bool,
     brief: bool,
 ) -> None:
-    request["send_env"] = sent_environment(client, connections=[one.id for one in selected.names])
+    request["send_env"] = sent_environment(client, connections=[name.id for name in selected.names])
     if options.detach:
         from connmgr.cli.commands.jobs import start_everywhere
 

@@ -194,7 +194,7 @@ def start(
             raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint="--env")
     client = connect()
     selected = chosen(client, selectors, choice, usage="shell")
-    ids = [one.id for one in selected.names]
+    ids = [name.id for name in selected.names]
     given = {
         **options,
         "env": dict(one.split("=", 1) for one in env) or None,
@@ -308,7 +308,7 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         from connmgr.contract.message import to_json
 
-        targets = [to_json(one) for one in client.runs.targets(info.run, wanted)]
+        targets = [to_json(target) for target in client.runs.targets(info.run, wanted)]
         print_json({**to_json(info), "listed": targets})
         return
     rows = [
@@ -328,7 +328,7 @@ def show(name: str, states: tuple[str, ...], *, as_json: bool) -> None:
         ("daemons", ", ".join(info.daemons) or None),
     ]
     print_table([(title, value) for title, value in rows if value is not None])
-    listed = [_target_row(one) for one in client.runs.targets(info.run, wanted)]
+    listed = [_target_row(target) for target in client.runs.targets(info.run, wanted)]
     if listed:
         click.echo()
         print_table(listed)
@@ -356,7 +356,7 @@ def output(name: str, connection: str | None, *, as_json: bool) -> None:
     if as_json:
         from connmgr.contract.message import to_json
 
-        print_json([to_json(one) for one in groups])
+        print_json([to_json(group) for group in groups])
     else:
         _print_groups(groups)
 
@@ -584,12 +584,12 @@ def _target_row(one: RunTarget) -> tuple[str, str, str]:
 
 def _print_groups(groups: Sequence[RunGroup]) -> None:
     """Print outputs as `connmgr exec --all` does."""
-    named = [(name or id) for one in groups for id, name in zip(one.connections, one.names, strict=True)]
+    named = [(name or id) for group in groups for id, name in zip(group.connections, group.names, strict=True)]
     with Gathered(named) as gathered:
-        for one in groups:
-            message = "not begun" if one.state == STOPPED and one.error is None else ""
-            message = message if one.error is None else str(one.error["message"])
-            stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (one.stdout, one.stderr))
-            for id, name in zip(one.connections, one.names, strict=True):
-                gathered.add(name or id, _verdict(one.state, one.exit_code), stdout, stderr, message)
+        for group in groups:
+            message = "not begun" if group.state == STOPPED and group.error is None else ""
+            message = message if group.error is None else str(group.error["message"])
+            stdout, stderr = (text.encode() + b"\n" if text else b"" for text in (group.stdout, group.stderr))
+            for id, name in zip(group.connections, group.names, strict=True):
+                gathered.add(name or id, _verdict(group.state, group.exit_code), stdout, stderr, message)
         gathered.show()

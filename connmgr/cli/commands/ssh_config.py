@@ -99,9 +99,9 @@ def _wanted(client: Client, globs: Sequence[str]) -> tuple[_Filters | None, list
     """
     if not globs:
         return None, []
-    patterns = [filters_of(one) for one in globs if is_pattern(one)]
-    filters = [(one.get("path", "*"), one.get("name", "*")) for one in patterns]
-    names = [client.connection.find(one) for one in globs if not is_pattern(one)]
+    patterns = [filters_of(glob) for glob in globs if is_pattern(glob)]
+    filters = [(pattern.get("path", "*"), pattern.get("name", "*")) for pattern in patterns]
+    names = [client.connection.find(glob) for glob in globs if not is_pattern(glob)]
     return filters, list(dict.fromkeys(names))
 
 
@@ -249,7 +249,7 @@ def _remove(client: Client) -> None:
     kept = client.multiplex.forget()
     file = kept or _kept_beside()
     lines = user.text.splitlines(keepends=True)
-    left = [one for one in lines if file is None or one.rstrip("\r\n") != _line(file)]
+    left = [line for line in lines if file is None or line.rstrip("\r\n") != _line(file)]
     if len(left) < len(lines):
         if left or user.copy.exists():
             user.replace("".join(left))
@@ -286,7 +286,7 @@ def _explain(host: str, port: int) -> None:
 
 
 def _reason(client: Client, host: str, port: int) -> str:
-    named = [one for one in client.connection.names() if host in _hosts(one)]
+    named = [name for name in client.connection.names() if host in _hosts(name)]
     found = [one.id for one in named]
     if not found:
         return f"no connection is called {host} any more; `connmgr ssh-config` prints the hosts."

@@ -74,12 +74,12 @@ def undo(
         # Those that cannot be undone are told, too, as they are now.
         results = _restored(client, chosen, dry_run=False, force=force)
     if as_json:
-        print_json([{name: value for name, value in one.items() if name != "of"} for one in results])
+        print_json([{name: value for name, value in result.items() if name != "of"} for result in results])
     elif results is not planned:
         _tell(results)
     elif dry_run and wanted:
         click.echo("Nothing was changed: --dry-run.", err=True)
-    if any(one["state"] not in (RESTORED, RESTORABLE, UNCHANGED) for one in results):
+    if any(result["state"] not in (RESTORED, RESTORABLE, UNCHANGED) for result in results):
         raise click.exceptions.Exit(FAILED)
 
 
@@ -176,9 +176,13 @@ def _difference(client: Client, change: Change) -> Iterator[str]:
 
 def _tell(results: list[dict[str, Any]]) -> None:
     rows = []
-    for one in results:
-        undone = f"undo this by: connmgr undo {one['restoredAs'][:8]}" if one["restoredAs"] else one["message"] or ""
-        rows.append((one["change"][:8], _path(one["of"]), one["state"], undone))
+    for result in results:
+        undone = (
+            f"undo this by: connmgr undo {result['restoredAs'][:8]}"
+            if result["restoredAs"]
+            else result["message"] or ""
+        )
+        rows.append((result["change"][:8], _path(result["of"]), result["state"], undone))
     print_table(rows)
 
 
