@@ -6,7 +6,7 @@ import os
 import selectors
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
 from connmgr.cli.plain import ANSWER_SECONDS, CLIENT_NAME, daemon_address, session_with
 from connmgr.cli.progress import ask_secret, patience
-from connmgr.cli.remedies import Doorkeeper, Sudoer, remedies
+from connmgr.cli.remedies import Doorkeeper, Sudoer, Unlocker, remedies, tell_recoveries
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import subprocess
 
     from connmgr.client.repeat import Remedy
-    from connmgr.contract.vault import UsedRecovery
 
 
 _CREDENTIAL = "connmgr.credential"
@@ -71,17 +70,6 @@ def connect(timeout: float = ANSWER_SECONDS, *, offers_start: bool = True) -> Cl
     return client
 
 
-def tell_recoveries(user: str, used: Sequence[UsedRecovery]) -> None:
-    """Tell that recovery keys have set the passphrase of ``user``, who may not know."""
-    for one in used:
-        click.echo(
-            f"connmgr: Recovery key {one.recovery} set a new passphrase of {user} at {one.used:%Y-%m-%d %H:%M} UTC. "
-            f"If that was not you, tell the owner of this machine; either way `connmgr vault recovery rotate "
-            f"{one.recovery}` makes its words worthless.",
-            err=True,
-        )
-
-
 def raise_met() -> None:
     """Raise what has ended the running command where the front began it, so that it is told as if it had begun here."""
     if (met := click.get_current_context().obj) is not None:
@@ -90,8 +78,8 @@ def raise_met() -> None:
 
 def remedy_of(client: Client) -> Remedy:
     """Return what a command does when a request of ``client`` is refused."""
-    sudoer, remedy = Sudoer(client), remedies(client, Doorkeeper(client))
-    return lambda error, body: remedy(error, body) or sudoer.admits(error, body)
+    sudoer, unlocker, remedy = Sudoer(client), Unlocker(client), remedies(client, Doorkeeper(client))
+    return lambda error, body: remedy(error, body) or sudoer.admits(error, body) or unlocker.admits(error, body)
 
 
 def clients_by_token(timeout: float) -> Callable[[str], Client]:

@@ -1,4 +1,4 @@
-"""What a command does when a machine refuses it: asks about unknown host keys, lends logins, and passwords for sudo."""
+"""What a command does when it is refused: asks about unknown host keys, logins, and passwords of sudo and the vault."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,12 @@ from connmgr.client import Client, ClientError
 from connmgr.client.lending import Lender
 from connmgr.client.repeat import Remedy
 from connmgr.printable import visible
+
+if TYPE_CHECKING:
+    from connmgr.contract.vault import UsedRecovery
+
+VAULT = "vault"
+"""The principal that any unlocked user opens."""
 
 MAX_TRIES = 3
 """Most questions for the passphrase of one key, as with ssh (NumberOfPasswordPrompts)."""
@@ -115,6 +121,56 @@ def _is_trusted(details: dict[str, Any]) -> bool:
 
 TRIES = 3
 """Passwords that are asked for, as by sudo itself."""
+
+LOCKED = frozenset({"secret_locked", "vault_locked"})
+WRONG = "unlock_failed"
+
+
+class Unlocker:
+    """Asks on the terminal for the passphrase of a vault user when a command needs a locked secret.
+
+    The user is unlocked for the session of the command: for this one alone, or for later ones, too, if it continues
+    that of ``connmgr vault unlock``.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._tries = 0
+
+    def admits(self, error: ClientError, _body: bytes) -> bool:
+        """Whether the request refused by ``error`` may be repeated because a user is unlocked now."""
+        if error.code not in LOCKED or not has_terminal():
+            return False
+        hush()
+        click.echo(visible(error.message), err=True)
+        named = [str(one) for one in error.details.get("principals", ()) if one != VAULT]
+        user = named[0] if len(named) == 1 else click.prompt("Vault user (empty for none)", "", err=True).strip()
+        while user and self._tries < TRIES:
+            self._tries += 1
+            # An empty one gives up, as with the passphrase of a key.
+            passphrase = ask_secret(f"Passphrase of {visible(user)}")
+            if not passphrase:
+                return False
+            try:
+                tell_recoveries(user, self._client.vault.unlock(user, passphrase))
+            except ClientError as refused:
+                if refused.code != WRONG:
+                    raise
+                click.echo(visible(refused.message), err=True)
+            else:
+                return True
+        return False
+
+
+def tell_recoveries(user: str, used: Sequence[UsedRecovery]) -> None:
+    """Tell that recovery keys have set the passphrase of ``user``, who may not know."""
+    for one in used:
+        click.echo(
+            f"connmgr: Recovery key {one.recovery} set a new passphrase of {user} at {one.used:%Y-%m-%d %H:%M} UTC. "
+            f"If that was not you, tell the owner of this machine; either way `connmgr vault recovery rotate "
+            f"{one.recovery}` makes its words worthless.",
+            err=True,
+        )
 
 
 class Sudoer:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.parsing.vault import VaultLib, VaultSecret
 
 from connmgr.ansible_inventory import Lineage
 from connmgr.cli.declarative.inventory import read
@@ -141,6 +142,66 @@ all:
     assert clean_connmgr("info", "www", "--json").json["name"] == ["local machine", "www"]
 
 
+def vaulted(secret: str, password: str, label: str | None = None) -> str:
+    """Return a value as ansible-vault encrypts it, by Ansible's own library."""
+    library = VaultLib([(label or "default", VaultSecret(password.encode()))])
+    return str(library.encrypt(secret, vault_id=label).decode())
+
+
+def test_what_ansible_vault_has_encrypted_is_read_with_its_password(clean_connmgr: CommandLine, tmp_path: Path) -> None:
+    def value(text: str) -> str:
+        return "!vault |\n" + "".join(f"            {line}\n" for line in text.splitlines())
+
+    file = write(
+        tmp_path,
+        f"""
+all:
+  hosts:
+    one:
+      ansible_host: {value(vaulted("one.example", "first"))}
+      ansible_password: {value(vaulted("canary one", "second", "prod"))}
+      ansible_become: true
+      ansible_become_password: {value(vaulted("canary root", "first"))}
+    two:
+      ansible_ssh_private_key_file: ~/.ssh/two
+      ansible_ssh_private_key_passphrase: {value(vaulted("canary two", "first"))}
+      ansible_password: {value(vaulted("canary three", "third"))}
+    damaged:
+      ansible_password: {value(vaulted("canary", "first")[:-9])}
+""",
+        "hosts.yml",
+    )
+    for number, password in enumerate(("first", "second"), 1):
+        (tmp_path / f"password{number}").write_text(f"{password}\n")
+    given = [f"--vault-password-file={tmp_path}/password{number}" for number in (1, 2)]
+    rows = told(clean_connmgr, file, *given, "--apply")
+    assert {name: outcome for name, (outcome, _) in rows.items()} == {
+        "one": "added",
+        "one/root": "added",
+        "two": "added",
+        "damaged": "added",
+    }
+    assert "canary" not in str(rows)
+    assert "ansible_password is not read" in rows["two"][1]
+    assert "ansible_password is not read" in rows["damaged"][1]
+    found, client = stored(clean_connmgr), clean_connmgr.daemon.client
+    plain = {}
+    for name in ("one", "one/root", "two", "damaged"):
+        data = client.connection.info([found[name]["connection"]])[0].data
+        sealed = data.get("password") or data.get("identity", {}).get("passphrase")
+        plain[name] = sealed and client.post("/secret/decrypt", encrypted=sealed)["decrypted"]
+    assert plain == {"one": "canary one", "one/root": "canary root", "two": "canary two", "damaged": None}
+    assert client.connection.info([found["one"]["connection"]])[0].data["host"] == "one.example"
+    assert {outcome for outcome, _ in told(clean_connmgr, file, *given, "--apply", "--update").values()} == {
+        "there already"
+    }
+    whole = write(tmp_path, vaulted("[web]\nthree.example ansible_user=joe\n", "first"), "whole")
+    assert "give its password" in clean_connmgr("import-ansible-inventory", whole, code=None).errors
+    wrong = f"--vault-password-file={tmp_path}/password2"
+    assert "no given password opens it" in clean_connmgr("import-ansible-inventory", whole, wrong, code=None).errors
+    assert told(clean_connmgr, whole, *given, "--apply")["three.example"][0] == "added"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -152,7 +213,7 @@ all:
         ("---\nall: [a]\n", "hosts: the group all must be a mapping"),
         ("---\nall: {\n", "hosts:3 is not valid YAML"),
         ("---\nx: !!python/object/apply:os.system [touch ran]\n", "hosts:2 is not valid YAML"),
-        ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "is encrypted by ansible-vault"),
+        ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "is encrypted by ansible-vault: give its password"),
     ],
 )
 def test_a_file_at_fault_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from connmgr.client import Client
 from tests.api.wire import LOCAL
+from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.conftest import StartDaemon
 
@@ -222,3 +223,38 @@ def test_secrets_are_lent_to_a_token_until_the_lock(own_connmgr: CommandLine, tm
     assert "secrets of" not in connmgr("token", "ls").output
     connmgr(*ran, code=125)
     connmgr("token", "lend", "ci", "--end", "--for", "5m", code=2)
+
+
+@pytest.mark.needs("sshd")
+@pytest.mark.parametrize("words", [["shell", "web"], ["exec", "web", "--", "echo", "in"]], ids=["shell", "exec"])
+def test_a_command_at_a_terminal_asks_for_the_passphrase(
+    own_connmgr: CommandLine, start_sshd: StartSshd, words: list[str]
+) -> None:
+    connmgr, server = own_connmgr, start_sshd()
+    connmgr("vault", "user", "add", "alice", stdin=f"{PASSPHRASE}\n")
+    with Client(connmgr.daemon.url, auth_file=connmgr.daemon.auth_file) as alice:
+        alice.vault.unlock("alice", PASSPHRASE)
+        data = {"type": "ssh", "host": "127.0.0.1", "port": server.port, "user": server.user}
+        identity = {"key": server.client_key.read_text()}
+        alice.connection.add("web", {**data, "identity": identity, "hostKeyChecking": "acceptNew"})
+    # Without a terminal it is an error as before.
+    assert "connmgr vault unlock" in connmgr("exec", "web", "--", "true", code=125).errors
+    terminal = connmgr.on_terminal(*words)
+    terminal.expect("The secret is locked.*Passphrase of alice: ")
+    terminal.sendline("wrong passphrase")
+    terminal.expect("wrong")
+    terminal.expect("Passphrase of alice: ")
+    terminal.sendline(PASSPHRASE)
+    if words[0] == "shell":
+        # With a mark that the echo of what is typed does not have.
+        terminal.sendline("echo i''n; exit 0")
+    terminal.expect(r"\bin\r\n")
+    code, shown = finish(terminal)
+    assert code == 0, shown
+    assert PASSPHRASE not in shown
+    # It was unlocked for that command alone.
+    assert connmgr("vault", "status", "--json").json["user"] is None
+    terminal = connmgr.on_terminal(*words)
+    terminal.expect("Passphrase of alice: ")
+    terminal.sendline("")
+    assert finish(terminal)[0] == (125 if words[0] == "exec" else 4)

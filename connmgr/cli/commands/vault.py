@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from connmgr.cli.commands.ssh_config import renew_sockets
-from connmgr.cli.connect import ask_passphrase, connect, kept_session, tell_recoveries
+from connmgr.cli.connect import ask_passphrase, connect, kept_session
 from connmgr.cli.group import Group
 from connmgr.cli.options import read_settings, setting_options
 from connmgr.cli.output import ago, counted, json_option, print_json, print_table
 from connmgr.cli.progress import has_terminal
+from connmgr.cli.remedies import tell_recoveries
 from connmgr.client import ClientError
 from connmgr.contract.message import to_json
 from connmgr.printable import visible

@@ -22,6 +22,8 @@ from connmgr.client import LOCAL_MACHINE, Client
 if TYPE_CHECKING:
     from yaml import SafeLoader
 
+    from connmgr.cli.declarative.ansible_vault import VaultPasswords
+
 
 DEFAULT = ("default",)
 
@@ -285,9 +287,10 @@ def _check_secret(key: str, at: str, value: Any) -> None:
     )
 
 
-def load(text: str, file: str) -> Any:
-    """Return the value of ``text``; ``!vault`` gives :data:`ENCRYPTED`, ``!unsafe`` the plain text.
+def load(text: str, file: str, passwords: VaultPasswords | None = None) -> Any:
+    """Return the value of ``text``; ``!vault`` gives what ``passwords`` open, ``!unsafe`` the plain text.
 
+    What they do not open is :data:`ENCRYPTED`.
     :raises Failure: it is not YAML; the message names the line of ``file``, but none of its content.
     """
     import yaml
@@ -298,7 +301,11 @@ def load(text: str, file: str) -> Any:
     class Loader(safe):  # type: ignore[misc]
         """A class of its own, because constructors are registered by class."""
 
-    Loader.add_constructor("!vault", lambda _, __: ENCRYPTED)
+    def vaulted(_: SafeLoader, node: Any) -> Any:
+        opened = passwords.opened(str(node.value)) if passwords else None
+        return ENCRYPTED if opened is None else opened
+
+    Loader.add_constructor("!vault", vaulted)
     Loader.add_constructor("!unsafe", _text)
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a safe loader

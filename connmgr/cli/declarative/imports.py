@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from connmgr.ansible_inventory import KEYS, STATED, Lineage, Unmappable, host_data, text_of
-from connmgr.cli.connect import connect
+from connmgr.cli.connect import ask_passphrase, connect
+from connmgr.cli.declarative.ansible_vault import Opened, VaultPasswords
 from connmgr.cli.declarative.inventory import read
-from connmgr.cli.declarative.plan import LEFT_OUT, Entry, carry_out, judge_import, ordered, show
+from connmgr.cli.declarative.plan import LEFT_OUT, NEW, Entry, carry_out, judge_import, ordered, show
 from connmgr.cli.declarative.stored import Stored, To
 from connmgr.cli.output import json_option
 from connmgr.cli.progress import waiting
@@ -198,8 +199,19 @@ BESIDE = ("group_vars", "host_vars")
 
 @click.command(name="import-ansible-inventory")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--vault-password-file",
+    "password_files",
+    metavar="FILE",
+    type=click.File(),
+    multiple=True,
+    help="A password of ansible-vault; - is stdin. Repeatable.",
+)
+@click.option("--ask-vault-password", is_flag=True, help="Ask for a password of ansible-vault.")
 @import_options
-def import_ansible_inventory(file: Path, **options: Any) -> None:
+def import_ansible_inventory(
+    file: Path, password_files: tuple[IO[str], ...], *, ask_vault_password: bool, **options: Any
+) -> None:
     """Show or add the hosts of an Ansible inventory.
 
     It shows which would become connections; with --apply it adds them. FILE is an inventory in INI or YAML, with ranges
@@ -208,18 +220,23 @@ def import_ansible_inventory(file: Path, **options: Any) -> None:
     ansible_connection (ssh or local). ansible_become makes a connection in that of the host, elevated by
     ansible_become_method to ansible_become_user.
 
-    Passwords are not read, encrypted or not: the list says how to give them. It also says what has no counterpart. All
-    are stored in one step, or none. With --update a stored connection gets what the inventory says of it; its password
-    and whatever else no inventory says stay.
+    With a password of ansible-vault its encrypted values are read, and connections that are added get the passwords
+    among them, sealed in the vault. Other passwords are not read: the list says how to give them. It also says what has
+    no counterpart. All are stored in one step, or none. With --update a stored connection gets what the inventory says
+    of it; its password and whatever else no inventory says stay.
     """
+    given = [one.read().strip() for one in password_files]
+    if ask_vault_password:
+        given.append(ask_passphrase("Password of ansible-vault"))
+    passwords = VaultPasswords([one for one in given if one])
     for name in BESIDE:
         if (file.parent / name).exists():
             click.echo(f"{file.parent / name} is not read; what it says of hosts is missing here.", err=True)
-    run_import(lambda: _entries(file), **options)
+    run_import(lambda: _entries(file, passwords), **options)
 
 
-def _entries(file: Path) -> Iterator[Entry]:
-    inventory = read(file)
+def _entries(file: Path, passwords: VaultPasswords) -> Iterator[Entry]:
+    inventory = read(file, passwords)
     lineage = Lineage(inventory)
     for name, own in inventory.hosts.items():
         variables = {**lineage.variables(name), **own}
@@ -231,7 +248,8 @@ def _entries(file: Path) -> Iterator[Entry]:
             host.leave_out(str(problem))
             yield host
             continue
-        host.note = "; ".join([note, *(f"also in {group}" for group in groups[1:]), *_untaken(name, variables)])
+        host.secrets = _secrets(host, variables)
+        host.note = "; ".join([note, *(f"also in {group}" for group in groups[1:]), *_untaken(host, variables)])
         if host.data["type"] == "local":
             # The local machine stays in its category.
             host.category = None
@@ -251,17 +269,18 @@ def _elevated(host: Entry, variables: Mapping[str, Any]) -> Iterator[Entry]:
         yield left_out
         return
     key = f"{host.key}/{user}"
-    secrets = [
-        f"{variable} is not read: {_asks(key, 'password')}" for variable in SECRETS_OF_BECOME if variable in variables
-    ]
+    password = next((one for name in SECRETS_OF_BECOME if isinstance(one := variables.get(name), Opened)), None)
+    unread = [name for name in SECRETS_OF_BECOME if name in variables and not isinstance(variables[name], Opened)]
+    secrets = [f"{variable} is not read: {_asks(key, 'password')}" for variable in unread]
     yield Entry(
         key,
         {"type": "shellEnvironment", "host": To(host.key), "elevated": True, "user": user, "method": method},
         name=user,
         path=(host.key, user),
         category=host.category,
-        note="; ".join([f"by {method}", *secrets]),
+        note="; ".join([f"by {method}", *([WITH_SECRETS] if password else []), *secrets]),
         states=_STATED,
+        secrets={"password": str(password)} if password else {},
     )
 
 
@@ -272,10 +291,25 @@ def _method(variables: Mapping[str, Any]) -> str:
     return method
 
 
-def _untaken(name: str, variables: Mapping[str, Any]) -> Iterator[str]:
+WITH_SECRETS = "if added, with secrets that ansible-vault had encrypted"
+
+
+def _secrets(host: Entry, variables: Mapping[str, Any]) -> dict[str, str]:
+    """Return the secrets of a host that ansible-vault had encrypted, by their places in the data."""
+    opened = {field: str(variables[name]) for name, field in SECRETS.items() if isinstance(variables.get(name), Opened)}
+    if host.data["type"] == "local":
+        return {}
+    # A passphrase needs the key that it opens.
+    return {field: one for field, one in opened.items() if "." not in field or field.partition(".")[0] in host.data}
+
+
+def _untaken(host: Entry, variables: Mapping[str, Any]) -> Iterator[str]:
     """Yield notes on variables of a host that its connection does not take over."""
+    name = host.key
+    if host.secrets:
+        yield WITH_SECRETS
     for variable, field in SECRETS.items():
-        if variable in variables:
+        if variable in variables and field not in host.secrets:
             yield f"{variable} is not read: {_asks(name, field)}"
     for variable in LEADING_ELSEWHERE:
         if variables.get(variable):
@@ -298,10 +332,23 @@ def run_import(
     with waiting("reading and comparing"):
         entries = ordered(_placed(read(), above))
         judge_import(entries, Stored(client), update=update)
+    for entry in entries:
+        if entry.outcome == NEW:
+            _give(entry)
     if apply:
         carry_out(client, entries)
     does = "adds those that are new, and changes the others" if update else "adds those that are new"
     show(entries, as_json=as_json, advice=f"--apply {does}.")
+
+
+def _give(entry: Entry) -> None:
+    """Put the secrets of an entry into its data."""
+    for place, secret in entry.secrets.items():
+        *above, name = place.split(".")
+        inner = entry.data
+        for member in above:
+            inner = inner[member]
+        inner[name] = secret
 
 
 def _placed(entries: Iterable[Entry], above: tuple[str, ...] | None) -> Iterator[Entry]:

@@ -6,21 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from connmgr.ansible_inventory import ENCRYPTED, VAULT, Inventory, Unreadable, read_ini
+from connmgr.cli.declarative.ansible_vault import VaultPasswords
 from connmgr.cli.declarative.document import load
 from connmgr.cli.exits import Failure
 
 
-def read(path: Path) -> Inventory:
-    """Return the inventory in the file ``path``.
+def read(path: Path, passwords: VaultPasswords | None = None) -> Inventory:
+    """Return the inventory in the file ``path``; ``passwords`` open what ansible-vault has encrypted.
 
     :raises Failure: it is encrypted, or is not an inventory; the message names the place.
     """
     text = path.read_text("utf-8", "replace")
     if text.startswith(VAULT):
-        raise Failure(f"{path} is encrypted by ansible-vault: `ansible-vault view {path}` shows its content.")
+        opened = passwords.opened(text) if passwords else None
+        if opened is None:
+            why = "no given password opens it" if passwords else "give its password (--vault-password-file)"
+            raise Failure(f"{path} is encrypted by ansible-vault: {why}.")
+        text = opened
     inventory = Inventory()
     if path.suffix in (".yml", ".yaml", ".json") or text.lstrip().startswith("---"):
-        _read_yaml(inventory, load(text, str(path)), str(path))
+        _read_yaml(inventory, load(text, str(path), passwords), str(path))
         return inventory
     try:
         read_ini(inventory, text.splitlines(), str(path))

@@ -50,6 +50,10 @@ class Entry:
     labels: dict[str, str] | None = None
     """All of its labels; None: a stored connection keeps its own."""
 
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Secrets for a connection that is added, by their places such as ``identity.passphrase``; a stored one keeps its
+    own."""
+
     changed: list[str] = field(default_factory=list)
     """What it changes in the stored connection: ``name``, ``category``, ``labels``, fields of the data."""
 
