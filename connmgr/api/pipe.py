@@ -121,9 +121,10 @@ def _start(
     pty = Pty(request.term, request.columns, request.rows) if request.pty else None
     variables = {**link.environment.select(sent), **(request.env or {})}
     if not sandbox and request.command is not None and pty is None and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
-        # Three shells, one after the other, would take longer to start than many a command takes. In front of the
-        # command, and not in lines of their own, because shells count lines in their messages.
-        setting = exports({**variables, "CONNMGR_STREAM": cookie}, b"; ").decode()
+        # Three shells, one after the other, would take longer to start than many a command takes. The settings stand in
+        # front of the command, and not in lines of their own, because shells count lines in their messages. bash
+        # complains of a locale that the host lacks when it sets it, and not when it is started with it.
+        setting = exports({**variables, "CONNMGR_STREAM": cookie}, b" 2>/dev/null; ").decode()
         setting += "" if request.agent else "unset SSH_AUTH_SOCK; "
         channel = link.transport.open_line(setting + request.command, timeout=timeout)
         if channel is not None:

@@ -69,9 +69,13 @@ _WORDS: tuple[tuple[str, type[OperationError]], ...] = (
 SPARE_END_SECONDS, RETRY_SECONDS = 1.0, 0.02
 """Longest wait for a session that was given up, and the pause between two attempts."""
 
-_LANGUAGE = 'x=1; test "${x:+2}$0${SSH_ORIGINAL_COMMAND-.}" = "2${SHELL##*/}." && echo "${x}posix"'
+_LANGUAGE = (
+    "x=1; export LC_TIME=xx_XX 2>/dev/null; "
+    'test "${x:+2}$LC_TIME$0${SSH_ORIGINAL_COMMAND-.}" = "2xx_XX${SHELL##*/}." && echo "${x}posix"'
+)
 """A line that prints :data:`_IS_POSIX` only in a shell of POSIX's language that sshd itself has started, and that SHELL
-names: neither in fish and csh, nor behind a forced command, which may do anything with the line."""
+names: neither in fish and csh, nor behind a forced command, which may do anything with the line, nor in ksh93, which
+does not set a locale that the host lacks."""
 
 _IS_POSIX = b"1posix"
 _MOST_SAID = 64 * 1024

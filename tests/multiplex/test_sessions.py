@@ -169,6 +169,14 @@ def test_variables_that_ssh_is_told_to_send_arrive(hosts: Hosts) -> None:
     assert hosts.ssh("-o", "SetEnv=_XXX_TEST=foo", "web", "echo $_XXX_TEST").stdout == b"foo\n"
 
 
+@pytest.mark.parametrize("name", ["LANG", "LC_CTYPE", "LC_TIME"])
+def test_a_locale_that_the_host_lacks_arrives_without_a_word(hosts: Hosts, name: str) -> None:
+    hosts.ssh("web", "true")
+    environment = {one: value for one, value in hosts.environment.items() if not one.startswith(("LANG", "LC_"))}
+    done = hosts.ssh("web", f"printenv {name}", env=environment | {name: "xx_XX.UTF-8"})
+    assert (done.stdout, done.stderr) == (b"xx_XX.UTF-8\n", b"")
+
+
 def test_the_agents_socket_is_for_the_daemon_alone(hosts: Hosts) -> None:
     environment = hosts.environment | {"SSH_AUTH_SOCK": "/nowhere/agent"}
     done = hosts.ssh("-o", "SendEnv=SSH_AUTH_SOCK", "web", "echo [$SSH_AUTH_SOCK]", env=environment)
