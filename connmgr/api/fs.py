@@ -513,7 +513,8 @@ def _place_of(
         # A streamed answer ends after Flask's request context.
         context = request_context()
         context.resources.callback(lambda: context.authority.update(rules.reasons))
-    return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
+    digest = session.connection_digest
+    return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation(), digest)
 
 
 _NOT_ASKED = {"connection", "blob", "passed", "wait"}

@@ -61,7 +61,8 @@ def keeping(
     if caller().grant is None:
         return nullcontext()
     action = request_context().action or ""
-    return _keeper(request.connection).keep(place, path, action, follow=follow, why_not=why_not)
+    keeper = _keeper(request.connection, place.connection_digest)
+    return keeper.keep(place, path, action, follow=follow, why_not=why_not)
 
 
 def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
@@ -76,14 +77,14 @@ def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> Chang
     return ChangeResponse(changes=ids, not_kept=reason)
 
 
-def _keeper(connection: str) -> Keeper:
+def _keeper(connection: str, digest: str | None) -> Keeper:
     sender = caller()
     grant, limit = sender.grant, services().settings.max_undo_file
     if grant is None:
         changer = Changer(sender.name)
     else:
         changer = Changer(grant.name, grant.id, tuple(grant.lineage_ids), sender.holder)
-    return Keeper(services().changes, changer, connection, limit)
+    return Keeper(services().changes, changer, connection, limit, digest)
 
 
 @group.endpoint(
@@ -215,7 +216,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
         digest = session.connection_digest
         rules = services().authorisation.path_rules(caller(), request.connection, None, 0, digest)
         fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
-        undo = Undo(_keeper(request.connection), fs, known, dry_run=request.dry_run, force=request.force)
+        undo = Undo(_keeper(request.connection, digest), fs, known, dry_run=request.dry_run, force=request.force)
         for change in chosen:
             require_valid()
             undone = undo.undo(change)

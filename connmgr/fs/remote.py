@@ -174,6 +174,8 @@ class RemoteFileSystem:
     helpers: Helpers = field(default_factory=Helpers)
     gate: Gate | None = None
     cancellation: Cancellation = NEVER
+    connection_digest: str | None = None
+    """The digest of the connection and of all that it runs over, when its link was opened."""
 
     def run(self, program: RemoteProgram, arguments: Sequence[str | bytes], judge: PathJudge | None = None) -> Exchange:
         """Run one of these programs; ``judge``, or one for the gate, decides about its questions."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
@@ -27,6 +27,9 @@ STEP_SECONDS = 60.0
 
 FACTS_BYTES = 4096 + 1
 """Most bytes of a real path and its NUL."""
+
+SMALL_BYTES = 64 * 1024
+"""A content up to this size does not count as large."""
 
 _KINDS = frozenset({"file", "large", "unreadable", "directory", "link", "other", "absent"})
 
@@ -47,21 +50,34 @@ class Seen:
     has_sums: bool = True
 
 
-def look(fs: RemoteFileSystem, path: bytes, limit: int, *, follow: bool = True) -> Seen:
+def look(
+    fs: RemoteFileSystem,
+    path: bytes,
+    limit: int,
+    *,
+    follow: bool = True,
+    large: Callable[[], object] = lambda: None,
+) -> Seen:
     """Return what is at ``path``, with the content of a file of at most ``limit`` bytes.
 
-    A gate must allow writing there.
+    A gate must allow writing there. ``large`` is called before a large content is in memory.
     """
     with fs.run(remote.STATE, [path, str(limit), "" if follow else "name"]) as exchange:
         words = exchange.answer().decode(errors="replace").split()
         data = bytearray()
         for piece in exchange.data():
+            if not data and not (len(words) > 1 and words[1].isdigit() and int(words[1]) <= SMALL_BYTES):
+                large()
             data += piece
             if len(data) > limit + FACTS_BYTES:
                 raise TransferFailed("The file became larger while it was read.")
         if not exchange.succeeded():
             raise TransferFailed("The link broke while the file was read.")
+    if len(data) > SMALL_BYTES + FACTS_BYTES:
+        # It grew since its size was told.
+        large()
     real, nul, content = bytes(data).partition(b"\0")
+    del data
     if len(words) != 7 or words[0] not in _KINDS or not nul or not real.startswith(b"/"):
         raise TransferFailed("The remote host's description of the file is malformed.")
     kind, facts, has_sums = words[0], words[1:6], words[6] == "sums"
@@ -118,6 +134,13 @@ class Keeper:
     limit: int
     """Most bytes of a file of which a copy is kept."""
 
+    digest: str | None = None
+    """The digest of the connection and of all that it runs over, when its link was opened."""
+
+    def large(self) -> AbstractContextManager[None]:
+        """Have a large content in memory during the block (:meth:`ChangeStore.large`)."""
+        return self.store.large(self.changer.holder, STEP_SECONDS)
+
     @contextmanager
     def keep(
         self,
@@ -134,7 +157,38 @@ class Keeper:
         ``why_not`` tells by kinds of files why nothing can be put back. If the block fails, the change is forgotten,
         unless it is unknown whether it was made.
         """
-        seen = look(fs, path, self.limit, follow=follow)
+        with ExitStack() as copying:
+            change, seen = self._begun(fs, path, action, follow, why_not, undoes, copying)
+        # The content is stored, and not kept in memory for as long as the operation takes.
+        keeping = Keeping(change, replace(seen, content=None))
+        try:
+            yield keeping
+        except RequestError:
+            # The remote host said that it did nothing. After any other failure the change may have been made.
+            self.store.drop(change.id)
+            raise
+        if keeping.dropped:
+            self.store.drop(change.id)
+            return
+        after = keeping.after
+        if after is None:
+            with ExitStack() as copying:
+                after = look(
+                    fs, seen.path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large())
+                ).state
+        self.store.finish(change.id, after)
+
+    def _begun(
+        self,
+        fs: RemoteFileSystem,
+        path: bytes,
+        action: str,
+        follow: bool,
+        why_not: Mapping[str, str] | None,
+        undoes: str | None,
+        copying: ExitStack,
+    ) -> tuple[FileChange, Seen]:
+        seen = look(fs, path, self.limit, follow=follow, large=lambda: copying.enter_context(self.large()))
         reason = (why_not or {}).get(seen.state.kind) or seen.why_not
         if reason is None and self.store.is_off:
             reason = "the daemon keeps no copies (max-undo)"
@@ -150,22 +204,10 @@ class Keeper:
             by=self.changer.by,
             lineage=self.changer.lineage,
             holder=self.changer.holder,
+            digest=self.digest,
             undoes=undoes,
         )
-        keeping = Keeping(self.store.begin(change, None if reason else seen.content), seen)
-        try:
-            yield keeping
-        except RequestError:
-            # The remote host said that it did nothing. After any other failure the change may have been made.
-            self.store.drop(change.id)
-            raise
-        if keeping.dropped:
-            self.store.drop(change.id)
-            return
-        after = keeping.after
-        if after is None:
-            after = look(fs, seen.path, self.limit, follow=follow).state
-        self.store.finish(change.id, after)
+        return self.store.begin(change, None if reason else seen.content), seen
 
 
 @dataclass(frozen=True)
@@ -200,23 +242,30 @@ class Undo:
         """Undo one change; an error of the remote host is its outcome."""
         if change.not_kept is not None:
             return Undone(change, "not_kept", f"No copy was kept: {change.not_kept}.")
+        if change.digest not in (None, self.keeper.digest) and (self.keeper.changer.token or not self.force):
+            # What a token may not read must not be written to a machine that it has chosen since.
+            return Undone(change, "changed_since", "The connection, or one that it runs over, was changed since.")
         try:
-            current = look(self.fs, change.path, self.keeper.limit, follow=False)
-            if current.path != change.path:
-                return Undone(change, "changed_since", "Its directory has become a link that leads elsewhere.")
-            now = self.planned.get(change.path, current.state)
-            if now.holds(change.before):
-                return Undone(change, "unchanged", "It is as it was before.")
-            if not self.force and (why := self._differs(change, now)):
-                return Undone(change, "changed_since", why)
-            if self.dry_run:
-                self.planned[change.path] = change.before
-                return Undone(change, "restorable")
-            return Undone(change, "restored", restored_as=self._restore(change, current).id)
+            with self.keeper.large():
+                return self._undo(change)
         except errors.FileChanged as error:
             return Undone(change, "changed_since", error.message)
         except errors.ConnmgrError as error:
             return Undone(change, "failed", error.message)
+
+    def _undo(self, change: FileChange) -> Undone:
+        current = look(self.fs, change.path, self.keeper.limit, follow=False)
+        if current.path != change.path:
+            return Undone(change, "changed_since", "Its directory has become a link that leads elsewhere.")
+        now = self.planned.get(change.path, current.state)
+        if now.holds(change.before):
+            return Undone(change, "unchanged", "It is as it was before.")
+        if not self.force and (why := self._differs(change, now)):
+            return Undone(change, "changed_since", why)
+        if self.dry_run:
+            self.planned[change.path] = change.before
+            return Undone(change, "restorable")
+        return Undone(change, "restored", restored_as=self._restore(change, current).id)
 
     def _differs(self, change: FileChange, now: FileState) -> str | None:
         """Return how the file differs from what the change made of it, and who was that; None if it does not."""

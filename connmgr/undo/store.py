@@ -14,11 +14,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from connmgr.errors import IntegrityError
+from connmgr.errors import Busy, IntegrityError
 from connmgr.secrets.sealing import Box
 from connmgr.shares import of_tokens
 
@@ -84,6 +85,9 @@ class FileChange:
 
     lineage: tuple[str, ...] = ()
     holder: str | None = None
+    digest: str | None = None
+    """The digest of the connection and of all that it runs over, when it was made; None: an older version made it."""
+
     undoes: str | None = None
     """The change that this one has undone."""
 
@@ -119,6 +123,27 @@ class ChangeStore:
         self._lock = threading.RLock()
         self._box: Box | None = None
         self._changes: dict[str, FileChange] = {}
+        self._large: dict[str, threading.RLock] = {}
+        """For each token that has kept something: held by the request that has a large copy in memory."""
+
+    @contextmanager
+    def large(self, holder: str | None, seconds: float) -> Iterator[None]:
+        """Have a large copy in memory during the block, alone among the requests of ``holder``; wait for that.
+
+        Otherwise one token's requests would have 40 copies there, each several times.
+        :raises Busy: others had one for so many ``seconds``.
+        """
+        if holder is None:
+            yield
+            return
+        with self._lock:
+            lock = self._large.setdefault(holder, threading.RLock())
+        if not lock.acquire(timeout=seconds):
+            raise Busy("Other requests of the token keep copies of large files; try again later.")
+        try:
+            yield
+        finally:
+            lock.release()
 
     @property
     def is_off(self) -> bool:
@@ -158,9 +183,12 @@ class ChangeStore:
     def drop(self, id: str) -> None:
         """Forget a change that was not made."""
         with self._lock:
-            if self._changes.pop(id, None) is not None:
-                (self._directory / f"{id}{_CHANGE}").unlink(missing_ok=True)
-                self._sweep()
+            if (found := self._changes.pop(id, None)) is None:
+                return
+            (self._directory / f"{id}{_CHANGE}").unlink(missing_ok=True)
+            # Not a look at the whole directory, which a token could have at each request that fails.
+            if found.copy is not None and all(one.copy != found.copy for one in self._changes.values()):
+                (self._directory / f"{found.copy}{_COPY}").unlink(missing_ok=True)
 
     def all(self) -> list[FileChange]:
         """Return all changes, the newest first."""

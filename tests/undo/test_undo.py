@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,55 @@ def test_the_owner_s_own_writes_are_not_kept(daemon: Daemon, tmp_path: Path) -> 
     blob = daemon.client.fs.blob(b"x")
     answer = daemon.client.post("/fs/write", connection=LOCAL, blob=blob, path=str(tmp_path / "file"))
     assert answer == {"changes": [], "notKept": None}
+
+
+def test_nothing_is_put_back_where_the_connection_leads_elsewhere(daemon: Daemon, tmp_path: Path) -> None:
+    """A token that may not read a file could have its former content written to a machine of its own."""
+    client = daemon.client
+    connection = client.connection.add("undone elsewhere", {"type": "local", "shell": "/bin/././bash"})
+    client.shell.start(connection)
+    holder = create(daemon, "fs.write", "connection.write")
+    (file := tmp_path / "file").write_bytes(b"secret")
+    headers = {"Authorization": f"Bearer {holder.secret}", "Content-Type": "application/octet-stream"}
+    blob = send(holder.url, "/fs/blob", b"another", headers).json["blob"]
+    [change] = holder.ok("/fs/write", connection=connection, blob=blob, path=str(file))["changes"]
+    client.connection.update(connection, data={"type": "local", "shell": "/bin/./././bash"})
+    asked = {"connection": connection, "changes": [change]}
+
+    def restored(send: Callable[..., Any], **more: Any) -> str:
+        [done] = send("/undo/restore", **asked, **more)["results"]
+        return str(done["state"])
+
+    assert restored(holder.ok, force=True) == "changed_since"
+    assert restored(client.post) == "changed_since"
+    assert file.read_bytes() == b"another"
+    assert restored(client.post, force=True) == "restored"
+    assert file.read_bytes() == b"secret"
+
+
+def test_copies_of_one_token_are_in_memory_one_after_the_other(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon()
+    holder = create(daemon, "fs.write")
+    daemon.client.shell.start(LOCAL)
+    size, count = 4 << 20, 24
+    for number in range(count):
+        (tmp_path / str(number)).write_bytes(bytes([number]) * size)
+    headers = {"Authorization": f"Bearer {holder.secret}", "Content-Type": "application/octet-stream"}
+    blob = send(holder.url, "/fs/blob", b"after", headers).json["blob"]
+    # The peak counts from now on (proc(5)).
+    Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")
+    before = memory_of(daemon, "VmRSS")
+
+    def write(number: int) -> Answer:
+        return holder.send("/fs/write", connection=LOCAL, blob=blob, path=str(tmp_path / str(number)))
+
+    with ThreadPoolExecutor(count) as pool:
+        answers = list(pool.map(write, range(count)))
+    assert all(len(one.json["changes"]) == 1 for one in answers), answers
+    # One is there about four times.
+    assert memory_of(daemon, "VmHWM") - before < 12 * size
+
+
+def memory_of(daemon: Daemon, name: str) -> int:
+    lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
