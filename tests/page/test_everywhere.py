@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from connmgr.api.page import PAGE
-from tests.api.wire import add, client_of
+from tests.api.wire import LOCAL, add, client_of
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.page.axe import hindrances
 from tests.page.conftest import Visit
 from tests.rights.wire import create
@@ -33,9 +36,65 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     daemon.stop()
 
 
+@pytest.fixture(scope="module")
+def things(filled: Daemon, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Addresses of one thing of each kind, whose name, command or output is hostile."""
+    client, files = filled.client, tmp_path_factory.mktemp("files")
+    command = f"echo {shlex.quote(HOSTILE)}"
+    [gate] = client.post("/connection/query", connectionFilter="web1", categoryFilter="*", typeFilter="*")["found"]
+    client.post("/connection/label", connections=[gate], labels={"note": HOSTILE})
+    forward = {"type": "sshLocalTunnel", "host": gate, "remoteHost": "127.0.0.1", "remotePort": 80}
+    tunnel = client.connection.add(f"{HOSTILE} tunnel", forward)
+    client.post("/shell/start", connection=LOCAL)
+    job = client.post("/job/start", connection=LOCAL, command=command, name=HOSTILE)["job"]
+    run = client.runs.start(connections=[LOCAL], command=command, name=HOSTILE).run
+    assert run is not None
+    client.runs.wait(run, 60)
+    weekly = {"name": HOSTILE, "cron": "0 6 * * mon", "run": {"connections": [LOCAL], "command": command}}
+    schedule = client.post("/schedule/add", **weekly)["schedule"]
+    asking = create(filled, "shell.any", name=HOSTILE, rules=[{"effect": "ask", "text": "."}])
+    assert asking.refused("/shell/exec", connection=LOCAL, command=command) == "approval_required"
+    [approval] = client.post("/approval/query")["approvals"]
+    (files / "notes").write_text(HOSTILE)
+    writing = create(filled, "connection.read", "fs.write", name="writing")
+    writing.ok("/fs/mkdir", connection=LOCAL, path=f"{files}/{HOSTILE}")
+    [change] = client.post("/undo/query")["changes"]
+    terminal = client.terminal.open(LOCAL, command=command, record=True)
+    eventually(lambda: not client.post("/recording/query")["recordings"][0]["active"], "the recording is complete")
+    eventually(lambda: client.post("/job/info", job=job)["state"] == "exited", "the job has ended")
+    entry = client.post("/audit/query", action="job.start", limit=1)["entries"][0]
+    return {
+        "category": "#/hub/default",
+        "machine": f"#/hub/{gate}",
+        "tunnel": f"#/tunnels/{tunnel}",
+        "terminals": "#/terminal",
+        "job": f"#/jobs/{job}",
+        "run": f"#/runs/{run}",
+        "command": f"#/run/{LOCAL}",
+        "schedule": f"#/schedules/{schedule}",
+        "approval": f"#/approvals/{approval['approval']}",
+        "token": f"#/tokens/{asking.id}",
+        "change": f"#/changes/{change['change']}",
+        "recording": f"#/recordings/{terminal}",
+        "entry": f"#/audit/{entry['seq']}",
+        "files": f"#/files/{LOCAL}{quote(str(files))}",
+        "editor": f"#/files/{LOCAL}{quote(str(files))}/notes?edit",
+        "terminal": f"#/terminal/{terminal}",
+    }
+
+
+SAID = HOSTILE.replace("\u202e", r"\u202e")
+"""The hostile text as the page shows it."""
+
+WITHOUT_TEXT = {"editor"}
+"""Where the text is in a field."""
+
+
 # Two of the four: colours depend on the scheme alone, places and sizes on the window alone.
 @pytest.mark.parametrize("look", ["desktop, light", "phone, dark"])
-def test_every_view_is_for_everybody_and_shows_names_as_text(filled: Daemon, visit: Visit, look: str) -> None:
+def test_every_view_is_for_everybody_and_shows_names_as_text(
+    filled: Daemon, things: dict[str, str], visit: Visit, look: str
+) -> None:
     from tests.page.browser import DESKTOP, PHONE
 
     size, scheme = (PHONE, "dark") if "phone" in look else (DESKTOP, "light")
@@ -52,6 +111,13 @@ def test_every_view_is_for_everybody_and_shows_names_as_text(filled: Daemon, vis
     for view in VIEWS:
         visitor.settle(page, f"#/{view}")
         look_at(view)
+    for what, address in things.items():
+        visitor.settle(page, address)
+        if what == "run":
+            page.get_by_role("region", name="done on 1 machine").get_by_text(SAID).wait_for()
+        if what not in WITHOUT_TEXT:
+            page.locator("#content").get_by_text(SAID).first.wait_for(state="attached")
+        look_at(what)
     visitor.settle(page, "#/hub/default/local%20machine")
     page.get_by_role("complementary", name="local machine").wait_for()
     look_at("details")

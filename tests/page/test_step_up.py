@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from connmgr.api.app import endpoints
@@ -12,6 +14,9 @@ from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.page.wire import PageSession, login
 from tests.rights.wire import create
+
+if TYPE_CHECKING:
+    from tests.page.browser import Visitor
 
 PASSPHRASE = "alice's long passphrase"
 ITS_OWN = {
@@ -65,6 +70,27 @@ def test_a_page_looks_without_and_does_the_rest_after_the_passphrase(locked: Dae
     assert "step_up_required" not in guarded(page)
     assert page.send("/terminal/open", connection=LOCAL, argv=["true"]).status == 200
     assert set(guarded(other)) == {"step_up_required"}, "another session of the same owner has shown nothing"
+
+
+@pytest.mark.needs("chromium", "libatomic")
+def test_a_browser_asks_and_goes_on(locked: Daemon, visitor: Visitor) -> None:
+    page = visitor.opened(locked, "#/hub/default/local%20machine")
+    details = page.get_by_role("complementary", name="local machine")
+    details.get_by_role("button", name="Connect", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("Show again that it is you").wait_for()
+    dialog.get_by_label("User").fill("alice")
+    dialog.get_by_label("Passphrase").fill("wrong")
+    dialog.get_by_role("button", name="Unlock").click()
+    dialog.get_by_role("alert").wait_for()
+    dialog.get_by_label("Passphrase").fill(PASSPHRASE)
+    dialog.get_by_role("button", name="Unlock").click()
+    page.get_by_role("status").get_by_text("local machine answers").wait_for()
+    # For a while it is not asked again.
+    details.get_by_role("button", name="Open a terminal").click()
+    page.locator(".tabs .here .dot.attached").wait_for(state="attached")
+    visitor.forgive("403")
+    visitor.forgive("400")
 
 
 def test_unlocking_alone_is_no_step_up(locked: Daemon) -> None:

@@ -161,8 +161,8 @@ export async function logout() {
   leave(null);
 }
 
-/** @param {ApiError | null} error */
-function leave(error) {
+/** Goes to the door: the session is over, and `error` says why. @param {ApiError | null} error */
+export function leave(error) {
   if (token() === null) return;
   sessionStorage.removeItem(TOKEN);
   left(error);

@@ -1,6 +1,6 @@
 // What changes at the daemon, as it happens: one WebSocket for the whole page, which resumes where it broke.
 
-import { ApiError, socket } from "./api.js";
+import { ApiError, leave, socket } from "./api.js";
 
 const SILENCE_MS = 40_000;
 const FIRST_WAIT_MS = 500;
@@ -104,7 +104,12 @@ export function listen() {
       if (isFirst && isLate) tell({ ...event, change: "missed" });
       goOn();
     } else if (event.change === "missed") tell(event);
-    else if (event.change === "ended" && FINAL.includes(event.code ?? "")) ended = true;
+    else if (event.change === "ended" && FINAL.includes(event.code ?? "")) {
+      ended = true;
+      // Nobody may press anything for an hour, and what is shown is not theirs to see any more.
+      const error = new ApiError({ code: event.code ?? "", message: event.message ?? "" }, 0);
+      if (error.isOver) leave(error);
+    }
   };
   const connect = async () => {
     try {

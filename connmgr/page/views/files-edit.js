@@ -133,6 +133,7 @@ export function Editor({ place, path }) {
   if (problem) {
     return html`
       <section class="view files" aria-label="Editor">
+        <h1 class="unseen">Editor</h1>
         <p class="how" role="alert">
           ${text(problem.message)}
           ${problem instanceof Unfit && html`<button class="primary" onClick=${() => download(place, toWire(path), null).catch(failed)}>Download</button>`}
@@ -157,6 +158,7 @@ export function Editor({ place, path }) {
   };
   return html`
     <section class="view files editor" aria-label=${`Editor of ${text(path)}`} onKeyDown=${onKeyDown}>
+      <h1 class="unseen">Editor</h1>
       <header>
         <nav class="crumbs" aria-label="Path"><strong>${text(nameOf(place.connection))}</strong> <span>${text(path)}</span></nav>
         ${place.elevate && html`<span class="as elevated">as ${text(place.elevate.user)}</span>`}

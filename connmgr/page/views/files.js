@@ -276,6 +276,7 @@ function Directory({ place, path }) {
   return html`
     <section class=${over ? "view files over" : "view files"} aria-label=${`Files of ${text(nameOf(place.connection))}`}
       onKeyDown=${onKeyDown} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => hover(false)}>
+      <h1 class="unseen">Files</h1>
       <header>
         <nav class="crumbs" aria-label="Path">
           <strong>${text(nameOf(place.connection))}</strong>

@@ -262,6 +262,7 @@ function Replay({ id, from }) {
   };
   return html`
     <section class="pane replay" aria-label="Recording" onKeyDown=${onKeyDown}>
+      <h1 class="unseen">Recording</h1>
       <header>
         <a class="button" href="#/recordings" aria-label="All recordings">‹</a>
         ${
