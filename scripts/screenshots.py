@@ -208,6 +208,8 @@ def _work(daemon: Daemon, ids: dict[str, str]) -> dict[str, str]:
     runs = {one.name: one.run for one in client.runs.query()}
     _happened(client, ids)
     agent = create(daemon, "connection.read", "shell.any", "fs.read", "fs.write", name="site agent")
+    for command in ("nginx -t; du -sh site", "grep -c listen nginx.conf"):
+        agent.ok("/shell/exec", connection=ids["web3"], command=command)
     for path, fields in (
         ("/fs/attributes", {"path": "nginx.conf", "mode": "0640"}),
         ("/fs/move", {"source": "notes.txt", "target": "site/notes.txt"}),
@@ -221,6 +223,7 @@ def _work(daemon: Daemon, ids: dict[str, str]) -> dict[str, str]:
         "run": runs["check configuration"],
         "schedule": client.post("/schedule/query", name="patch night")["schedules"][0]["schedule"],
         "change": changes[0]["change"],
+        "agent": agent.id,
         "approval": client.post("/approval/query")["approvals"][0]["approval"],
         "job": next(one["job"] for one in client.post("/job/query")["jobs"] if one["name"] == "upgrade postgresql"),
         "tunnel": next(one["connection"] for one in client.post("/tunnel/query")["tunnels"] if one["state"] == "open"),
@@ -255,6 +258,7 @@ def _take(daemon: Daemon, ids: dict[str, str], work: dict[str, str]) -> None:
         "approvals": f"#/approvals/{work['approval']}",
         "recordings": f"#/recordings/{work['recording']}",
         "changes": f"#/changes/{work['change']}",
+        "record": f"#/record/{work['agent']}",
         "tokens": "#/tokens",
         "audit": "#/audit",
         "vault": "#/vault",

@@ -114,6 +114,13 @@ const VIEWS = [
     actions: ["undo.query"],
   },
   {
+    name: "record",
+    key: "d",
+    title: "Record",
+    icon: "M3 2v12M3 4h3M3 8h3M3 12h3M8.5 4H14M8.5 8H14M8.5 12H12",
+    actions: ["audit.record"],
+  },
+  {
     name: "tokens",
     key: "t",
     title: "Tokens",
@@ -126,13 +133,6 @@ const VIEWS = [
     title: "Audit",
     icon: "M3 2h10v12H3zM5.5 5h5M5.5 8h5M5.5 11h3",
     actions: ["audit.query"],
-  },
-  {
-    name: "record",
-    key: "d",
-    title: "Record",
-    icon: "M3 3h10v10H3zM5.5 6h5M5.5 8.5h5M5.5 11h2",
-    actions: ["audit.record"],
   },
   {
     name: "vault",

@@ -74,6 +74,7 @@ def things(filled: Daemon, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "schedule": f"#/schedules/{schedule}",
         "approval": f"#/approvals/{approval['approval']}",
         "token": f"#/tokens/{asking.id}",
+        "record": f"#/record/{writing.id}",
         "change": f"#/changes/{change['change']}",
         "recording": f"#/recordings/{terminal}",
         "entry": f"#/audit/{entry['seq']}",

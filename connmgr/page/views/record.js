@@ -33,8 +33,12 @@ function Record({ path: [token = "", since = ""] }) {
       ${!token && html`<${Empty} title="Whose record?"><p>Name a token to see what it did: commands and what they printed, approvals, changed files.</p><//>`}
       ${token && !answer && !error && html`<${Waiting} reason="Reading the log and what was printed" />`}
       ${steps && !steps.length && html`<${Empty} title="It did nothing in this time"><p>Requests that only look at what there is are in the audit log.</p><//>`}
-      ${steps && steps.length > 0 && html`<p class="note">${counted(steps.length, "step")}${answer?.complete ? "" : ", the newest ones"}. As one file: <code>connmgr audit export --token ${text(token)}</code></p>`}
-      ${steps?.map((step) => html`<${Told} key=${step.seq} step=${step} />`)}
+      ${
+        steps &&
+        steps.length > 0 &&
+        html`<div class="scroll steps"><p class="note">${counted(steps.length, "step")}${answer?.complete ? "" : ", the newest ones"}. As one file: <code>connmgr audit export --token ${text(token)}</code></p>
+        ${steps.map((step) => html`<${Told} key=${step.seq} step=${step} />`)}</div>`
+      }
     </div>
   `;
 }
@@ -47,8 +51,8 @@ function Told({ step }) {
       ? { kind: "busy", word: `exit ${step.exitCode}` }
       : { kind: "up", word: "done" };
   return html`
-    <section class="step">
-      <h3>${text(step.action)} <span class="note">${text(step.where.join(", "))}, <time title=${exact(step.at)}>${ago(step.at)}</time></span></h3>
+    <section>
+      <h2>${text(step.action)} <span class="note">${text(step.where.join(", "))}, <time title=${exact(step.at)}>${ago(step.at)}</time></span></h2>
       <p><${State} ...${state} />
         ${step.approval && html` <span class="note">approved${step.decidedBy ? ` by ${text(step.decidedBy)}` : ""}</span>`}
         ${step.changes.map((id) => html` <a key=${id} href=${address("changes", id)}>the file before</a>`)}

@@ -4,7 +4,7 @@ import { call } from "../core/api.js";
 import { on } from "../core/events.js";
 import { register } from "../core/palette.js";
 import { address, go } from "../core/router.js";
-import { store } from "../core/store.js";
+import { can, store } from "../core/store.js";
 import {
   ago,
   confirm,
@@ -191,7 +191,10 @@ function Details({ token, again }) {
     <aside class="details" aria-label=${text(token.name)}>
       <header><div><h2>${text(token.name)}</h2></div><a class="button close" href="#/tokens" aria-label="Close">×</a></header>
       <p><${State} kind=${KINDS[token.state]} word=${token.state} /></p>
-      ${isValid && html`<div class="does"><button onClick=${renew}>Renew</button><button onClick=${lend}>${token.lent ? "End the loan" : "Lend secrets"}</button><button onClick=${revoke}>Revoke</button></div>`}
+      <div class="does">
+        ${isValid && html`<button onClick=${renew}>Renew</button><button onClick=${lend}>${token.lent ? "End the loan" : "Lend secrets"}</button><button onClick=${revoke}>Revoke</button>`}
+        ${can("audit.record") && html`<a class="button" href=${address("record", token.id)}>What it did</a>`}
+      </div>
       <dl>${facts.map(([name, said]) => html`<div key=${name}><dt>${name}</dt><dd>${said}</dd></div>`)}</dl>
     </aside>
   `;
