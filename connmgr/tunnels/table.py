@@ -161,13 +161,17 @@ class Tunnels:
         elif failure is None and address is None:
             failure = Stopping("The tunnel was closed.")
         if failure is not None or address is None:
-            self._end([id])
+            self.cancel([id])
             raise failure or Stopping("The tunnel was closed.")
         return id, address
 
-    def cancel(self, ids: Collection[str]) -> None:
-        """Close tunnels that :meth:`forward` has opened; return when their ports and links are released."""
-        self._end(ids)
+    def cancel(self, ids: Collection[str], timeout: float = RELEASE_SECONDS) -> None:
+        """Close tunnels, and wait for ``timeout`` seconds until their ports and links are released."""
+        with self._lock:
+            entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
+        deadline = Deadline(timeout)
+        for released in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
+            released.wait(deadline.left())
 
     def stop(self, id: str) -> None:
         """Close the tunnel ``id``; return when its port and its link are released.
@@ -177,7 +181,7 @@ class Tunnels:
         record = self._vault.connections.get(id)
         self._kind(record)
         self._note(record, wanted=False, token=None)
-        self._end([id])
+        self.cancel([id])
 
     def status(self, id: str) -> TunnelStatus:
         """Return the state of the tunnel ``id``."""
@@ -219,7 +223,7 @@ class Tunnels:
             for record in self._stored(connections):
                 if record.cache.get(WANTED) and record.cache.get(BY_TOKEN) != token:
                     self._note(record, wanted=False, token=None)
-        self._end([*concerned, *forwards])
+        self.cancel([*concerned, *forwards])
         for id, entry in concerned.items():
             if token is None or entry.token == token:
                 self._loop.work(partial(self._restart, id, entry))
@@ -236,7 +240,7 @@ class Tunnels:
         """Close all tunnels within about ``timeout`` seconds; they stay wanted."""
         with self._lock:
             self._closed = True
-        self._end(list(self._entries), timeout)
+        self.cancel(list(self._entries), timeout)
         self._loop.close(timeout)
 
     def _entry_for(self, record: Connection, access: Access, token: str | None) -> tuple[_Entry, bool]:
@@ -331,22 +335,15 @@ class Tunnels:
         if entry.tunnel is not None:
             entry.tunnel.stop()
 
-    def _end(self, ids: Collection[str], timeout: float = RELEASE_SECONDS) -> None:
-        with self._lock:
-            entries = [entry for id in ids if (entry := self._entries.pop(id, None)) is not None]
-        deadline = Deadline(timeout)
-        for released in [entry.tunnel.stop() for entry in entries if entry.tunnel is not None]:
-            released.wait(deadline.left())
-
     def _stop_quietly(self, id: str, entry: _Entry) -> None:
         if entry.is_forward:
-            self._end([id])
+            self.cancel([id])
             return
         try:
             self.stop(id)
         except ConnmgrError as error:
             logger.warning("The tunnel %s is closed, but the vault still lists it as wanted: %s", id, error.message)
-            self._end([id])
+            self.cancel([id])
 
     def _restart(self, id: str, entry: _Entry) -> None:
         try:
