@@ -19,6 +19,7 @@ from connmgr.api.context import STORE, caller, continuation, detail, request_con
 from connmgr.api.endpoint import Group
 from connmgr.api.running import EXAMPLE, with_words
 from connmgr.api.services import services
+from connmgr.contract.fact import SECONDS
 from connmgr.contract.message import given_json, replace
 from connmgr.contract.run import (
     DONE,
@@ -145,7 +146,7 @@ STARTS: dict[str, Any] = {
     RunStartRequest,
     RunStartResponse,
     action=RUN,
-    about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "name"),
+    about=("connectionFilter", "categoryFilter", "typeFilter", "where", "session", "command", "argv", "facts", "name"),
     selects=_select,
     example={
         "connectionFilter": "web*",
@@ -195,12 +196,18 @@ def retry(request: RunRetryRequest) -> RunStartResponse:
 
 def _start(request: RunStartRequest) -> RunStartResponse:
     daemon, selection = services(), request_context().selection
+    if request.facts is not None:
+        # Refused now, while somebody waits for the answer.
+        daemon.facts.chosen(request.facts)
+        if (grant := caller().grant) is not None:
+            grant.require_scope("fact.gather")
     ids = list(request.connections or ())
     for id in ids:
         if id not in selection.found.stored:
             raise errors.UnknownConnection(id)
     waves = waves_of(request, len(ids))
-    timeout = daemon.settings.command_timeout if request.timeout is None else request.timeout
+    usual = daemon.settings.command_timeout if request.facts is None else SECONDS
+    timeout = usual if request.timeout is None else request.timeout
     manner, why = manner_of(request, timeout)
     locked, lent = _locked(ids)
     answer = RunStartResponse(targets=len(ids), waves=waves, as_=manner, why=why, locked=sorted(locked) or None)
@@ -241,7 +248,7 @@ def _spec(
         "asked": _kept(selection.asked),
         "grounds": [ground.stored() for ground in request_context().grounds.values()],
         "approved": "approval" in request_context().authority,
-        "shown": request.command if request.argv is None else request_context().recorded or request.argv,
+        "shown": _shown(request),
         "waves": waves,
         "wavePause": request.wave_pause,
         "waveApproval": request.wave_approval,
@@ -253,6 +260,13 @@ def _spec(
         "why": why,
         "retryOf": selection.retry_of,
     }
+
+
+def _shown(request: RunStartRequest) -> Any:
+    """Return what a run runs, without secrets."""
+    if request.facts is not None:
+        return f"gather facts: {', '.join(request.facts) or 'all'}"
+    return request.command if request.argv is None else request_context().recorded or request.argv
 
 
 def _kept(request: RunStartRequest) -> dict[str, Any]:

@@ -49,6 +49,7 @@ EXAMPLES = {
     "schedule add": [
         "connmgr schedule add nightly --where env=prod --cron '30 2 * * *' -- backup",
         "connmgr schedule add probe 'web*' --every 15m --overlap queue -- uptime",
+        "connmgr schedule add facts '*' --every 1d --facts system --facts package",
     ],
     "schedule ls": ["connmgr schedule ls", "connmgr schedule ls --json"],
     "schedule next": [

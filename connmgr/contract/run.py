@@ -105,13 +105,19 @@ class Script(Message):
 
 
 class RunStartRequest(BroadcastRequest):
-    alternatives: ClassVar[tuple[str, ...]] = ("command", "argv", "saved", "script")
+    alternatives: ClassVar[tuple[str, ...]] = ("command", "argv", "saved", "script", "facts")
 
     connections: Annotated[
         list[str] | None, DISTINCT, f"The connections that run it, at most {MAX_TARGETS:,}, each once."
     ] = None
     name: Annotated[str | None, Length(1, 200), "A name to find the run by."] = None
     script: Annotated[Script | None, "A script, in place of `command`, `argv` or `saved`."] = None
+    facts: Annotated[
+        list[str] | None,
+        Length(0, 100),
+        "Gathers facts as `/fact/gather` does, in place of a command: these parts of them, an empty list for all. A "
+        "token needs the scope `connection.write` as well.",
+    ] = None
     sudo: Annotated[bool, "True runs it as root by sudo, as an empty `elevate` does."] = False
     parallel: Annotated[
         int, Range(1, MAX_PARALLEL), "How many targets run the command at a time, on all daemons together."
@@ -164,6 +170,10 @@ class RunStartRequest(BroadcastRequest):
             share_of(value, "waves")
         if self.stop_after is not None:
             share_of(self.stop_after, "stopAfter")
+        if self.facts is not None:
+            of_commands = ("as_", "session", "cwd", "env", "stdin", "elevate", "fresh", "sudo")
+            if beside := next((name for name in of_commands if getattr(self, name)), None):
+                raise Wrong("Facts are gathered by a program of the daemon's own: not with facts.", beside.rstrip("_"))
         if self.sudo and self.elevate is not None:
             raise Wrong("Given beside elevate; use one of them.", "sudo")
         if self.as_ == JOB and (self.fresh or (self.elevate is not None and self.elevate.password is not None)):

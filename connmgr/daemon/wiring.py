@@ -105,7 +105,8 @@ def open_services(
     commands = SavedCommands(vault.commands)
     authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
     authors = Authors(grants, authorisation, commands)
-    runs = Runs(vault, shells, jobs, authors, settings, partial(_record_run, audit), events.publish)
+    facts = Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs)
+    runs = Runs(vault, shells, jobs, facts, authors, settings, partial(_record_run, audit), events.publish)
     ending.runs = runs
     cleanup.callback(runs.close, CLOSE_SECONDS)
     notices = Notices(registry.plugins.hook.connmgr_run_ended)
@@ -131,7 +132,7 @@ def open_services(
         sockets=sockets,
         ssh_configs=ssh_configs,
         kept_config=kept_config,
-        facts=Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs),
+        facts=facts,
         jobs=jobs,
         runs=runs,
         schedules=schedules,

@@ -119,15 +119,12 @@ class Gatherer:
         :raises InvalidRequest: there is no such part.
         :raises CommandCancelled: ``cancellation`` was; what runs on the machines is ended.
         """
-        known = self.parts()
-        if unknown := [name for name in wanted or () if name not in known]:
-            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(known)}.")
-        parts = [part for name, part in known.items() if wanted is None or name in wanted]
+        parts = self.chosen(wanted)
         within = Cancellation()
         with cancellation.waking(within.cancel):
             pool = ThreadPoolExecutor(parallel, "facts")
             try:
-                work = partial(self._one, parts=parts, access=access, timeout=timeout, cancellation=within)
+                work = partial(self.one, parts=parts, access=access, timeout=timeout, cancellation=within)
                 running: list[Future[Gathered]] = [pool.submit(work, id) for id in connections]
                 for ended in as_completed(running):
                     cancellation.require()
@@ -136,9 +133,20 @@ class Gatherer:
                 within.cancel()
                 pool.shutdown(cancel_futures=True)
 
-    def _one(
+    def chosen(self, wanted: Collection[str] | None) -> list[Part]:
+        """Return the ``wanted`` parts, all of them if None.
+
+        :raises InvalidRequest: there is no such part.
+        """
+        known = self.parts()
+        if unknown := [name for name in wanted or () if name not in known]:
+            raise InvalidRequest(f"parts: Unknown part {unknown[0]!r}; the parts are {', '.join(known)}.")
+        return [part for name, part in known.items() if wanted is None or name in wanted]
+
+    def one(
         self, connection: str, parts: Sequence[Part], access: Access, timeout: float, cancellation: Cancellation
     ) -> Gathered:
+        """Gather ``parts`` about one machine, and return the outcome."""
         try:
             return Gathered(connection, self._stored(connection, parts, access, timeout, cancellation))
         except ConnmgrError as error:

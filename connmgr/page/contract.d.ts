@@ -1441,6 +1441,7 @@ export interface RunStartRequest {
   start?: boolean;
   name?: string;
   script?: Script;
+  facts?: string[];
   sudo?: boolean;
   waves?: unknown[];
   wavePause?: number;

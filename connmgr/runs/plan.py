@@ -51,6 +51,8 @@ def stop_after_of(request: RunStartRequest, total: int) -> int | None:
 
 def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
     """Return whether each command runs in a ``shell`` or as a ``job``, and why."""
+    if request.facts is not None:
+        return SHELL, "facts are gathered by a short program beside the shells"
     if request.as_ is not None:
         return request.as_, "as the request asked"
     if request.fresh or (request.elevate is not None and request.elevate.password is not None):

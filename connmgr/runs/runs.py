@@ -35,11 +35,12 @@ from connmgr.errors import (
     VaultUnavailable,
 )
 from connmgr.events import Publish, unheard
+from connmgr.facts.gathering import Gatherer
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
 from connmgr.runs.plan import BATCH
-from connmgr.runs.work import JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
+from connmgr.runs.work import FactsOrder, FactsWork, JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shares import refused
@@ -175,6 +176,7 @@ class Runs:
         vault: Vault,
         shells: ShellTable,
         jobs: Jobs,
+        facts: Gatherer,
         authors: Authors,
         settings: Settings,
         record: Recorder,
@@ -189,7 +191,7 @@ class Runs:
 
         self._rests_at = 0.0
 
-        self._vault, self._shells, self._jobs = vault, shells, jobs
+        self._vault, self._shells, self._jobs, self._facts = vault, shells, jobs, facts
         self._authors, self._settings, self._record = authors, settings, record
         self.name = settings.daemon_name or socket.gethostname()
         self._membership = Membership(vault, self.name, settings.run_lease)
@@ -666,6 +668,9 @@ class RunDriver:
         request = RunStartRequest.read(spec["request"])
         grounds = {ground["connection"]: Ground.loaded(ground) for ground in spec["grounds"]}
         rights = self._authors.rights_of(run, self._author)
+        if request.facts is not None:
+            facts = FactsOrder(request.facts, spec["timeout"], run.parallel, self._admits(rights))
+            return FactsWork(runs._facts, self._access, facts)
         command = command_of(request, self._author)
         if spec["as"] == JOB:
             job = JobOrder(

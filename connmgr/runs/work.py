@@ -1,11 +1,12 @@
-"""How the targets of a run are worked on: in the open shells of their connections, or as jobs with keys.
+"""How the targets of a run are worked on: in the open shells of connections, as jobs with keys, or asked for facts.
 
-Both ways have the same few methods (:class:`TargetWork`). Neither knows the vault's rows of runs:
+All ways have the same few methods (:class:`TargetWork`). None knows the vault's rows of runs:
 :mod:`connmgr.runs.runs` says what begins, and stores what comes out.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import queue
@@ -23,6 +24,7 @@ from connmgr.cancellation import Cancellation
 from connmgr.contract.run import DONE, FAILED, STOPPED, UNKNOWN, UNREACHABLE
 from connmgr.engine.envelope import Command
 from connmgr.engine.running import Result
+from connmgr.facts.gathering import Gatherer
 from connmgr.jobs.jobs import Jobs
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.remote import RemoteJobs
@@ -160,6 +162,16 @@ class ShellWork:
 
 
 @dataclass(frozen=True)
+class FactsOrder:
+    """The parts of facts to gather about each machine, all if empty: at most ``parallel`` machines at a time."""
+
+    parts: Collection[str]
+    timeout: float
+    parallel: int
+    admits: Callable[[str], None]
+
+
+@dataclass(frozen=True)
 class JobOrder:
     """A command to run as a job on each connection: at most ``parallel`` at a time, of ``token``, called ``name``."""
 
@@ -175,26 +187,22 @@ class JobOrder:
     cap: int
 
 
-class JobWork:
-    """Runs the command as a job with a key on each connection.
+class PooledWork(abc.ABC):
+    """Works on each target in a thread of its own, at most ``parallel`` at a time, by :meth:`_outcome`."""
 
-    If a job with the key exists, because a daemon that is gone has started it, that one is waited for. A thread waits
-    for each job: one that ends at once would not need a job.
-    """
-
-    def __init__(self, vault: Vault, shells: ShellTable, jobs: Jobs, access: Access, order: JobOrder) -> None:
-        self._vault, self._shells, self._jobs, self._access, self._order = vault, shells, jobs, access, order
+    def __init__(self, parallel: int, name: str) -> None:
+        self._parallel, self._name = parallel, name
         self._cancellation = Cancellation()
         self._closing = threading.Event()
         self._outcomes = queue.SimpleQueue[list[TargetEnd]]()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        self._pool = ThreadPoolExecutor(self._order.parallel, "run-job")
+        self._pool = ThreadPoolExecutor(self._parallel, self._name)
         try:
             yield
         finally:
-            # The jobs run on: whoever continues the run finds them by their keys.
+            # Jobs run on: whoever continues the run finds them by their keys.
             self._closing.set()
             self._cancellation.cancel()
             self._pool.shutdown()
@@ -215,22 +223,66 @@ class JobWork:
         self._cancellation.cancel()
 
     def _run(self, target: TargetStart) -> None:
-        at, sent, job = time.monotonic(), False, None
+        at = time.monotonic()
+        result, sent, job = self._outcome(target)
+        if self._closing.is_set() and not isinstance(result, Result):
+            return
+        self._outcomes.put([TargetEnd(target.connection, time.monotonic() - at, result, sent, job)])
+
+    @abc.abstractmethod
+    def _outcome(self, target: TargetStart) -> tuple[Result | BaseException, bool, str | None]:
+        """Return what became of a target, whether any of it may have been sent, and its job."""
+
+
+class FactsWork(PooledWork):
+    """Gathers facts about the machine of each connection; nothing is changed there."""
+
+    def __init__(self, facts: Gatherer, access: Access, order: FactsOrder) -> None:
+        super().__init__(order.parallel, "run-facts")
+        self._facts, self._access, self._order = facts, access, order
+        self._parts = facts.chosen(order.parts or None)
+
+    def _outcome(self, target: TargetStart) -> tuple[Result | BaseException, bool, str | None]:
+        try:
+            self._cancellation.require()
+            self._order.admits(target.connection)
+            found = self._facts.one(
+                target.connection, self._parts, self._access, self._order.timeout, self._cancellation
+            )
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
+            return error, False, None
+        if isinstance(found.error, errors.FactsFailed):
+            return Result(1, b"", found.error.message.encode(), False), True, None
+        if found.error is not None:
+            return found.error, False, None
+        return Result(0, f"{found.facts} facts".encode(), b"", False), True, None
+
+
+class JobWork(PooledWork):
+    """Runs the command as a job with a key on each connection.
+
+    If a job with the key exists, because a daemon that is gone has started it, that one is waited for. A thread waits
+    for each job: one that ends at once would not need a job.
+    """
+
+    def __init__(self, vault: Vault, shells: ShellTable, jobs: Jobs, access: Access, order: JobOrder) -> None:
+        super().__init__(order.parallel, "run-job")
+        self._vault, self._shells, self._jobs, self._access, self._order = vault, shells, jobs, access, order
+
+    def _outcome(self, target: TargetStart) -> tuple[Result | BaseException, bool, str | None]:
+        sent, job = False, None
         try:
             self._cancellation.require()
             self._order.admits(target.connection)
             sent = True
             job = self._start(target)
-            result: Result | BaseException = self._end(job)
+            return self._end(job), sent, job
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
-            result = error
             if job is None:
                 # The key finds out whether it was started, if the run goes on elsewhere; here, only the link's end
                 # leaves that open.
                 sent = sent and isinstance(error, errors.ShellLost | errors.TransferFailed)
-        if self._closing.is_set() and not isinstance(result, Result):
-            return
-        self._outcomes.put([TargetEnd(target.connection, time.monotonic() - at, result, sent, job)])
+            return error, sent, job
 
     def _start(self, target: TargetStart) -> str:
         """Start the job of a target, or find it, and return its id."""

@@ -44,7 +44,7 @@ class Hosts:
         with Client(self.daemon.url, session_token=created["token"]) as theirs:
             yield theirs
 
-    def start(self, command: str, count: int = HOSTS, **fields: Any) -> str:
+    def start(self, command: str | None, count: int = HOSTS, **fields: Any) -> str:
         """Start a run on the first ``count`` hosts, and return it."""
         begun = self.client.runs.start(**{"connections": self.ids[:count], "command": command, **fields})
         assert begun.run is not None
@@ -56,7 +56,7 @@ class Hosts:
         assert info.state in ENDED, info
         return info
 
-    def run(self, command: str, count: int = HOSTS, **fields: Any) -> RunInfo:
+    def run(self, command: str | None, count: int = HOSTS, **fields: Any) -> RunInfo:
         """Run a command to the end of its run."""
         return self.ended(self.start(command, count, **fields))
 

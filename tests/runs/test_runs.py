@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connmgr.client import LOCAL_MACHINE, ClientError
+from connmgr.client import LOCAL_MACHINE, Client, ClientError
 from connmgr.contract.run import Script
 from tests.conftest import StartDaemon
 from tests.deadlines import eventually, eventually_equal
@@ -201,7 +201,7 @@ def test_a_dry_run_shows_the_selection_and_begins_nothing(hosts: Hosts) -> None:
             {"connections": [f"{n:08x}-63f5-405c-b178-000000000000" for n in range(100_000)]},
             "100,000 connections; a run",
         ),
-        ({"command": None}, "command: Give one of command, argv, saved, script."),
+        ({"command": None}, "command: Give one of command, argv, saved, script, facts."),
     ],
 )
 def test_bad_input_is_refused_with_a_clear_error(hosts: Hosts, fields: dict[str, Any], said: str) -> None:
@@ -329,3 +329,45 @@ def test_a_revoked_token_stops_its_run(hosts: Hosts) -> None:
         hosts.client.token.revoke(id)
         info = hosts.ended(begun.run)
         assert (info.state, info.reason, info.counts["stopped"]) == ("stopped", "The token was revoked.", 2)
+
+
+def test_a_run_gathers_facts(hosts: Hosts) -> None:
+    info = hosts.run(None, 3, facts=["system"])
+    assert (info.state, info.command, info.counts["done"]) == ("done", "gather facts: system", 3)
+    assert {one.stdout.endswith(" facts") for one in hosts.targets(info.run) if one.stdout} == {True}
+    gathered = hosts.client.fact.query(hosts.ids[:3])
+    assert {"os.type" in one.facts for one in gathered} == {True}
+    away = hosts.run(None, connections=[hosts.away], facts=[])
+    assert (away.state, away.command, away.counts["unreachable"]) == ("done", "gather facts: all", 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"facts": ["weather"]}, "parts: Unknown part 'weather'; the parts are system, package"),
+        ({"facts": [], "command": "true"}, "facts: Not together with command."),
+        ({"facts": [], "sudo": True}, "sudo: Facts are gathered by a program of the daemon's own: not with facts."),
+        ({"facts": [], "as": "job"}, "as: Facts are gathered by a program of the daemon's own: not with facts."),
+    ],
+)
+def test_facts_are_gathered_alone(hosts: Hosts, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClientError) as refused:
+        hosts.client.post("/run/start", connections=hosts.ids[:1], **fields)
+    assert refused.value.message.startswith(said)
+
+
+def test_gathering_facts_needs_the_scopes_for_that_and_for_any_command(hosts: Hosts) -> None:
+    read, write, argv, any_command = "connection.read", "connection.write", "shell.argv", "shell.any"
+
+    def begun(*scopes: str) -> str | None:
+        created = hosts.client.token.create("theirs", 600, list(scopes))
+        with Client(hosts.daemon.url, session_token=created["token"]) as theirs:
+            return theirs.runs.start(connections=hosts.ids[:1], facts=["system"]).run
+
+    for lacking in ((read, any_command), (read, write, argv)):
+        with pytest.raises(ClientError) as refused:
+            begun(*lacking)
+        assert refused.value.code == "scope_denied"
+    run = begun(read, write, any_command)
+    assert run is not None
+    assert hosts.ended(run).state == "done"

@@ -269,4 +269,6 @@ def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:
         ("exit 3", None),
         (None, ["echo", "a b"]),
     ]
+    connmgr("schedule", "add", "facts", "*", "--every", "1d", "--facts", "system")
+    assert "gather facts: system" in connmgr("schedule", "ls").output
     assert connmgr("schedule", "next", "--cron", "0 0 31 2 *", code=None).code != 0

@@ -86,6 +86,14 @@ def read_share(word: str) -> int | str:
     return word
 
 
+facts_option = click.option(
+    "--facts",
+    metavar="PART",
+    multiple=True,
+    help="Gather facts in place of a command: `all`, `system`, `package` or a plugin's. May be given several times.",
+)
+
+
 @click.group(cls=_Runs)
 def run() -> None:
     """Run a command on many connections, in waves.
@@ -149,6 +157,7 @@ def run() -> None:
 )
 @click.option("--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments.")
 @click.option("--saved", metavar="COMMAND", help="Run a saved command; the words after -- are its arguments.")
+@facts_option
 @session_option
 @fresh_option
 @sudo_option
@@ -169,6 +178,7 @@ def start(
     script: str | None,
     as_argv: bool,
     saved: str | None,
+    facts: tuple[str, ...],
     session: str | None,
     fresh: bool,
     sudo: str | None,
@@ -188,7 +198,7 @@ def start(
     left running. The exit code is 0 if the run is done, and 1 if it failed or was stopped.
     """
     require_some(selectors, choice)
-    request = what_runs(command, script=script, as_argv=as_argv, saved=saved)
+    request = what_runs(command, script=script, as_argv=as_argv, saved=saved, facts=facts)
     for assignment in env:
         if "=" not in assignment:
             raise click.BadParameter(f"{assignment!r} is not of the form NAME=VALUE.", param_hint="--env")
@@ -219,10 +229,19 @@ def start(
 
 
 def what_runs(
-    command: tuple[str, ...] | None, *, script: str | None, as_argv: bool, saved: str | None
+    command: tuple[str, ...] | None,
+    *,
+    script: str | None,
+    as_argv: bool,
+    saved: str | None,
+    facts: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the members of a request that say what runs, by the words after ``--``."""
     words = command or ()
+    if facts:
+        if words or script is not None or as_argv or saved is not None:
+            raise click.UsageError("Give either --facts or a command.")
+        return {"facts": [] if "all" in facts else list(facts)}
     if sum((as_argv, saved is not None, script is not None)) > 1:
         raise click.UsageError("Give one of --argv, --saved and --script.")
     if saved is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from connmgr.cli.commands.runs import read_share, what_runs
+from connmgr.cli.commands.runs import facts_option, read_share, what_runs
 from connmgr.cli.connect import connect
 from connmgr.cli.exits import NOT_FOUND, Failure
 from connmgr.cli.group import Group, WithCommand
@@ -62,6 +62,7 @@ def schedule() -> None:
 @click.option("--argv", "as_argv", is_flag=True, help="The words after -- are a program and its arguments.")
 @click.option("--script", metavar="FILE", help="Run this script of this machine; the words after -- are its arguments.")
 @click.option("--saved", metavar="COMMAND", help="Run a saved command; the words after -- are its arguments.")
+@facts_option
 @click.option("--waves", metavar="N|N%,...", help="As for `connmgr run`.")
 @click.option("--stop-after", metavar="N|N%", help="As for `connmgr run`.")
 @click.option("--timeout", metavar="TIME", type=Duration(), help="Kill each command after this time.")
@@ -82,6 +83,7 @@ def add(
     as_argv: bool,
     script: str | None,
     saved: str | None,
+    facts: tuple[str, ...],
     waves: str | None,
     stop_after: str | None,
     timeout: float | None,
@@ -95,7 +97,7 @@ def add(
     words and a GLOB with a / choose now, and each time goes to the same connections. The words after -- are joined by
     blanks into one command, as by `connmgr run`.
     """
-    what = what_runs(command, script=script, as_argv=as_argv, saved=saved)
+    what = what_runs(command, script=script, as_argv=as_argv, saved=saved, facts=facts)
     if (cron is None) == (every is None):
         raise click.UsageError("Give --cron or --every.")
     if choice.failed is not None or choice.limit is not None:
@@ -211,6 +213,8 @@ def _what(run: Mapping[str, Any]) -> str:
     """Return what a run of these fields runs."""
     if run.get("script") is not None:
         return f"a script of {counted(len(run['script']['text'].splitlines()), 'line')}"
+    if run.get("facts") is not None:
+        return f"gather facts: {', '.join(run['facts']) or 'all'}"
     if run.get("saved") is not None:
         return f"the saved command {run['saved']['name']}"
     return str(run["command"]) if run.get("command") is not None else shlex.join(run["argv"])
