@@ -1,12 +1,17 @@
-"""Runs over many targets, beside what else runs a command on many hosts.
+"""Runs over many targets, beside what else runs a command on many hosts; and runs while something breaks.
 
-Run it with ``python -m benchmarks.fleet [SESSIONS [TARGETS]]``. The server is a temporary sshd on loopback. A
-connection is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after the other, on links and shells
-that are open. Four daemons share a vault on PostgreSQL, and one machine.
+``python -m benchmarks.fleet`` measures all, ``--part one``, ``four`` or ``others`` a third of it. The server is a
+temporary sshd on loopback. A connection is in a run once, so 20,000 targets over 500 sessions are 40 runs, one after
+the other, on links and shells that are open. Four daemons share a vault on PostgreSQL, and one machine.
+
+``python -m benchmarks.fleet --faults 14 --seed 1`` breaks daemons, links and the database while runs go on. A cycle
+takes about ten seconds, and one in seven keeps PostgreSQL away for 30. The remote side counts how often each target's
+command has run.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -14,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -26,48 +32,100 @@ from connmgr.client import Client, Result
 from connmgr.client.runs import RunInfo
 from tests.daemon import Daemon
 from tests.plugins.sshd import Sshd
+from tests.runs.faults import FAULTS, FaultWorld
 from tests.vault.postgres import Postgres
 
 REPEAT = "python -m benchmarks.fleet"
-# By arguments, because the tests' helpers drop variables of the caller.
-_GIVEN = [int(word) for word in sys.argv[1:3]] if __name__ == "__main__" else []
-SESSIONS, TARGETS = (*_GIVEN, *(500, 20_000)[len(_GIVEN) :])
+PARTS = ("one", "four", "others")
 PARALLEL = 500
 FORKS = 100
 DAEMONS = 4
 WAIT_SECONDS = 600.0
+HEADS = ("", "targets", "s", "a second", "first start ms", "CPU s", "MiB")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many targets are run over how many ssh sessions."""
+
+    sessions: int
+    targets: int
+
+    @property
+    def rounds(self) -> int:
+        return max(1, self.targets // self.sessions)
 
 
 def main() -> None:
-    """Measure runs of one daemon and of four, broadcasts in slices, and other tools, on the same sshd."""
-    options = {"MaxStartups": str(2 * SESSIONS)}
-    rows: list[tuple[str, ...]] = []
-    with server(options) as sshd:
-        with temporary_daemon() as daemon:
-            connections = [add(daemon, sshd, number) for number in range(SESSIONS)]
-            rows.append(_opening(daemon, connections))
-            rows.append(_runs("runs, one daemon, SQLite", [daemon], connections))
-            rows.append(_slices(daemon.client, connections))
-        with four_daemons() as daemons:
-            connections = [add(daemons[0], sshd, number) for number in range(SESSIONS)]
-            # Each daemon opens the links of the targets that it claims first, and is their home from then on.
-            for _ in range(2):
-                _run(daemons[0].client, connections)
-            rows.append(_runs(f"runs, {DAEMONS} daemons, PostgreSQL", daemons, connections))
-        rows += _others(sshd)
-    heads = ("", "targets", "s", "a second", "first start ms", "CPU s", "MiB")
-    print_table(f"{TARGETS:,} targets over {SESSIONS} ssh sessions", heads, rows, repeat=REPEAT)
+    """Measure runs of one daemon and of four, and what else runs on the same sshd; or break runs."""
+    parser = argparse.ArgumentParser(prog=REPEAT)
+    parser.add_argument("--sessions", type=int, default=500)
+    parser.add_argument("--targets", type=int, default=20_000)
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be given several times")
+    parser.add_argument("--faults", type=int, default=0, metavar="N", help="break something N times instead")
+    parser.add_argument("--seed", type=int, default=1, help="of what breaks when")
+    parser.add_argument("--away", type=float, default=30.0, help="seconds for which PostgreSQL is away")
+    # `python -m benchmarks fleet` has words of its own.
+    given = parser.parse_args(sys.argv[1:] if sys.argv[0].endswith("fleet.py") else [])
+    if given.faults:
+        _break(given.faults, given.seed, given.away)
+        return
+    size, rows, parts = Size(given.sessions, given.targets), list[tuple[str, ...]](), given.part or PARTS
+    with server({"MaxStartups": str(2 * FORKS)}) as sshd:
+        if "one" in parts:
+            with temporary_daemon() as daemon:
+                connections = [add(daemon, sshd, number) for number in range(size.sessions)]
+                rows.append(_opening(daemon, connections))
+                rows.append(_runs("runs, one daemon, SQLite", [daemon], connections, size))
+                rows.append(_slices(daemon.client, connections, size))
+        if "four" in parts:
+            for count in (1, DAEMONS):
+                with daemons_on_postgres(count) as daemons:
+                    connections = [add(daemons[0], sshd, number) for number in range(size.sessions)]
+                    # Each daemon opens the links of the targets that it claims first, and is their home from then on.
+                    for _ in range(2):
+                        _run(daemons[0].client, connections)
+                    name = f"runs, {count} {'daemon' if count == 1 else 'daemons'}, PostgreSQL"
+                    rows.append(_runs(name, daemons, connections, size))
+        if "others" in parts:
+            rows += _others(sshd, size)
+    print_table(f"{size.targets:,} targets over {size.sessions} ssh sessions", HEADS, rows, repeat=REPEAT)
+
+
+def _break(cycles: int, seed: int, away: float) -> None:
+    """Run cycles with faults, print how they went, and exit with 1 if a promise was broken."""
+    begun, broken = time.monotonic(), 0
+    with FaultWorld(seed, away=away) as world:
+        outcomes = []
+        for outcome in world.cycles(cycles):
+            outcomes.append(outcome)
+            broken += bool(outcome.wrong)
+            for wrong in outcome.wrong:
+                print(f"  cycle {outcome.number}, {outcome.fault}: {wrong}", flush=True)
+    rows = []
+    for fault in FAULTS:
+        those = [one for one in outcomes if one.fault == fault]
+        if those:
+            seconds = [one.seconds for one in those]
+            states = [str(sum(one.states.get(state, 0) for one in those)) for state in ("done", "unknown")]
+            wrong = str(sum(bool(one.wrong) for one in those))
+            rows.append((fault, str(len(those)), *states, f"{median(seconds):.1f}", f"{max(seconds):.1f}", wrong))
+    heads = ("what broke", "cycles", "done", "unknown", "median s", "longest s", "wrong")
+    print_table("Runs while something breaks", heads, rows, repeat=f"{REPEAT} --faults {cycles} --seed {seed}")
+    print(f"  {cycles} cycles in {time.monotonic() - begun:.0f} s; {broken} wrong")
+    if broken:
+        sys.exit(1)
 
 
 @contextmanager
-def four_daemons() -> Iterator[list[Daemon]]:
-    """Four daemons on one database of a temporary PostgreSQL server."""
+def daemons_on_postgres(count: int) -> Iterator[list[Daemon]]:
+    """So many daemons on one database of a temporary PostgreSQL server."""
     postgres = Postgres()
     try:
         with ExitStack() as stack:
             environment = {"CONNMGR_DATABASE_URL": postgres.dsn(postgres.create())}
             daemons: list[Daemon] = []
-            for number in range(DAEMONS):
+            for number in range(count):
                 home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 if daemons:
                     data = home / "data" / "connmgr"
@@ -87,10 +145,10 @@ def _opening(daemon: Daemon, connections: list[str]) -> tuple[str, ...]:
     return _row("opening the links and shells, by a run", [daemon], [_run(daemon.client, connections)])
 
 
-def _runs(name: str, daemons: list[Daemon], connections: list[str]) -> tuple[str, ...]:
+def _runs(name: str, daemons: list[Daemon], connections: list[str], size: Size) -> tuple[str, ...]:
     """Run a command on all connections, as often as the number of targets asks for."""
     before = [_spent(daemon) for daemon in daemons]
-    infos = [_run(daemons[0].client, connections) for _ in range(max(1, TARGETS // len(connections)))]
+    infos = [_run(daemons[0].client, connections) for _ in range(size.rounds)]
     return _row(name, daemons, infos, sum(map(_spent, daemons)) - sum(before))
 
 
@@ -124,31 +182,35 @@ def _row(name: str, daemons: list[Daemon], infos: list[RunInfo], cpu: float | No
     )
 
 
-def _slices(client: Client, connections: list[str]) -> tuple[str, ...]:
+def _slices(client: Client, connections: list[str], size: Size) -> tuple[str, ...]:
     """Broadcast to slices of the most connections that one request takes."""
     begun = time.perf_counter()
-    rounds = max(1, TARGETS // len(connections))
-    for _ in range(rounds):
+    for _ in range(size.rounds):
         outcomes = list(client.shell.broadcast("true", connections, parallel=128))
         assert all(isinstance(one.result, Result) for one in outcomes)
-    return _plain("exec --all in slices, kept nowhere", rounds * len(connections), time.perf_counter() - begun)
+    return _plain("exec --all in slices, kept nowhere", size.rounds * len(connections), time.perf_counter() - begun)
 
 
 def _plain(name: str, targets: int, seconds: float) -> tuple[str, ...]:
     return (name, str(targets), f"{seconds:.2f}", f"{targets / seconds:.0f}", "", "", "")
 
 
-def _others(sshd: Sshd) -> list[tuple[str, ...]]:
+def _others(sshd: Sshd, size: Size) -> list[tuple[str, ...]]:
     """Time other tools on as many hosts as there are sessions: each opens its own links, once."""
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         known = Path(directory) / "known_hosts"
-        lines = [sshd.known_hosts(f"[{_address(number)}]:{sshd.port}") for number in range(SESSIONS)]
-        known.write_text("".join(lines))
+        known.write_text(sshd.known_hosts("fleet") + sshd.known_hosts())
         options = f"-F none -p {sshd.port} -i {sshd.client_key} -o UserKnownHostsFile={known}"
-        hosts = [_address(number) for number in range(SESSIONS)]
+        # Each is another host to the tool, and the same one to the network.
+        options += " -o HostName=127.0.0.1 -o HostKeyAlias=fleet"
+        hosts = [f"host{number}" for number in range(size.sessions)]
         inventory = Path(directory) / "hosts"
         inventory.write_text("".join(f"{host}\n" for host in hosts))
+        deploy = Path(directory) / "hosts.py"
+        data = {"ssh_user": sshd.user, "ssh_port": sshd.port, "ssh_key": str(sshd.client_key)}
+        data |= {"ssh_known_hosts_file": str(known), "ssh_hostname": "127.0.0.1"}
+        deploy.write_text(f"hosts = [(host, {data!r}) for host in {hosts!r}]\n")
         tools: dict[str, tuple[str, Callable[[str], list[str]]]] = {
             "ansible": (
                 f"ansible -f {FORKS} -m raw",
@@ -156,6 +218,10 @@ def _others(sshd: Sshd) -> list[tuple[str, ...]]:
                     *(program, "all", "-i", str(inventory), "-f", str(FORKS), "-m", "raw", "-a", "true"),
                     *("-u", sshd.user, f"--ssh-common-args={options}"),
                 ],
+            ),
+            "pyinfra": (
+                f"pyinfra --parallel {FORKS}",
+                lambda program: [program, "-y", "--parallel", str(FORKS), str(deploy), "exec", "--", "true"],
             ),
             "clush": (
                 f"clush -f {FORKS}",
@@ -165,7 +231,9 @@ def _others(sshd: Sshd) -> list[tuple[str, ...]]:
             ),
         }
         for tool, (name, argv) in tools.items():
-            program = shutil.which(tool) or shutil.which(tool, path=str(Path(sys.executable).parent))
+            beside = Path(sys.executable).parent
+            # pyinfra requires an older paramiko, and has an environment of its own.
+            program = shutil.which(tool, path=f"{beside.parent / 'pyinfra' / 'bin'}:{beside}") or shutil.which(tool)
             if program is None:
                 rows.append((f"{name}: not installed", "", "", "", "", "", ""))
                 continue
@@ -173,13 +241,8 @@ def _others(sshd: Sshd) -> list[tuple[str, ...]]:
             done = subprocess.run(argv(program), stdin=subprocess.DEVNULL, capture_output=True, check=False)
             seconds = time.perf_counter() - begun
             failed = "" if done.returncode == 0 else f", exit code {done.returncode}"
-            rows.append(_plain(f"{name}, opens links{failed}", SESSIONS, seconds))
+            rows.append(_plain(f"{name}, opens links{failed}", size.sessions, seconds))
     return rows
-
-
-def _address(number: int) -> str:
-    # All of 127/8 is this machine, and each address another host to the tool.
-    return f"127.0.{number // 250}.{number % 250 + 1}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.runs.conftest import ENDED, Hosts
+from tests.runs.faults import FAULTS, FROZEN, KILLED, FaultWorld
 
 COUNT = 40
 
@@ -84,3 +85,18 @@ def test_a_paused_run_is_paused_after_a_restart_too(killed: Hosts) -> None:
     assert info.state == "paused"
     killed.client.runs.resume(run)
     assert killed.ended(run).state in ENDED
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[FaultWorld]:
+    with FaultWorld(7, away=1.0) as world:
+        yield world
+
+
+@pytest.mark.needs("postgres", "sshd")
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=FAULTS)
+def test_whatever_breaks_no_target_runs_twice_and_nothing_sticks(world: FaultWorld, number: int) -> None:
+    """One cycle of each fault; ``python -m benchmarks.fleet --faults`` runs as many as one has time for."""
+    # Jobs where their promise is the strongest: the daemon that began them is gone.
+    outcome = world.cycle(number, FAULTS[number], as_job=FAULTS[number] in (KILLED, FROZEN))
+    assert outcome.wrong == [], outcome

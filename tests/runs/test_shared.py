@@ -112,17 +112,6 @@ def test_daemons_share_the_targets_of_a_run(shared: Shared) -> None:
     assert shared.begun("both") == HOSTS
 
 
-def test_another_daemon_goes_on_with_the_runs_of_a_killed_one(shared: Shared) -> None:
-    run = shared.start("killed")
-    shared.await_begun("killed", 3)
-    shared.daemons[0].kill()
-    info = shared.client(1).runs.wait(run, DEADLINE_SECONDS)
-    found = states(info)
-    assert found["done"] + found.get("unknown", 0) == HOSTS
-    assert found.get("unknown", 0) <= 4
-    assert found["done"] <= shared.begun("killed") <= HOSTS
-
-
 def test_a_frozen_daemon_begins_nothing_when_it_wakes(shared: Shared) -> None:
     run = shared.start("frozen")
     shared.await_begun("frozen", 3)
@@ -139,26 +128,6 @@ def test_a_frozen_daemon_begins_nothing_when_it_wakes(shared: Shared) -> None:
     assert shared.client(0).runs.wait(again, DEADLINE_SECONDS).state == "done"
     assert shared.begun("frozen") <= HOSTS
     assert states(shared.client(0).runs.info(run)) == found
-
-
-def test_a_restarted_server_stops_no_run_and_repeats_no_target(shared: Shared) -> None:
-    run = shared.start("restarted")
-    shared.await_begun("restarted", 5)
-    shared.server.halt()
-    shared.server.start()
-
-    def ended() -> object:
-        return shared.client(1).runs.info(run)
-
-    info = eventually(
-        ended,
-        "the run sticks",
-        holds=lambda info: info.state in ("done", "failed"),
-        ignoring=Exception,  # type: ignore[attr-defined]
-    )
-    found = states(info)
-    assert found["done"] + found.get("unknown", 0) == HOSTS
-    assert found["done"] <= shared.begun("restarted") <= HOSTS
 
 
 def test_a_daemon_that_stops_in_order_hands_over_at_once(shared: Shared) -> None:
