@@ -262,7 +262,7 @@ class UnknownUser(RequestError):
     """No vault user has this name."""
 
 
-class UnknownApproval(_Unknown, what="approval, or one that is over"):
+class UnknownApproval(_Unknown, what="or expired approval"):
     """No approval has this uuid, or it has expired or was used up."""
 
 

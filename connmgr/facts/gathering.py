@@ -129,6 +129,8 @@ class Gatherer:
                 for ended in as_completed(running):
                     cancellation.require()
                     yield ended.result()
+            # Also when the caller stops to read: programs that run on the machines are ended, and the rest never
+            # begins.
             finally:
                 within.cancel()
                 pool.shutdown(cancel_futures=True)
@@ -167,6 +169,7 @@ class Gatherer:
             }
         finally:
             lease.release()
+        # What was asked must still be what the vault has, or the facts would be those of another machine.
         basis = (canonical(target.data), target.dependency_digest or "")
         if not self._vault.facts.put(connection, basis, found):
             raise FactsFailed("The connection was changed meanwhile: gather its facts again.")

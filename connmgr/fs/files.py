@@ -65,6 +65,7 @@ class FileReader:
             piece = next(self._pieces, b"")
             if not piece:
                 raise TransferFailed("The file became shorter while it was read, or the link broke.")
+            # A file that grows while it is read ends where it ended at first, as its size was told already.
             yield piece[:remaining]
             remaining -= min(remaining, len(piece))
         self._exchange.expect_end()
@@ -149,6 +150,7 @@ def _put(
         attributes.replaces,
     ]
     with fs.run(remote.WRITE, arguments) as exchange:
+        # A remote host that can read exact sizes needs no acknowledgement for each piece.
         exact = exchange.answer() == b"exact"
         exchange.stream(chunks, lambda: b"end %d %b" % (facts()[0], facts()[1].encode()), acknowledged=not exact)
         exchange.answer(STALL_SECONDS + facts()[0] / DISK_BYTES_A_SECOND)
@@ -205,6 +207,7 @@ def _entries(exchange: Exchange) -> Iterator[bytes]:
 
     :raises TransferFailed: at the end, if the listing is incomplete.
     """
+    # One record behind: the last one is the program's word that the listing is whole, and not an entry.
     before = b""
     for record in records_of(exchange, LISTING_BYTES):
         if before:

@@ -63,6 +63,7 @@ class Listing:
     def __init__(self, records: Iterable[bytes]) -> None:
         self._runs: list[list[bytes]] = []
         keyed = map(_keyed, records)
+        # Sorted in runs that are merged when they are read: one sort of a million entries would stop all other threads.
         while run := list(islice(keyed, RUN_ENTRIES)):
             run.sort()
             self._runs.append(run)
@@ -82,6 +83,7 @@ def parse_entry(record: bytes, name: bytes, target: bytes | None = None) -> File
     :raises TransferFailed: it describes no file.
     """
     fields = _matched(record)
+    # find prints octal bits and a letter, stat hexadecimal bits with the type in them.
     bits = int(fields["bits"], 8) if fields["bits"] else int(fields["mode"], 16)
     kind = _FIND_TYPES.get(fields["letter"][0]) if fields["letter"] else _TYPES.get(stat.S_IFMT(bits))
     return FileEntry(

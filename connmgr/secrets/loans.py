@@ -132,6 +132,7 @@ class Loans:
 
     def _end(self, loans: Collection[Loan], why: str) -> bool:
         for loan in loans:
+            # The first reason stays: a loan whose lender has just locked the vault did not end for the later one.
             loan.ended = loan.over or why
         self._news.set()
         return bool(loans)
@@ -153,6 +154,7 @@ class Loans:
             for loan, why in over:
                 loan.ended = why
                 del self._loans[loan.token]
+        # Outside of the lock: what ends the programs of a loan may take long, and asks for loans itself.
         for loan, why in over:
             self.ended(loan, why)
 

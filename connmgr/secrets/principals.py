@@ -46,6 +46,7 @@ class Principal:
 
     def associated(self) -> bytes:
         """Return everything except the wrapped key, unambiguously encoded, to authenticate with that key."""
+        # All of it is authenticated with the wrapped key: whoever writes to the database can exchange none unnoticed.
         cost = self.cost or NO_COST
         name = self.name.encode()
         return struct.pack("<BB", 1, len(name)) + name + self.public_key + cost.encode() + self.salt
@@ -159,11 +160,13 @@ class Access:
     def open(self, key_id: bytes, sealed: bytes) -> bytes | None:
         """Open a data key with the user of ``key_id``; None if that user is not unlocked; see :func:`open_sealed`."""
         with self._lock:
+            # The key's id, not the user's name: a user who was removed and added again has another key.
             if self._principal is None or self._principal.key_id != key_id:
                 return None
             return open_sealed(sealed, self._principal, bytes(self._private))
 
     def _wipe(self) -> None:
+        # Overwritten in place: an object that is only dropped stays readable in memory until its place is used again.
         self._private[:] = bytes(len(self._private))
         self._private = bytearray()
         self._principal = None
