@@ -26,6 +26,7 @@ from connmgr.contract.fs import (
     UploadRequest,
     UploadResponse,
 )
+from connmgr.contract.undo import ChangeResponse
 from connmgr.fs.archives import Archive, Tally, extract
 from connmgr.fs.bodies import ArrivingBody
 from connmgr.fs.checksums import Checksums
@@ -193,7 +194,7 @@ def upload(request: UploadRequest) -> UploadResponse:
         if change is not None:
             change.after = written(change, size, digest)
     detail(bytes=size, sha256=digest)
-    told = kept([change])
+    told = kept([change]) or ChangeResponse()
     return UploadResponse(bytes=size, sha256=digest, changes=told.changes, not_kept=told.not_kept)
 
 

@@ -32,7 +32,7 @@ from connmgr.undo.changes import Changer, Keeper, Keeping, Undo
 from connmgr.undo.store import FileChange, FileState
 
 CHANGE = "3f0d6a55-6a0e-4c3c-9f59-0b8d1c1a7e11"
-CHANGED = {"changes": [CHANGE], "notKept": None}
+CHANGED = {"changes": [CHANGE]}
 NO_COPY_OF: Mapping[str, str] = {
     "link": "a symbolic link is not kept",
     "other": "only files and directories are kept",
@@ -65,8 +65,10 @@ def keeping(
     return keeper.keep(place, path, action, follow=follow, why_not=why_not)
 
 
-def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse:
-    """Return what the answer says about ``changes``, and record it."""
+def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse | None:
+    """Return what the answer says about ``changes``, and record it; None for the owner, whose answers have no body."""
+    if caller().grant is None:
+        return None
     made = [change.change for change in changes if change is not None and not change.dropped]
     ids = [one.id for one in made if one.not_kept is None]
     reason = next((one.not_kept for one in made if one.not_kept is not None), why_not)

@@ -28,10 +28,15 @@ Path = Annotated[bytes, PATH]
 
 
 class ChangeResponse(Message):
-    """What is kept of the files that a token's request has changed; nothing of those that the owner's has."""
+    """What is kept of the files that a token's request has changed; the owner's has no such members."""
 
-    changes: Annotated[list[str], "The changes, which `/undo/restore` takes; none for the owner's requests."]
-    not_kept: Annotated[str | None, "Why something cannot be put back by `/undo/restore`; null otherwise."]
+    changes: Annotated[
+        list[str] | None,
+        "The changes, which `/undo/restore` takes; absent in answers to the owner.",
+    ] = None
+    not_kept: Annotated[str | None, "Why `/undo/restore` cannot put something back; absent if it can put back all."] = (
+        None
+    )
 
 
 class FileStateInfo(Message):

@@ -339,8 +339,8 @@ export interface ChangeInfo {
 }
 
 export interface ChangeResponse {
-  changes: string[];
-  notKept: string | null;
+  changes?: string[];
+  notKept?: string;
 }
 
 export interface ChecksumResponse {
@@ -2034,8 +2034,8 @@ export interface UnlockResponse {
 }
 
 export interface UploadResponse {
-  changes: string[];
-  notKept: string | null;
+  changes?: string[];
+  notKept?: string;
   bytes: number;
   sha256: string;
 }

@@ -277,7 +277,7 @@ def _put(
         path=visible(named),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
-        changes=list(kept.changes),
+        changes=list(kept.changes or ()),
         notKept=kept.not_kept,
     )
 
