@@ -93,8 +93,8 @@ function Approvals({ path }) {
     }}
     tools=${"Notification" in window && html`<button aria-pressed=${isTold} onClick=${tell}>${isTold ? "Desktop notices: on" : "Notify me on the desktop"}</button>`}
     details=${(/** @type {Approval} */ one) => html`<${Details} one=${one} again=${again} />`}
-    empty=${html`<${Empty} title="Nothing waits for a decision"><p>A token whose rules say <code>ask</code> has its requests shown here before they run. Such a token is made under
-      <a href="#/tokens">Tokens</a>, with a rule like <code>{"effect": "ask"}</code>.</p><//>`} />`;
+    empty=${html`<${Empty} title="Nothing waits for a decision"><p>A token whose rules say <code>ask</code> has its requests shown here before they run. Such a
+      token is made under <a href="#/tokens">Tokens</a>, with a rule like <code>{"effect": "ask"}</code>.</p><//>`} />`;
 }
 
 const rank = (/** @type {Approval} */ one) => (one.state === "pending" ? 0 : 1);

@@ -111,15 +111,15 @@ function Draft({ draft, close }) {
             ${types.map((one) => html`<option key=${one.type} value=${one.type}>${text(one.type)} – ${text(one.description)}</option>`)}
           </select>`}<//>`
       }
-      <${Labeled} label="Name">${(
-        /** @type {any} */ tied,
-      ) => html`<input ...${tied} value=${name} maxlength="255" required=${!draft.isNew} placeholder=${draft.isNew ? (data.host && typeof data.host === "string" && !store.connections.has(data.host) ? data.host : "As it shall be called") : ""}
-          autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setName(event.target.value)} />`}<//>
       ${
         schema
           ? html`<${Fields} key=${data.type} schema=${schema} value=${data} change=${setData} />`
           : html`<p class="fault">No installed plugin offers the type ${text(data.type)}; its data stays as it is.</p>`
       }
+      <${Labeled} label="Name">${(
+        /** @type {any} */ tied,
+      ) => html`<input ...${tied} value=${name} maxlength="255" required=${!draft.isNew} placeholder=${draft.isNew ? (data.host && typeof data.host === "string" && !store.connections.has(data.host) ? data.host : "As it shall be called") : ""}
+          autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setName(event.target.value)} />`}<//>
       <${Labeled} label="Category">${(
         /** @type {any} */ tied,
       ) => html`<select ...${tied} value=${category} onChange=${(/** @type {any} */ event) => setCategory(event.target.value)}>

@@ -210,8 +210,8 @@ function Hub({ path }) {
                 ? html`<${Waiting} reason="Reading the connections" />`
                 : result && !items.length
                   ? html`<${Empty} title=${result.problem ?? "No connection is called so."}>
-                  <p>A name is the end of category and path, such as <code>web/root</code>; a pattern has <code>*</code>, <code>?</code>,
-                  <code>[a-c]</code> or <code>{a,b}</code>, as on the command line.</p><//>`
+                  <p>A name is the end of category and path, such as <code>web/root</code>; a pattern
+                  has <code>*</code>, <code>?</code>, <code>[a-c]</code> or <code>{a,b}</code>, as on the command line.</p><//>`
                   : html`<${Rows} id="hub-rows" items=${items} label="Connections" keyOf=${(/** @type {Item} */ item) => item.key} open=${open} toggle=${toggle} key_=${keys}
                   active=${at >= 0 ? at : undefined} row=${(/** @type {Item} */ item) => ("one" in item ? line(item, isNarrow) : folderLine(item, toggle))}
                   levelOf=${(/** @type {Item} */ item) => item.depth + 1} isExpanded=${(/** @type {Item} */ item) => ("one" in item ? undefined : item.isOpen)}
