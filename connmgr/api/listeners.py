@@ -63,6 +63,9 @@ JOIN_SECONDS = 0.02
 FULL_BYTES = 64 * 1024
 """A client that has left so much unread gets nothing until it has read it."""
 
+PASS_SECONDS = 0.1
+"""Time for the events of tokens' clients, after which those for the owner are looked at again."""
+
 BATCH = 500
 """Most events that one client gets at once."""
 
@@ -372,9 +375,17 @@ class Listeners:
         try:
             batches: dict[tuple[str | None, int], _Batch | ConnmgrError] = {}
             written: dict[tuple[int, str], str] = {}
-            for listener, position in waiting:
+            # The owner first, and then whoever is furthest behind.
+            in_order = sorted(waiting, key=lambda one: (one[0].asking.token is not None, one[1]))
+            until, of_tokens = time.monotonic() + PASS_SECONDS, 0
+            for listener, position in in_order:
                 key = listener.asking.token, position
                 if key not in batches:
+                    if key[0] is not None and of_tokens and time.monotonic() > until:
+                        # What has happened meanwhile goes to the owner before the others' rest.
+                        self._loop.call(self.wake)
+                        break
+                    of_tokens += key[0] is not None
                     batches[key] = self._filtered(listener.asking, position)
                 batch = batches[key]
                 if isinstance(batch, ConnmgrError):

@@ -118,7 +118,8 @@ def _again(request: RunRetryRequest) -> RunStartRequest:
     if not rows:
         raise errors.InvalidRequest(f"states: No target of the run is {' or '.join(request.states)}.")
     asked = RunStartRequest.read(run.spec["asked"])
-    again = replace(asked, connections=[row["connection"] for row in rows], key=None, dry_run=False)
+    # Nobody waits for an approval here: a view that has begun is not run again.
+    again = replace(asked, connections=[row["connection"] for row in rows], key=None, dry_run=False, wait=0)
     ids = list(again.connections or ())
     found = Selection(services().vault.connections.each(ids))
     chosen = with_words(again)

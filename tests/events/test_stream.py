@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -132,13 +133,15 @@ class Stage:
         self.listeners = Listeners(self.events, self.streams, None, lambda *_: None)  # type: ignore[arg-type]
         self.owner = Caller("owner", Access(), 0.0)
 
-    def listen(self, after: int | None = None, kinds: tuple[str, ...] = ("job",)) -> Reader:
+    def listen(
+        self, after: int | None = None, kinds: tuple[str, ...] = ("job",), caller: Caller | None = None
+    ) -> Reader:
         """Return the reading side of a new listener."""
         near, far = socket.socketpair()
         # A small buffer is full soon.
         near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         connect = partial(LinesClient, near, b"", chunked=False)
-        self.listeners.begin(self.owner, kinds, after, connect)
+        self.listeners.begin(caller or self.owner, kinds, after, connect)
         return Reader(far)
 
     def tell(self, number: int) -> None:
@@ -265,3 +268,40 @@ def test_a_failed_filter_ends_the_stream_with_a_line(stage: Stage, monkeypatch: 
     line = reader.line()
     assert (line["change"], line["code"]) == ("ended", "internal")
     reader.close()
+
+
+class TokenCaller(Caller):
+    """A caller with a token of its own, named as the caller."""
+
+    @property
+    def token(self) -> str | None:
+        return self.name
+
+
+def test_the_owner_hears_before_all_is_filtered_for_tokens(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each of many tokens may see takes time; the owner sees all, and must not wait for that."""
+    filtered: list[str] = []
+
+    def see(asking: Caller, _: object, one: Happening) -> Happening:
+        if asking.token is not None:
+            filtered.append(asking.token)
+            time.sleep(0.01)
+        return one
+
+    monkeypatch.setattr(listeners, "seen_by", see)
+    monkeypatch.setattr(listeners, "PASS_SECONDS", 0.0)
+    own = stage.listen()
+    own.line()
+    tokens = [stage.listen(caller=TokenCaller(f"token{number}", Access(), 0.0)) for number in range(20)]
+    for one in tokens:
+        one.line()
+    stage.tell(10)
+    eventually(lambda: filtered, "nobody is served")
+    stage.tell(1)
+    for _ in range(11):
+        own.line()
+    assert len(filtered) < 100
+    for one in tokens:
+        assert len({one.line()["number"] for _ in range(11)}) == 11
+        one.close()
+    own.close()
