@@ -98,6 +98,7 @@ NEXT: Mapping[str, str] = {
     "directory_not_empty": "Look at its content with list_files.",
     "text_not_found": "Read the file with read_file, and copy `old` from it exactly, with blanks and line ends.",
     "text_not_unique": "Add neighbouring lines to `old`, so that it occurs only once.",
+    "unknown_change": "The change is too old, or somebody has removed it; nothing was put back.",
     "file_changed": "Somebody else has changed it. Read it again, and repeat the edit if it is still right.",
     "not_text": "It is not UTF-8 text. Read it with binary=true as base64; change it with run_command.",
     "file_too_large": "Read a part of it with offset and limit, or work on it with run_command.",

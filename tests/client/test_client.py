@@ -62,7 +62,7 @@ def test_every_endpoint_of_the_daemon_is_a_method(client: Client) -> None:
         "/vault/recovery/rotate": "vault.rotate_recovery",
         "/vault/recovery/revoke": "vault.revoke_recovery",
     }
-    plural = {"run": "runs", "schedule": "schedules"}
+    plural = {"run": "runs", "schedule": "schedules", "inventory": "inventories"}
     missing = []
     for route in routes - {"/event/stream"}:
         group, _, name = methods.get(route, route.partition("/{")[0].strip("/").replace("/", ".")).partition(".")
