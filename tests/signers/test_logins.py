@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from connmgr.client import ROOT_CATEGORY, Client, ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
+from tests.plugins.sshd import keygen
 from tests.rights.wire import create
 from tests.signers.conftest import Host
 
@@ -136,3 +138,63 @@ def test_the_key_of_an_authority_is_sealed_to_who_made_it(start_daemon: StartDae
     owner.vault.remove_user("alice")
     with Client(daemon.url, auth_file=daemon.auth_file) as other:
         other.shell.start(connection)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (["-n", "root", "-V", "+{seconds}s", "{public}"], "certificate_invalid", "it is for root"),
+        (["-n", "{principals}", "-V", "+3650d", "{public}"], "certificate_invalid", "valid for 3650 days"),
+        (["-n", "{principals}", "-V", "+{seconds}s", "ANOTHER"], "certificate_invalid", "another key than the login's"),
+        (["-n", "{principals}", "-V", "+10m:+15m", "{public}"], "certificate_expired", "ahead of this machine's"),
+        (["-n", "{principals}", "-V", "-15m:-10m", "{public}"], "certificate_expired", "behind this machine's"),
+    ],
+    ids=["another name", "years of life", "another key", "10 minutes ahead", "10 minutes behind"],
+)
+def test_an_answer_that_lies_reaches_no_host(
+    owner: Client, host: Host, tmp_path: Path, words: list[str], code: str, complaint: str
+) -> None:
+    authority, another = (keygen(tmp_path / name) for name in ("authority", "another"))
+    host.trust([authority.with_suffix(".pub").read_text().strip()])
+    # It is also put where the answer is looked for.
+    script = '"$@" && [ -e "${0%.pub}-cert.pub" ] || cat "$OTHER"'
+    argv = ["env", f"OTHER={another}-cert.pub", "/bin/sh", "-c", script, "{public}", "ssh-keygen", "-q"]
+    argv += ["-s", str(authority), "-I", "lie", *(str(another) if word == "ANOTHER" else word for word in words)]
+    owner.ca.init("liar", {"type": "command", "argv": argv})
+    connection, start = owner.connection.add("web1", host.data(signer="liar")), len(host.log())
+    with pytest.raises(ClientError, match=complaint) as failed:
+        owner.shell.start(connection)
+    assert failed.value.code == code
+    assert "publickey" not in host.log()[start:]
+
+
+def test_a_host_with_the_list_refuses_a_revoked_certificate(owner: Client, host: Host) -> None:
+    revoked = host.directory / "revoked"
+
+    def put(content: bytes) -> None:
+        revoked.write_bytes(content)
+        revoked.chmod(0o644)
+
+    put(base64.b64decode(owner.ca.trust("team").revoked))
+    host.stop()
+    host.options["RevokedKeys"] = str(revoked)
+    host.start()
+    try:
+        # Each login has a key id of its own, so what is revoked beforehand is a name of a person by a fixed key id.
+        words = ["-q", "-s", str(keygen(host.directory / "fixed")), "-I", "of joe", "-n", "{principals}"]
+        authority = host.directory.joinpath("fixed.pub").read_text().strip()
+        host.trust([authority])
+        argv = ["ssh-keygen", *words, "-V", "+{seconds}s", "{public}"]
+        owner.ca.init("joe", {"type": "command", "argv": argv}, authority=authority)
+        connection = owner.connection.add("web1", host.data(signer="joe"))
+        put(base64.b64decode(owner.ca.trust("joe").revoked))
+        owner.shell.start(connection)
+        owner.shell.stop(connection, all=True)
+        put(owner.ca.revoke("joe", ["of joe"]))
+        other = owner.connection.add("web2", {**host.data(signer="joe"), "keepAlive": 5})
+        assert code_of(owner, other) == "auth_failed"
+        assert "revoked" in host.log()
+    finally:
+        host.stop()
+        del host.options["RevokedKeys"]
+        host.start()
