@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 import pexpect
+import psutil
 import pytest
 
 from connmgr.client import LOCAL_MACHINE
@@ -359,14 +361,21 @@ def test_unlocking_the_vault_unlocks_its_hosts(person: _Hosts, start_sshd: Start
 
 
 def test_thousands_of_hosts_cost_ssh_little(hosts: _Hosts) -> None:
-    client = hosts.connmgr.daemon.client
-    data = {"type": "ssh", "host": "web.example", "user": "deploy", "port": 2222}
-    client.connection.apply(
-        add=[{"name": f"web{number}", "data": {**data, "port": 1000 + number}} for number in range(1000)]
+    daemon, number = hosts.connmgr.daemon, 5000
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * number:
+        number = 400
+    data = {"type": "ssh", "host": "web.example", "user": "deploy"}
+    daemon.client.connection.apply(
+        add=[{"name": f"web{one}", "data": {**data, "port": 1000 + one}} for one in range(number)]
     )
-    before = client.daemon.status().threads
-    assert len(_names(hosts.printed())) == 1001
-    assert client.daemon.status().threads <= before + 2
+    process = psutil.Process(daemon.pid)
+    daemon.client.post("/multiplex/query")
+    threads, memory = process.num_threads(), process.memory_info().rss
+    daemon.client.post("/multiplex/open")
+    assert process.num_threads() <= threads + 2
+    assert process.memory_info().rss - memory < 40_000_000
+    assert len(_names(hosts.printed())) == number + 1
+    assert process.num_threads() <= threads + 2
     assert hosts.ssh("local", "echo here")[0] == "here\n"
 
 
