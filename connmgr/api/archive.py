@@ -14,8 +14,8 @@ from connmgr.api.context import RequestContext, detail, request_context, require
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import as_error
 from connmgr.api.fs import REACHING, passed_file, place_of
+from connmgr.api.keeping import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.api.running import EXAMPLE
-from connmgr.api.undo import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.contract.fs import (
     ChecksumResponse,
     ChecksumsResponse,

@@ -20,9 +20,9 @@ from connmgr.api.context import (
     while_valid,
 )
 from connmgr.api.endpoint import Group
+from connmgr.api.keeping import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.api.running import EXAMPLE
 from connmgr.api.services import services
-from connmgr.api.undo import CHANGED, NO_COPY_OF, keeping, kept
 from connmgr.contract.common import AwaitsApproval, ShellNamed
 from connmgr.contract.fs import (
     AttributesRequest,

@@ -13,6 +13,7 @@ from connmgr import errors
 from connmgr.api.connection_data import locked_ones
 from connmgr.api.context import caller, continuation, detail
 from connmgr.api.endpoint import Group
+from connmgr.api.keeping import settle_job
 from connmgr.api.running import EXAMPLE, OPENING, shown_waiting, start_job, with_words
 from connmgr.api.services import services
 from connmgr.contract.common import bytes_of
@@ -310,6 +311,8 @@ def orphans(request: JobOrphansRequest) -> JobOrphansResponse:
 
 def _note_end(job: StoredJob) -> None:
     """Add to the details of this request how the job ended, if it is seen to have ended."""
+    if job.state in ENDED:
+        settle_job(job.id)
     if job.exit_code is not None:
         services().jobs.reported(job.id)
         detail(exitCode=job.exit_code)

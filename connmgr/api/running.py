@@ -23,6 +23,7 @@ from connmgr.api.context import (
     request_context,
     require_valid,
 )
+from connmgr.api.keeping import settle_job, snapshot_before
 from connmgr.api.services import services
 from connmgr.contract import message
 from connmgr.contract.common import CommandOptions, SendsEnvironment, WaitingForInput, WhatRuns, bytes_of
@@ -195,6 +196,7 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
         created=now(),
         token=caller().token,
     )
+    snapshot = snapshot_before(job.connection)
     try:
         with services().shells.using(job.connection, caller().access, job.session) as session:
             beside = RemoteJobs(session.transport, session.helpers)
@@ -210,6 +212,8 @@ def start_job(request: JobStartRequest | ExecRequest, *, stdin_open: bool = Fals
         if request.argv is None or job.session is not None:
             raise
         started = _start_outside(job, request)
+    if snapshot is not None and started[0].id == job.id:
+        services().snapshots.begin(job.id, snapshot)
     if caller().ended:
         # The token was revoked during the start, too late for the revocation to find this job.
         services().jobs.kill(job.id, caller().access, "KILL", 0)
@@ -295,6 +299,7 @@ def detached(request: ExecRequest, seconds: float) -> flask.Response | ExecRespo
         stdout, stderr = (output_text(text[:most], encoding) for text in (read.stdout, read.stderr))
         waits = shown_waiting(None if read.seen is None else read.seen.waiting)
         return ExecResponse(job=id, stdout=stdout, stderr=stderr, waiting=waits, restarted=memory[_RESTARTED] or None)
+    settle_job(id)
     result = _result(read, followed.stored.exit_code, most)
     jobs.reported(id)
     jobs.remove(id, access, force=False)

@@ -45,6 +45,7 @@ from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.terminals import Terminals
 from connmgr.tunnels.table import Tunnels
+from connmgr.undo.snapshots import Snapshots
 from connmgr.undo.store import ChangeStore
 from connmgr.vault import Vault
 
@@ -191,6 +192,7 @@ class Services:
     pace: Pace
     computing: Computing
     changes: ChangeStore
+    snapshots: Snapshots
     upgrades: Pace
     """The pace at which a token's requests become streams."""
 

@@ -28,6 +28,7 @@ from connmgr.api.context import (
 )
 from connmgr.api.endpoint import Group
 from connmgr.api.errors import note_error
+from connmgr.api.keeping import settler, snapshot_before
 from connmgr.api.running import DETACHING, EXAMPLE, OPENING, command_of, detached, printed_until, with_words
 from connmgr.api.services import services
 from connmgr.contract.shell import (
@@ -166,6 +167,9 @@ def execute(request: ExecRequest) -> flask.Response | ExecResponse:
     command = command_of(request, arriving)
     if command.stdin:
         detail(stdinBytes=len(command.stdin))
+    if (snapshot := snapshot_before(request.connection)) is not None:
+        # Called when the command has ended, also if its output is still being sent.
+        request_context().resources.callback(settler(snapshot))
     if _wants_lines():
         running, restarted = request_context().resources.enter_context(_begun(request, command))
         note_forwarding(running.transport)

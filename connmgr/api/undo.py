@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from datetime import datetime, timezone
 
 import flask
 
 from connmgr import errors
-from connmgr.api.context import caller, cancellation, detail, part, request_context, require_valid
+from connmgr.api.context import caller, cancellation, detail, part, require_valid
 from connmgr.api.endpoint import Group
+from connmgr.api.keeping import CHANGE, keeper
 from connmgr.api.running import EXAMPLE, OPENING
 from connmgr.api.services import services
-from connmgr.contract.common import ShellNamed
 from connmgr.contract.undo import (
     RESTORED,
     ChangeInfo,
-    ChangeResponse,
     FileStateInfo,
     UndoneInfo,
     UndoQueryRequest,
@@ -28,17 +26,8 @@ from connmgr.contract.undo import (
 )
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr.rights.actions import Action
-from connmgr.undo.changes import Changer, Keeper, Keeping, Undo
+from connmgr.undo.changes import Undo
 from connmgr.undo.store import FileChange, FileState
-
-CHANGE = "3f0d6a55-6a0e-4c3c-9f59-0b8d1c1a7e11"
-CHANGED = {"changes": [CHANGE]}
-NO_COPY_OF: Mapping[str, str] = {
-    "link": "a symbolic link is not kept",
-    "other": "only files and directories are kept",
-    "directory": "a directory with its content is not kept",
-}
-"""Why something else than a file cannot be put back, by its kind."""
 
 group = Group(
     "undo",
@@ -47,46 +36,6 @@ group = Group(
 )
 
 _STATE = {"kind": "file", "size": 7, "sha256": None, "mode": "0644", "uid": 0, "gid": 0}
-
-
-def keeping(
-    request: ShellNamed,
-    place: RemoteFileSystem,
-    path: bytes,
-    *,
-    follow: bool = True,
-    why_not: Mapping[str, str] | None = None,
-) -> AbstractContextManager[Keeping | None]:
-    """Keep what is at ``path`` while the block changes it (:meth:`Keeper.keep`); None for the owner, who knows it."""
-    if caller().grant is None:
-        return nullcontext()
-    action = request_context().action or ""
-    keeper = _keeper(request.connection, place.connection_digest)
-    return keeper.keep(place, path, action, follow=follow, why_not=why_not)
-
-
-def kept(changes: Iterable[Keeping | None], why_not: str | None = None) -> ChangeResponse | None:
-    """Return what the answer says about ``changes``, and record it; None for the owner, whose answers have no body."""
-    if caller().grant is None:
-        return None
-    made = [change.change for change in changes if change is not None and not change.dropped]
-    ids = [one.id for one in made if one.not_kept is None]
-    reason = next((one.not_kept for one in made if one.not_kept is not None), why_not)
-    if ids:
-        detail(changes=ids)
-    if reason:
-        detail(notKept=reason)
-    return ChangeResponse(changes=ids, not_kept=reason)
-
-
-def _keeper(connection: str, digest: str | None) -> Keeper:
-    sender = caller()
-    grant, limit = sender.grant, services().settings.max_undo_file
-    if grant is None:
-        changer = Changer(sender.name)
-    else:
-        changer = Changer(grant.name, grant.id, tuple(grant.lineage_ids), sender.holder)
-    return Keeper(services().changes, changer, connection, limit, digest)
 
 
 @group.endpoint(
@@ -218,7 +167,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
         digest = session.connection_digest
         rules = services().authorisation.path_rules(caller(), request.connection, None, 0, digest)
         fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
-        undo = Undo(_keeper(request.connection, digest), fs, known, dry_run=request.dry_run, force=request.force)
+        undo = Undo(keeper(request.connection, digest), fs, known, dry_run=request.dry_run, force=request.force)
         for change in chosen:
             require_valid()
             undone = undo.undo(change)

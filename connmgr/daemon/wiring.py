@@ -53,6 +53,7 @@ from connmgr.signers import Signers
 from connmgr.terminals.recording import Recordings
 from connmgr.terminals.terminals import TerminalLimits, Terminals
 from connmgr.tunnels.table import Tunnels
+from connmgr.undo.snapshots import Snapshots
 from connmgr.undo.store import ChangeStore
 from connmgr.vault import Vault
 from connmgr.vault.jobs import StoredJob
@@ -153,6 +154,7 @@ def open_services(
         slots=slots,
         pace=pace,
         computing=computing,
+        snapshots=Snapshots(),
         changes=ChangeStore(
             settings.data_dir / "undo",
             lambda: vault.principals.lasting_key(b"connmgr.undo"),

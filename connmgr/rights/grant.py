@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from connmgr.contract.token import MAX_DAYS as MAX_DAYS
 from connmgr.contract.token import MAX_FILTERS as MAX_FILTERS
 from connmgr.errors import ConnmgrError, InvalidRequest, ScopeDenied, TokenExpired, TokenRevoked
-from connmgr.rights.rule import FS_ACTIONS
+from connmgr.rights.rule import FS_ACTIONS, WRITE
 from connmgr.rights.rules import Rules, load_rules
 from connmgr.rights.scopes import LOOKING, missing
 from connmgr.vault import names
@@ -169,6 +169,13 @@ class Grant:
     @property
     def has_rules_over_paths(self) -> bool:
         return any(grant.rules.over_paths(action) for grant in self.lineage for action in FS_ACTIONS)
+
+    def writable_roots(self, on: ConnectionFacts) -> list[bytes]:
+        """Return the paths that its rules, or else those of the token above, let it write on a connection."""
+        for grant in self.lineage:
+            if grant.rules.over_paths(WRITE):
+                return grant.rules.writable_roots(on.names, on.user)
+        return []
 
     @property
     def read_only(self) -> bool:

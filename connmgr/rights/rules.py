@@ -17,7 +17,7 @@ from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
 from connmgr.rights.argv import Compound, as_argv
 from connmgr.rights.elements import Element, can_be_words, is_clean
-from connmgr.rights.rule import ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
+from connmgr.rights.rule import WRITE, ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
 from connmgr.vault import names
 from connmgr.vault.names import SEPARATOR, fold
 
@@ -135,6 +135,17 @@ class Rules:
     def over_commands(self) -> bool:
         """Whether a rule applies to commands; with rules over argvs, a text that is an argv is run as one."""
         return bool(self._run or self._texts)
+
+    def writable_roots(self, names: tuple[str, ...], user: str | None) -> list[bytes]:
+        """Return the files, and the directories with all below them, that rules let be written and name literally."""
+        applying = self._applying.to(names)
+        roots = []
+        for rule in self._paths:
+            if rule.effect == "deny" or WRITE not in rule.actions or rule.index not in applying:
+                continue
+            if rule.users is None or user in rule.users:
+                roots += [_literal(one) for one in rule.alternatives]
+        return [root.encode() for root in dict.fromkeys(roots) if root]
 
     def over_paths(self, action: str) -> bool:
         """Whether a rule applies to the paths of ``fs.read`` or ``fs.write``."""
@@ -366,6 +377,13 @@ def _folded(program: str) -> str:
 
 def _decoded(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
+
+
+def _literal(alternative: names.Alternative) -> str:
+    """Return the path that an alternative names, with all below it if it ends so; empty for any other pattern."""
+    head = alternative[:-2] if alternative[-2:] == (SEPARATOR, names.ACROSS) else alternative
+    literal = [token for token in head if isinstance(token, str)]
+    return "".join(literal) if len(literal) == len(head) else ""
 
 
 def _heads(alternatives: Iterable[names.Alternative]) -> list[names.Alternative]:

@@ -192,13 +192,28 @@ class Keeper:
         reason = (why_not or {}).get(seen.state.kind) or seen.why_not
         if reason is None and self.store.is_off:
             reason = "the daemon keeps no copies (max-undo)"
-        change = FileChange(
+        change = self._change(seen.path, action, seen.state, reason, undoes)
+        return self.store.begin(change, None if reason else seen.content), seen
+
+    def note(self, path: bytes, action: str, before: FileState, after: FileState, content: bytes | None) -> str:
+        """Keep a change that was made already, with the ``content`` before it; return its id."""
+        reason = None
+        if before.kind == "file" and content is None:
+            reason = "its content was too large, or its user may not read it"
+        change = self.store.begin(self._change(path, action, before, reason, None), content)
+        self.store.finish(change.id, after)
+        return change.id
+
+    def _change(
+        self, path: bytes, action: str, before: FileState, reason: str | None, undoes: str | None
+    ) -> FileChange:
+        return FileChange(
             id=str(uuid.uuid4()),
             at=time.time(),
             action=action,
             connection=self.connection,
-            path=seen.path,
-            before=seen.state,
+            path=path,
+            before=before,
             not_kept=reason,
             token=self.changer.token,
             by=self.changer.by,
@@ -207,7 +222,6 @@ class Keeper:
             digest=self.digest,
             undoes=undoes,
         )
-        return self.store.begin(change, None if reason else seen.content), seen
 
 
 @dataclass(frozen=True)

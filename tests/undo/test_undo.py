@@ -320,3 +320,73 @@ def test_copies_of_one_token_are_in_memory_one_after_the_other(start_daemon: Sta
 def memory_of(daemon: Daemon, name: str) -> int:
     lines = Path(f"/proc/{daemon.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+
+
+@pytest.fixture
+def site(daemon: Daemon, tmp_path: Path) -> tuple[Holder, Path]:
+    """A token that may run anything, and whose rules name a directory; and that directory, with files."""
+    root = tmp_path.resolve() / "site"
+    (root / "below").mkdir(parents=True)
+    (root / "kept").write_bytes(b"kept")
+    (root / "changed").write_bytes(b"before")
+    (root / "below" / "removed").write_bytes(b"removed")
+    rules = [{"effect": "allow", "path": f"{root}/**"}]
+    holder = create(daemon, "fs.read", "fs.write", "shell.any", "job", name="site", rules=rules)
+    holder.ok("/shell/start", connection=LOCAL)
+    return holder, root
+
+
+CHANGING = "echo after >changed; rm below/removed; echo new >new; cat kept"
+
+
+def check_undone(daemon: Daemon, holder: Holder, root: Path) -> None:
+    made = changes_of(daemon, holder)
+    assert sorted(Path(one["path"]).name for one in made) == ["changed", "new", "removed"]
+    assert states(undo(daemon, *made)) == ["restored"] * 3
+    assert sorted(path.name for path in root.rglob("*")) == ["below", "changed", "kept", "removed"]
+    assert (root / "changed").read_bytes() == b"before"
+    assert (root / "below" / "removed").read_bytes() == b"removed"
+
+
+def test_what_a_command_changes_where_rules_let_its_token_write(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    holder.ok("/shell/exec", connection=LOCAL, command=f"cd {root}; {CHANGING}")
+    check_undone(daemon, holder, root)
+    entries = daemon.client.post("/audit/query", token=holder.id, action="shell.exec", limit=1)["entries"]
+    assert len(entries[0]["changes"]) == 3
+
+
+def test_what_a_job_changes_is_kept_when_its_end_is_seen(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    job = holder.ok("/job/start", connection=LOCAL, command=CHANGING, cwd=str(root))["job"]
+    holder.ok("/job/wait", job=job, wait=20)
+    holder.ok("/job/info", job=job)
+    check_undone(daemon, holder, root)
+
+
+def test_a_streamed_and_a_detached_command(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    body = {"connection": LOCAL, "command": f"cd {root}; echo streamed >changed"}
+    headers = {"Authorization": f"Bearer {holder.secret}", "Accept": "application/x-ndjson"}
+    assert send(holder.url, "/shell/exec", body, headers).status == 200
+    holder.ok("/shell/exec", connection=LOCAL, command=f"echo detached >{root}/changed", detachAfter=30)
+    made = changes_of(daemon, holder)
+    assert [Path(one["path"]).name for one in made] == ["changed", "changed"]
+    assert states(undo(daemon, *made)) == ["restored", "restored"]
+    assert (root / "changed").read_bytes() == b"before"
+
+
+def test_a_command_that_changes_nothing_there_leaves_no_change(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    holder.ok("/shell/exec", connection=LOCAL, command=f"cat {root}/kept; touch {root}/kept")
+    assert changes_of(daemon, holder) == []
+
+
+def test_too_many_files_are_not_kept_and_the_log_says_so(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    for number in range(250):
+        (root / f"{number}").touch()
+    ran = holder.ok("/shell/exec", connection=LOCAL, command=f"echo after >{root}/changed; echo done")
+    assert ran["stdout"] == "done"
+    [entry] = daemon.client.post("/audit/query", token=holder.id, action="shell.exec", limit=1)["entries"]
+    assert "more than 200 files" in entry["notKept"]

@@ -55,7 +55,7 @@ def undo(
     It shows each change with the difference that its undo makes, asks, and then undoes them, the newest first. A file
     that is no longer as the token left it is left alone, and the command exits with 1. CHANGE is the uuid of a change,
     or its beginning; an undo is a change, too, so that it can be undone. Kept is what requests for files change (`cp`,
-    agents' edits), not what commands change.
+    agents' edits), and what commands and jobs change where rules over paths let the token write.
     """
     if not changes and token is None:
         raise click.UsageError("Name a --token or the CHANGEs to undo.")

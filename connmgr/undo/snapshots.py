@@ -1,0 +1,141 @@
+"""What commands change: the files at the paths that a token's rules name, looked at before a command and afterwards.
+
+The daemon does not know what a command writes. Where rules over paths let its token write certain files, these are few
+enough to look at: their states and checksums before and after tell which of them have changed meanwhile. Contents are
+in memory while commands run; of a changed file the one before is then kept as any other (:mod:`connmgr.undo.store`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from connmgr.errors import ConnmgrError
+from connmgr.fs import files
+from connmgr.fs.checksums import Checksums
+from connmgr.fs.remote import RemoteFileSystem
+from connmgr.undo.changes import Keeper, look
+from connmgr.undo.store import ABSENT_FILE, FileState
+
+MAX_FILES = 200
+"""Most files that are looked at for one command."""
+
+MAX_BYTES = 16 << 20
+"""Most bytes of these files together."""
+
+ALL_BYTES = 64 << 20
+"""Most bytes of contents in memory, of all commands; the oldest make room."""
+
+MAX_UNDER_WAY = 1000
+
+Files = dict[bytes, FileState]
+
+
+class TooMuchError(Exception):
+    """There are too many files, or too large ones; the message says which."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files at ``roots`` before a command of a ``keeper``'s token."""
+
+    keeper: Keeper
+    roots: Sequence[bytes]
+    action: str
+    files: Files
+
+
+class Snapshots:
+    """The snapshots of jobs under way, and the contents of all. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._contents: OrderedDict[str, bytes] = OrderedDict()
+        self._under_way: OrderedDict[str, Snapshot] = OrderedDict()
+
+    def take(self, fs: RemoteFileSystem, keeper: Keeper, roots: Sequence[bytes], action: str) -> Snapshot:
+        """Look at the files at ``roots``, and read those whose content is not known.
+
+        :raises TooMuchError: they are too many, or too large together.
+        """
+        found = dict(_files(fs, roots, keeper.limit))
+        for path, state in found.items():
+            if state.kind == "file" and state.sha256 is not None and self._content(state.sha256) is None:
+                seen = look(fs, path, keeper.limit, follow=False)
+                # It may have changed since, and counts as it is now.
+                found[path] = seen.state
+                if seen.content is not None and seen.state.sha256 is not None:
+                    self._remember(seen.state.sha256, seen.content)
+        return Snapshot(keeper, roots, action, found)
+
+    def settle(self, fs: RemoteFileSystem, snapshot: Snapshot) -> list[str]:
+        """Keep what has changed since a snapshot, and return the ids of these changes.
+
+        :raises TooMuchError: there are too many files now.
+        """
+        after = dict(_files(fs, snapshot.roots, snapshot.keeper.limit))
+        changed = []
+        for path in sorted({*snapshot.files, *after}):
+            before, now = snapshot.files.get(path, ABSENT_FILE), after.get(path, ABSENT_FILE)
+            if not now.holds(before):
+                content = None if before.sha256 is None else self._content(before.sha256)
+                changed.append(snapshot.keeper.note(path, snapshot.action, before, now, content))
+        return changed
+
+    def begin(self, job: str, snapshot: Snapshot) -> None:
+        """Hold the snapshot of a job until :meth:`ended`."""
+        with self._lock:
+            self._under_way[job] = snapshot
+            if len(self._under_way) > MAX_UNDER_WAY:
+                self._under_way.popitem(last=False)
+
+    def ended(self, job: str) -> Snapshot | None:
+        """Return the snapshot of a job that has ended, once; None if there is none."""
+        with self._lock:
+            return self._under_way.pop(job, None)
+
+    def _content(self, sha256: str) -> bytes | None:
+        with self._lock:
+            if sha256 in self._contents:
+                self._contents.move_to_end(sha256)
+            return self._contents.get(sha256)
+
+    def _remember(self, sha256: str, content: bytes) -> None:
+        with self._lock:
+            self._contents[sha256] = content
+            total = sum(map(len, self._contents.values()))
+            while total > ALL_BYTES:
+                total -= len(self._contents.popitem(last=False)[1])
+
+
+def _files(fs: RemoteFileSystem, roots: Sequence[bytes], limit: int) -> Iterator[tuple[bytes, FileState]]:
+    """Yield the files at ``roots``, each with its real path and state; links and directories are left out."""
+    number = total = 0
+    for root in roots:
+        # Without its content, if it is a directory.
+        seen = look(fs, root, limit, follow=False)
+        if seen.state.kind != "directory":
+            yield seen.path, seen.state
+            number, total = number + 1, total + (seen.state.size or 0)
+            continue
+        entries = [one for one in files.list_directory(fs, seen.path, recursive=True) if one.type == "file"]
+        number, total = number + len(entries), total + sum(one.size for one in entries)
+        if number > MAX_FILES or total > MAX_BYTES:
+            shown = root.decode(errors="replace")
+            raise TooMuchError(f"below {shown} are more than {MAX_FILES} files, or {MAX_BYTES} bytes")
+        sums: dict[bytes, str] = {}
+        with closing(Checksums(fs, seen.path)) as found:
+            for burst in found:
+                sums |= {one.name: one.sha256 for one in burst}
+        for one in entries:
+            modified = int(one.modified.timestamp())
+            state = FileState("file", one.size, sums.get(one.name), one.mode, one.uid, one.gid, modified)
+            yield b"/".join([seen.path.rstrip(b"/"), one.name]), state
+
+
+def why_not_kept(error: Exception) -> str:
+    """Return why what a command changed is not kept."""
+    return error.message if isinstance(error, ConnmgrError) else str(error)
