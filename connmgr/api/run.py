@@ -219,7 +219,12 @@ def _start(request: RunStartRequest) -> RunStartResponse:
     new = NewRun(
         id=str(uuid.uuid4()),
         spec=_spec(request, selection, waves, timeout, manner, why),
-        batches=batches_of(waves, ids, partial(_home, selection.found.stored, daemon.runs.last_homes(), lent)),
+        batches=batches_of(
+            waves,
+            ids,
+            partial(_home, selection.found.stored, daemon.runs.last_homes(), lent),
+            shared=daemon.vault.database.is_shared,
+        ),
         parallel=request.parallel,
         name=request.name,
         token=caller().token,

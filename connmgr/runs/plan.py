@@ -62,9 +62,13 @@ def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
     return SHELL, f"no timeout of more than {LONG_SECONDS} s was given"
 
 
-def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home) -> list[NewBatch]:
-    """Return the batches of a run; the targets of one have the same wave and the same home."""
-    rest, most = iter(connections), max(1, min(BATCH, len(connections) // LEAST_BATCHES))
+def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home, *, shared: bool) -> list[NewBatch]:
+    """Return the batches of a run; the targets of one have the same wave and the same home.
+
+    Where daemons do not share them, small ones would only be claimed one after the other.
+    """
+    most = max(1, min(BATCH, len(connections) // LEAST_BATCHES)) if shared else BATCH
+    rest = iter(connections)
     found = []
     for wave, size in enumerate(waves):
         homes = {id: home(id) for id in islice(rest, size)}

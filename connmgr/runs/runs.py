@@ -69,8 +69,8 @@ HELP_SECONDS = 1.0
 REST_SECONDS = 10.0
 """Time for which a daemon keeps its boot when no run is under way."""
 
-GATHER_SECONDS = 0.02
-"""Time for further outcomes to come, which are then stored in the same transaction."""
+GATHER_SECONDS, LAST_SECONDS = 0.02, 0.1
+"""Time for further outcomes to come, which are then stored in the same transaction; the second where none waits."""
 
 RETRY_SECONDS = 0.5
 """Time until another attempt when the database does not answer."""
@@ -610,7 +610,7 @@ class RunDriver:
         ended = work.take(seconds)
         if ended:
             # One transaction for many: each costs an fsync, and much of what runs at a time ends at about this time.
-            until = time.monotonic() + GATHER_SECONDS
+            until = time.monotonic() + (GATHER_SECONDS if step.is_full else LAST_SECONDS)
             while (
                 len(ended) < len(self._begun) and (left := until - time.monotonic()) > 0 and (more := work.take(left))
             ):

@@ -123,6 +123,8 @@ class ShellWork:
         return self._broadcast.open()
 
     def feed(self, targets: Collection[TargetStart]) -> None:
+        if not targets:
+            return
         ids = [target.connection for target in targets]
         # In one transaction, because each costs an fsync; the use of each shell would make its own.
         self._vault.connections.touch(*ids)

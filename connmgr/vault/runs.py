@@ -125,6 +125,21 @@ _OPEN_BATCHES = (
         targets.c.batch.in_(sa.bindparam("mine", expanding=True)),
     )
 )
+_NEXT_TRY = sa.select(sa.func.min(targets.c.again)).where(
+    targets.c.run == sa.bindparam("run_id"),
+    targets.c.state == WAITING,
+    targets.c.batch.in_(sa.bindparam("mine", expanding=True)),
+)
+_RUNNING = sa.select(targets.c.n).where(targets.c.run == sa.bindparam("run_id"), targets.c.state == STARTING).limit(1)
+_OPEN_IN_WAVE = (
+    sa.select(batches.c.batch)
+    .where(
+        batches.c.run == sa.bindparam("run_id"),
+        batches.c.wave == sa.bindparam("of_wave"),
+        batches.c.state.in_((WAITING, CLAIMED)),
+    )
+    .limit(1)
+)
 _CLAIMABLE = sa.and_(
     batches.c.state == WAITING,
     batches.c.run == sa.bindparam("run_id"),
@@ -237,7 +252,8 @@ class RunStep:
     """What a daemon does next about a run: the ``begun`` targets, in a run that is in ``state``.
 
     ``kills`` says that commands that run are to be killed. ``wait`` is the number of seconds until a target may be
-    tried again, None if none waits for that. ``has_work`` is False if no batch of the run is this daemon's.
+    tried again, None if none waits for that. ``has_work`` is False if no batch of the run is this daemon's. ``is_full``
+    says that more targets may wait for room.
     """
 
     state: str
@@ -245,6 +261,7 @@ class RunStep:
     begun: Sequence[BegunTarget] = ()
     wait: float | None = None
     has_work: bool = True
+    is_full: bool = True
 
 
 class TargetOutput(NamedTuple):
@@ -709,32 +726,28 @@ class StoredRuns:
 
         Whoever stores the last outcome of a wave begins the next one, or ends the run.
         """
-        row = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
-        if row is None:
+        before = tx.execute(_ROW, {"run_id": id}).mappings().one_or_none()
+        if before is None:
             return RunStep(STOPPED, True, has_work=False)
         at = self._now(tx)
         if outcomes:
             self._store(tx, id, boot, outcomes, at)
             failed = any(one.state in FAILURES and one.again is None for one in outcomes)
-            if failed and row["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, row):
-                self._stop_for_failures(tx, row, at)
+            if failed and before["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, before):
+                self._stop_for_failures(tx, before, at)
         mine = {one.batch: one for one in tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})}
         self._finish_batches(tx, id, mine)
-        if row["state"] == PENDING:
+        if before["state"] == PENDING:
             self._set(tx, id, state=RUNNING, began=at)
-        self._advance(tx, id, at)
-        row = tx.execute(_ROW, {"run_id": id}).mappings().one()
+        row = self._advance(tx, id, at)
         begun: list[BegunTarget] = []
         if row["state"] == RUNNING and room > 0:
             begun = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
-        if mine and not begun:
-            again = sa.select(sa.func.min(targets.c.again)).where(
-                targets.c.run == id, targets.c.state == WAITING, targets.c.batch.in_(list(mine))
-            )
-            if (next_at := tx.scalar(again)) is not None:
-                wait = max(0.0, (next_at - at).total_seconds())
-        return RunStep(row["state"], row["kills"], begun, wait, bool(mine))
+        waiting = {"run_id": id, "mine": list(mine)}
+        if mine and not begun and (next_at := tx.scalar(_NEXT_TRY, waiting)) is not None:
+            wait = max(0.0, (next_at - at).total_seconds())
+        return RunStep(row["state"], row["kills"], begun, wait, bool(mine), len(begun) >= room)
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
         printed = {one.printed[0]: one.printed[1] for one in outcomes if one.printed is not None}
@@ -917,21 +930,22 @@ class StoredRuns:
         self._set(tx, id, state=STOPPING, reason=reason, ends=ends, kills=kill, resumes=None)
         self._advance(tx, id, at)
 
-    def _advance(self, tx: sa.Connection, id: str, at: datetime, *, released: bool = False) -> None:
-        """Begin the next wave of a run, or end the run, if it has come so far."""
+    def _advance(self, tx: sa.Connection, id: str, at: datetime, *, released: bool = False) -> Row:
+        """Begin the next wave of a run, or end the run, if it has come so far; return its row."""
         row = tx.execute(_ROW, {"run_id": id}).mappings().one()
         if row["state"] == STOPPING:
-            running = sa.select(targets.c.n).where(targets.c.run == id, targets.c.state == STARTING).limit(1)
-            if tx.scalar(running) is None:
-                self._end(tx, row, row["ends"], row["reason"], at)
-            return
-        if row["state"] != RUNNING:
-            return
-        open_ones = sa.select(batches.c.batch).where(
-            batches.c.run == id, batches.c.wave == row["wave"], batches.c.state.in_((WAITING, CLAIMED))
-        )
-        if tx.scalar(open_ones.limit(1)) is not None:
-            return
+            if tx.scalar(_RUNNING, {"run_id": id}) is not None:
+                return row
+            self._end(tx, row, row["ends"], row["reason"], at)
+        elif row["state"] == RUNNING and tx.scalar(_OPEN_IN_WAVE, {"run_id": id, "of_wave": row["wave"]}) is None:
+            self._end_wave(tx, row, at, released=released)
+        else:
+            return row
+        return tx.execute(_ROW, {"run_id": id}).mappings().one()
+
+    def _end_wave(self, tx: sa.Connection, row: Row, at: datetime, *, released: bool) -> None:
+        """Begin the wave that follows, or end the run after the last one."""
+        id = row["id"]
         spec, wave = self._stored(row).spec, row["wave"] + 1
         if wave == len(spec["waves"]):
             failures = self._failures(tx, id)
