@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ import pytest
 
 from connmgr.errors import StartupError
 from connmgr.secrets import vault_key
-from connmgr.secrets.vault_key import EncryptedKeyFile, VaultKey
+from connmgr.secrets.vault_key import EncryptedKeyFile, KeyFile, VaultKey, load_from
 from tests.cli.program import PROGRAM
 from tests.conftest import StartDaemon
 
@@ -96,3 +97,66 @@ def test_a_machine_that_cannot_is_told(
     with pytest.raises(StartupError, match=reason):
         EncryptedKeyFile(tmp_path / "vault.key.cred").write_next(VaultKey.generate())
     assert not list(tmp_path.glob("vault*"))
+
+
+FAKE = """#!/bin/sh
+case $2 in
+    encrypt) printf 'sealed '; exec base64 -w0 ;;
+    decrypt) read -r word content; [ "$word" = sealed ] || { echo 'Not sealed.' >&2; exit 1; }
+        printf %s "$content" | exec base64 -d ;;
+esac
+"""
+"""Stands for systemd-creds where only the order of steps matters."""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EncryptedKeyFile:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "systemd-creds").write_text(FAKE)
+    (programs / "systemd-creds").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    return EncryptedKeyFile(directory / "vault.key.cred")
+
+
+@pytest.mark.parametrize(("committed", "kept"), [(False, "old"), (True, "new")])
+def test_an_interrupted_rotation_is_finished(store: EncryptedKeyFile, committed: bool, kept: str) -> None:
+    keys = {"old": load_from(store, create=True), "new": VaultKey.generate()}
+    store.write_next(keys["new"])
+    verifier = keys["new" if committed else "old"].verifier()
+    assert load_from(store, create=False, verifier=verifier).matches(keys[kept].verifier())
+    assert [path.name for path in store.path.parent.iterdir()] == ["vault.key.cred"]
+
+
+def test_a_next_key_that_was_cut_off_is_ignored(store: EncryptedKeyFile) -> None:
+    key = load_from(store, create=True)
+    store.write_next(VaultKey.generate())
+    following = store.path.with_name("vault.key.cred.next")
+    following.write_bytes(following.read_bytes()[:3])
+    assert load_from(store, create=False, verifier=key.verifier()).matches(key.verifier())
+    assert not following.exists()
+    store.path.write_bytes(b"something else")
+    with pytest.raises(StartupError, match=r"cannot decrypt the vault's key: Not sealed\."):
+        load_from(store, create=False, verifier=key.verifier())
+
+
+def test_a_move_leaves_a_key_that_is_there_already(store: EncryptedKeyFile) -> None:
+    plain = KeyFile(store.path.with_name("vault.key"))
+    key, other = load_from(plain, create=True), load_from(store, create=True)
+    with pytest.raises(StartupError, match="There is a key already"):
+        vault_key.move(plain, store, key.verifier())
+    with pytest.raises(StartupError, match="not the one that this vault was made with"):
+        vault_key.move(store, plain, key.verifier())
+    for one, kept in ((plain, key), (store, other)):
+        found = one.read()
+        assert found is not None
+        assert found.matches(kept.verifier())
+    store.remove()
+    vault_key.move(plain, store, key.verifier())
+    assert plain.read() is None
+    moved = store.read()
+    assert moved is not None
+    assert moved.matches(key.verifier())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,18 +106,30 @@ def test_the_file_of_such_a_key_needs_the_agent(daemon: Daemon, key: SecurityKey
     assert daemon.client.shell.start(added(daemon.client, host, **identity))
 
 
-@pytest.mark.parametrize("words", [["exec"], ["exec", "--fresh"]], ids=["the front", "the command line"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", "web1", "--", "echo", "in"],
+        ["exec", "--fresh", "web1", "--", "echo", "in"],
+        ["exec", "--all", "web*", "--", "echo", "in"],
+        ["cp", "-q", "/etc/hostname", "web1:{directory}/copied"],
+        ["shell", "web1"],
+    ],
+    ids=["exec, by the front", "exec", "many machines", "cp", "shell"],
+)
 def test_a_person_at_a_terminal_is_told_to_touch(
-    key: SecurityKey, host: Sshd, daemon: Daemon, words: list[str]
+    key: SecurityKey, host: Sshd, daemon: Daemon, words: list[str], tmp_path: Path
 ) -> None:
     added(daemon.client, host)
-    terminal = CommandLine(daemon).on_terminal(*words, "web1", "--", "echo", "in")
+    terminal = CommandLine(daemon).on_terminal(*(word.format(directory=tmp_path) for word in words))
     terminal.expect_exact("connmgr: web1: touch your security key to log in")
     assert key.asked == 1
     key.touch()
+    if words[0] == "shell":
+        terminal.sendline("exit 0")
     code, printed = finish(terminal)
-    assert code == 0
-    assert printed.endswith("in\r\n"), printed
+    assert code == 0, printed
+    assert "echo" not in words or "in\r\n" in printed, printed
 
 
 def test_an_agent_is_told_to_tell(
