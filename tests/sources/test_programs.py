@@ -13,8 +13,7 @@ import pytest
 from connmgr.errors import SecretUnavailable
 from connmgr.fields import ValidationError
 from connmgr.plugin import Deadline
-from connmgr_sources.programs import printed_by
-from connmgr_sources.stores import CommandSource, KeyringSource, PassSource
+from connmgr_sources.stores import CommandSource, KeyringSource, PassSource, printed_by
 from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.processes import await_ends, descriptors, runs
 

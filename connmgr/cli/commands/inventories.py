@@ -76,7 +76,7 @@ def add(
     client = connect()
     through = None if gateway is None else client.connection.find(gateway)
     given = {
-        # A list of hosts has a comma, and is no path.
+        # A list of hosts has a comma, and is not a path.
         "ansible": ansible if ansible is None or "," in ansible else _path(ansible),
         "file": None if file is None else _path(file),
         "command": list(command) or None,
