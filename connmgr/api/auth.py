@@ -14,12 +14,11 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from connmgr.errors import Busy, ConnmgrError, InvalidCredential, InvalidToken, NotAuthenticated, TokenRevoked
-from connmgr.plugin import Asker
 from connmgr.rights.actions import Action
 from connmgr.rights.grant import Grant
 from connmgr.rights.scopes import ARGV, missing
-from connmgr.rights.tokens import PREFIX, Grants, Live
-from connmgr.secrets.loans import Borrower, Loans
+from connmgr.rights.tokens import PREFIX, Grants, Live, access_of
+from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.vault.schema import now
 
@@ -229,7 +228,7 @@ class Tokens:
         That of a page in a browser expires after the seconds of idleness of pages, too.
         """
         token = secrets.token_urlsafe(32)
-        self._keep(token, Caller(name, self._access(live), time.monotonic(), live=live, is_page=is_page))
+        self._keep(token, Caller(name, access_of(live, self._loans), time.monotonic(), live=live, is_page=is_page))
         return token
 
     def leave(self, caller: Caller) -> None:
@@ -266,13 +265,6 @@ class Tokens:
         for one in leaving:
             self._removed(one, "Too many sessions were opened, or the page was idle for too long.")
         return kept
-
-    def _access(self, live: Live | None) -> Access:
-        """Return the access of a new session, with the token ``live`` or as the owner."""
-        if live is None:
-            return Access()
-        asker = Asker(may_forward="ssh.agent" in live.grant.scopes)
-        return Borrower(asker, self._loans, lambda: [one.id for one in live.grant.lineage])
 
     def _excess(self, newest: Caller) -> list[Caller]:
         """Remove the oldest session of a token that has too many, so that it displaces no other token's."""
@@ -311,7 +303,7 @@ class Tokens:
             raise InvalidToken("Unknown or expired session token: shake hands again.")
         live = self._grants.find(secret)
         return self._keep(
-            secret, Caller(live.grant.name, self._access(live), time.monotonic(), live=live, is_shared=True)
+            secret, Caller(live.grant.name, access_of(live, self._loans), time.monotonic(), live=live, is_shared=True)
         )
 
     def begin(self, caller: Caller, address: str | None = None, *, counts: bool = True) -> None:

@@ -43,9 +43,10 @@ from connmgr.errors import (
     UnknownRun,
     UnknownSchedule,
 )
+from connmgr.rights.tokens import access_of
 from connmgr.schedules.schedules import MISSED_SECONDS, Store, timing_of, turn_after
 from connmgr.schedules.times import Timing, zone_of
-from connmgr.secrets.principals import Access
+from connmgr.secrets.loans import Loans
 from connmgr.vault.schedules import StoredSchedule, Turn
 
 group = Group(
@@ -311,7 +312,8 @@ def start_as(
     live = None if one.token is None else daemon.grants.live(one.token)
     if live is not None and (why := live.grant.invalid(daemon.vault.runs.time())) is not None:
         raise why
-    sender = Caller(f"schedule {one.name}", Access(), time.monotonic(), live=live)
+    # Nothing is lent to it: a loan is for what a session of the token asks for.
+    sender = Caller(f"schedule {one.name}", access_of(live, Loans()), time.monotonic(), live=live)
     more = {} if store is None else {STORE: store}
     return str(Entrance(app).post(sender, "/run/start", fields, more)["run"])
 

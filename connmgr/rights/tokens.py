@@ -33,9 +33,12 @@ from connmgr.errors import (
     UnknownToken,
 )
 from connmgr.events import Publish, unheard
+from connmgr.plugin import Asker
 from connmgr.rights.grant import REVOKED, Grant, why_invalid
 from connmgr.rights.proposals import learnt, without_learnt
 from connmgr.rights.rules import load_rules
+from connmgr.secrets.loans import Borrower, Loans
+from connmgr.secrets.principals import Access
 from connmgr.vault.documents import Document, Documents, counted
 from connmgr.vault.schema import now
 
@@ -445,6 +448,14 @@ class TokensInUse:
                 live.uncounted -= more if live.day == day else 0
                 if document is not None:
                     _take_counts(live, document)
+
+
+def access_of(live: Live | None, loans: Loans) -> Access:
+    """Return the access of something new that runs with a token, or as the owner: it has no vault user unlocked."""
+    if live is None:
+        return Access()
+    asker = Asker(may_forward="ssh.agent" in live.grant.scopes)
+    return Borrower(asker, loans, lambda: live.grant.lineage_ids)
 
 
 def grant_of(stored: Documents, document: Document) -> Grant:

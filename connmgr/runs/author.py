@@ -13,7 +13,8 @@ from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Authorisation
 from connmgr.rights.grant import REVOKED, Grant
 from connmgr.rights.saved_commands import SavedCommands
-from connmgr.rights.tokens import Grants, Live
+from connmgr.rights.tokens import Grants, Live, access_of
+from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.vault.runs import StoredRun
 from connmgr.vault.schema import now
@@ -67,12 +68,16 @@ class Authors:
     def __init__(self, grants: Grants, authorisation: Authorisation, commands: SavedCommands) -> None:
         self._grants, self._authorisation, self._commands = grants, authorisation, commands
 
-    def of(self, run: StoredRun, access: Access) -> Author:
-        """Return the author of a run, who may open what ``access`` opens.
+    def of(self, run: StoredRun, access: Access | None) -> Author:
+        """Return the author of a run, who may open what ``access`` opens; None if the session that began it is gone.
 
         :raises TokenRevoked: the token was removed.
         """
         live = None if run.token is None else self._grants.live(run.token)
+        if access is None:
+            access = access_of(live, Loans())
+            named = {} if live is None else {"token": live.grant.id, "tokenName": live.grant.name}
+            access.who = {"client": run.spec["client"], "session": run.id[:8], **named}
         return Author(run.id[:8], run.spec["client"], access, live)
 
     def rights_of(self, run: StoredRun, author: Author) -> RunRights:

@@ -412,7 +412,7 @@ class Runs:
                 held = [driver.holder for driver in self._drivers.values()]
                 if refused(MAX_DRIVERS, holder, held) is not None or self._closing.is_set():
                     continue
-                access = self._access.get(id) or Access()
+                access = self._access.get(id)
                 driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
             driver.thread.start()
@@ -479,11 +479,11 @@ class RunDriver:
     """
 
     def __init__(
-        self, runs: Runs, id: str, holder: str | None, membership: Membership, access: Access, helps_from: float
+        self, runs: Runs, id: str, holder: str | None, membership: Membership, access: Access | None, helps_from: float
     ) -> None:
         self.id, self.holder = id, holder
         self.thread = threading.Thread(target=self._run, name="run", daemon=True)
-        self._runs, self._vault, self._access = runs, runs._vault, access
+        self._runs, self._vault, self._session = runs, runs._vault, access
         self._membership, self._boot, self._helps_from = membership, membership.boot, helps_from
         self._begun: dict[str, BegunTarget] = {}
         self._closes_at: float | None = None
@@ -532,7 +532,8 @@ class RunDriver:
     def _drive(self) -> None:
         run = self._vault.runs.get(self.id)
         self._run_row, self._selection = run, self._vault.runs.selection(self.id)
-        self._author = self._authors.of(run, self._access)
+        self._author = self._authors.of(run, self._session)
+        self._access = self._author.access
         self._author.require_valid()
         work = self._work = self._work_of(run)
         with work.open():

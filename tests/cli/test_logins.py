@@ -18,6 +18,7 @@ from connmgr.client.lending import Lender
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.daemon import Daemon
+from tests.deadlines import DEADLINE_SECONDS
 from tests.plugins.sshd import SshAgent, Sshd, keygen
 from tests.rights.wire import create
 
@@ -296,6 +297,14 @@ def test_a_token_uses_no_forwarded_agent_without_the_scope(
         "/fs/read": {"connection": connection, "path": "/etc/passwd"},
     }.items():
         assert holder.refused(path, **request) == "scope_denied", path
+    # Nor in a run whose session is gone, as that of a schedule.
+    named = f"agent of {connection}"
+    holder.ok("/schedule/add", name=named, every=3600, run={"connections": [connection], "command": LIST})
+    begun = holder.ok("/schedule/trigger", schedule=named)["run"]
+    assert clean_connmgr.daemon.client.runs.wait(begun, DEADLINE_SECONDS).state == "failed"
+    [target] = holder.ok("/run/targets", run=begun)["targets"]
+    assert target["error"]["code"] == "scope_denied", target
+    holder.ok("/schedule/remove", schedule=named)
     info = clean_connmgr.daemon.client.connection.info([connection])[0]
     data = {"type": "ssh", **info.data}
     assert holder.refused("/connection/update", connection=connection, data=data) == "scope_denied"

@@ -208,6 +208,25 @@ def test_a_schedule_has_the_rights_of_its_token_and_ends_with_it(kept: Daemon, c
     assert client.runs.wait(client.schedules.trigger("mine"), timeout=60).state == "done"
 
 
+def test_runs_of_a_tokens_schedules_use_its_share_of_shells(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    holder = create(daemon, "shell.any")
+    runs = []
+    for number in range(12):
+        run = {**on_local("true"), "session": f"s{number}"}
+        holder.ok("/schedule/add", name=f"one{number}", every=3600, run=run)
+        runs.append(holder.ok("/schedule/trigger", schedule=f"one{number}")["run"])
+    for id in runs[:10]:
+        assert daemon.client.runs.wait(id, timeout=60).state == "done"
+    # Further ones wait for room, and leave the owner's.
+    for number in range(6):
+        daemon.client.shell.start(LOCAL, session=f"own{number}")
+    assert all(daemon.client.runs.info(id).state == "running" for id in runs[10:])
+    for id in runs[10:]:
+        holder.ok("/run/stop", run=id, kill=True)
+        assert daemon.client.runs.wait(id, timeout=60).state == "stopped"
+
+
 def test_whoever_changes_only_the_times_lends_no_rights(kept: Daemon, client: Client) -> None:
     """The owner sees when it fires, and the token has chosen what: nobody has seen both together."""
     holder = create(kept, "shell.any", connections=["local machine"])
