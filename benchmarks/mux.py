@@ -194,6 +194,11 @@ def _sessions(daemon: Daemon, ours: Subject) -> None:
             rows.append(_footprint("100 sessions opened and left", process))
     _settled(process, rows[0])
     rows.append(_footprint(f"{SESSIONS} sessions opened and left", process))
+    # Idle threads of a loop end after 30 s.
+    deadline = time.monotonic() + 45
+    while process.num_threads() > int(rows[0][1]) + 2 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    rows.append(_footprint("some seconds later", process))
     print_table("What is left", ("", "threads", "descriptors", "RSS MB"), rows, repeat=REPEAT)
 
 

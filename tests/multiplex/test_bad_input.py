@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 import subprocess
 import tempfile
@@ -142,6 +143,64 @@ def test_a_directory_is_no_stream(path: str, tmp_path: Path) -> None:
     assert os.read(reading, 1000) == b"connmgr: The standard input is a directory.\n"
     for descriptor in (null, directory, reading):
         os.close(descriptor)
+
+
+def _odd(kind: str, stack: ExitStack, directory: Path) -> int:
+    """Return a descriptor that no program has for a standard stream; ``stack`` closes it."""
+    if kind == "an epoll":
+        return stack.enter_context(select.epoll()).fileno()
+    if kind in ("a listener", "a datagram socket"):
+        made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM if "datagram" in kind else 1))
+        if kind == "a listener":
+            made.bind(str(directory / "s"))
+            made.listen()
+        return made.fileno()
+    if kind == "a path alone":
+        (directory / "file").write_text("content")
+        descriptor = os.open(directory / "file", os.O_PATH)
+    elif kind == "a terminal's master":
+        descriptor, slave = os.openpty()
+        stack.callback(os.close, slave)
+    else:
+        reading, writing = os.pipe()
+        descriptor, other = (writing, reading) if kind == "a pipe's end for writing" else (reading, writing)
+        stack.callback(os.close, other)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "an epoll",
+        "a listener",
+        "a datagram socket",
+        "a path alone",
+        "a terminal's master",
+        "a pipe's end for writing",
+        "a pipe's end for reading",
+    ],
+)
+def test_a_descriptor_of_an_odd_kind_ends_its_session_and_no_other(
+    clean_daemon: Daemon, path: str, tmp_path: Path, kind: str, place: int
+) -> None:
+    works(path)
+    with nothing_leaks(clean_daemon):
+        with ExitStack() as stack:
+            null = nothing()
+            stack.callback(os.close, null)
+            passed = [null, null, null]
+            passed[place] = _odd(kind, stack, tmp_path)
+            with Wire(path) as wire:
+                wire.greet()
+                # An open end of a pipe has no input, and no end: the command does not wait for one.
+                wire.send(session(b"exec </dev/null; echo out; echo err >&2; exit 3"))
+                wire.pass_on(*passed)
+                answers = wire.rest()
+            assert [one[0] for one in answers] == [SESSION_OPENED, EXIT_MESSAGE]
+            assert answers[1][2] in (3, 255)
+        works(path)
 
 
 def test_a_terminal_that_is_none_has_the_usual_size(path: str) -> None:
