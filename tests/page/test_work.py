@@ -132,6 +132,23 @@ def test_a_job_is_started_followed_given_input_and_removed(clean_daemon: Daemon,
     page.get_by_text("No jobs yet").wait_for()
 
 
+def test_a_job_that_prints_a_line_without_end_is_cut(daemon: Daemon, visit: Visit) -> None:
+    client = daemon.client
+    client.post("/shell/start", connection=LOCAL)
+    command = "read line; head -c 100000000 /dev/zero | tr '\\0' x; echo '<i>over' >&2"
+    job = client.post("/job/start", connection=LOCAL, command=command, stdin="open")["job"]
+    page = visit().opened(daemon, f"#/jobs/{job}")
+    page.get_by_label("Input").fill("go")
+    page.get_by_role("button", name="Send").click()
+    output = page.get_by_role("region", name="Output")
+    output.get_by_text("<i>over").wait_for()
+    page.get_by_text("Only the end of the output is shown.").wait_for()
+    page.get_by_text("The rest was dropped by the daemon's limit.").wait_for()
+    shown = len(output.text_content() or "")
+    assert 0 < shown <= 250_000
+    client.post("/job/remove", job=job)
+
+
 def test_a_job_in_the_page_is_killed(daemon: Daemon, visit: Visit) -> None:
     daemon.client.post("/shell/start", connection=LOCAL)
     job = daemon.client.post("/job/start", connection=LOCAL, command="exec sleep 1000")["job"]

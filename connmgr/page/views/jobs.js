@@ -30,7 +30,7 @@ const { useEffect, useLayoutEffect, useState } = hooks;
 const KINDS = /** @type {Record<string, string>} */ ({ starting: "busy", running: "busy", exited: "up" });
 const WAIT_SECONDS = 25;
 /** Bytes of output that are kept in the page, at its end. */
-const MOST = 400_000;
+const MOST = 200_000;
 
 const isUnderWay = (/** @type {any} */ job) => job.state === "starting" || job.state === "running";
 const commandOf = (/** @type {any} */ job) =>
@@ -111,11 +111,15 @@ function useOutput(job) {
       const at = { stdout: Math.max(0, sizes.stdout.size - MOST), stderr: Math.max(0, sizes.stderr.size - MOST) };
       setPrinted({ parts: [], cut: at.stdout + at.stderr > 0 });
       for (;;) {
-        const answer = await ask({ ...at, wait: WAIT_SECONDS });
+        const answer = await ask({ ...at, maxBytes: MOST, wait: WAIT_SECONDS });
         for (const name of /** @type {const} */ (["stdout", "stderr"])) {
-          const { data, next } = answer[name];
-          at[name] = next;
-          if (data) setPrinted((before) => added(before, name, plain(data)));
+          const { data, next, size } = answer[name];
+          // What is printed faster than it can be read is left out: a person wants the end.
+          const isBehind = size - next > MOST;
+          at[name] = isBehind ? size - MOST : next;
+          if (isBehind)
+            setPrinted((before) => ({ ...before, parts: before.parts.filter(([of]) => of !== name), cut: true }));
+          else if (data) setPrinted((before) => added(before, name, plain(data)));
         }
         if (answer.truncated) setPrinted((before) => ({ ...before, dropped: true }));
         if (answer.stdout.eof && answer.stderr.eof) return;
@@ -132,7 +136,7 @@ function added(before, name, data) {
   const parts = [...before.parts, /** @type {[string, string]} */ ([name, data])];
   let size = parts.reduce((sum, [, part]) => sum + part.length, 0);
   let { cut } = before;
-  while (size > 2 * MOST && parts.length > 1) {
+  while (size > MOST && parts.length > 1) {
     size -= parts.shift()?.[1].length ?? 0;
     cut = true;
   }
