@@ -128,7 +128,9 @@ def query(request: CaQueryRequest) -> CaQueryResponse:
 
 
 def _info(signer: Signer) -> CaInfo:
-    limits = [(None, signer.limit), *signer.places.items()]
+    sees, by = services().authorisation.visible_categories, caller()
+    # Each by itself: one that was removed must not hide the others.
+    limits = [(None, signer.limit), *((id, limit) for id, limit in signer.places.items() if sees(by, [id]))]
     return CaInfo(
         name=signer.name,
         type=signer.type,

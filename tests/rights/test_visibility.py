@@ -282,3 +282,18 @@ def test_work_on_a_hidden_connection_is_answered_as_unknown_work(world: World) -
             hidden, unknown = (holder.send(f"/{kind}/{path}", **{kind: one}) for one in (id, NOBODY))
             assert (hidden.status, hidden.code) == (unknown.status, f"unknown_{kind}")
             assert LOCAL not in json.dumps(hidden.json)
+
+
+def test_limits_of_signers_are_told_for_visible_categories_alone(own_daemon: Daemon) -> None:
+    owner = own_daemon.client
+    owner.post("/ca/init", name="team")
+    seen, hidden = (owner.post("/category/add", name=name, parent=ROOT_CATEGORY)["category"] for name in ("a", "b"))
+    for category in (seen, hidden):
+        owner.post("/ca/limit", name="team", category=category, principals=["a-name-of-a-person"])
+    holder = create(own_daemon, "connection.read", categories=["a"])
+
+    def categories(answer: Any) -> list[str | None]:
+        return [one["category"] for one in answer["signers"][0]["limits"]]
+
+    assert categories(owner.post("/ca/query")) == [None, seen, hidden]
+    assert categories(holder.ok("/ca/query")) == [None, seen]
