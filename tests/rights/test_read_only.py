@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from connmgr.client import Client
@@ -80,6 +81,17 @@ def test_variables_apply_inside_alone(looker: Holder) -> None:
     # The programs that make the sandbox would complain, too.
     assert ran["stdout"] == "x"
     assert looker.ok("/shell/exec", connection=LOCAL, command="echo $GIVEN")["stdout"] == ""
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_it_started(looker: Holder) -> None:
+    seconds = "98765"
+    command = f"(trap '' HUP TERM; sleep {seconds}) & sleep {seconds}"
+    assert looker.refused("/shell/exec", connection=LOCAL, command=command, timeout=1) == "command_timeout"
+
+    def left() -> list[int]:
+        return [one.pid for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
+
+    eventually(left, "nothing of it is left", holds=lambda found: not found)
 
 
 def test_no_command_changes_the_shell_that_others_share(daemon: Daemon, looker: Holder) -> None:

@@ -135,6 +135,8 @@ function Details({ token, again }) {
           html`<div><code>${text(scope)}</code> <small>${SCOPES[scope] ?? ""}</small></div>`,
       ),
     ],
+    ["Only looks", token.readOnly ? "yes: its commands run in a sandbox, and changes are refused" : "no"],
+    ["What it did", html`<a href=${address("record", token.id)}>its record</a>`],
     ["Connections", html`<code>${token.connections.map(text).join(", ")}</code>`],
     ["Categories", html`<code>${token.categories.map(text).join(", ")}</code>`],
     ["Rules", token.rules.length ? html`<code>${text(JSON.stringify(token.rules))}</code>` : "none"],
