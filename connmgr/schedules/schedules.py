@@ -235,6 +235,9 @@ class Schedules:
     def _planned(self, one: StoredSchedule, at: datetime) -> _Plan:
         spec, due, next_at = one.spec, one.due or at, one.next_at or at
         is_missed = not one.waits and (at - next_at).total_seconds() >= MISSED_SECONDS
+        if (restored := self._vault.schedules.restored()) is not None and due <= restored:
+            # It may have fired after the backup was made.
+            return _Plan(False, turn_after(one, at), missed=True)
         busy = self._is_busy(one)
         if spec["catchUp"] == EVERY_ONE:
             # No time is dropped: each waits for the run before.

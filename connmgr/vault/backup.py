@@ -363,6 +363,10 @@ def _taken_out(file: Path) -> Contents:
         numbers, tables = _numbers(raw), _tables(raw)
         if "run" in tables:
             _stop_runs(raw)
+        if "schedule" in tables:
+            # What was due since the backup may have fired: schedules catch up with nothing before this time.
+            at = schema.now().isoformat().encode()
+            raw.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", [schema.RESTORED, at])
         if _ABOUT not in tables:
             return Contents(0, None, None, numbers, {}, [])
         description = {name: json.loads(value) for name, value in raw.execute(f"SELECT name, value FROM {_ABOUT}")}  # noqa: S608

@@ -21,7 +21,7 @@ from connmgr.secrets.sealing import Box
 from connmgr.shares import refused
 from connmgr.vault.database import Database
 from connmgr.vault.runs import NewRun, StoredRuns, holder_of
-from connmgr.vault.schema import Row, canonical
+from connmgr.vault.schema import RESTORED, Row, canonical, meta
 from connmgr.vault.schema import run as runs
 from connmgr.vault.schema import schedule as table
 
@@ -139,6 +139,12 @@ class StoredSchedules:
         untold = sa.exists().where(runs.c.state.in_(ENDED), sa.not_(runs.c.told))
         row = self._database.read(lambda tx: tx.execute(sa.select(times, untold)).one())
         return row[0], bool(row[1])
+
+    def restored(self) -> datetime | None:
+        """Return when the vault was restored from a backup, None if it never was."""
+        stored = sa.select(meta.c.value).where(meta.c.name == RESTORED)
+        found = self._database.read(lambda tx: tx.scalar(stored))
+        return None if found is None else datetime.fromisoformat(found.decode())
 
     def change(self, id: str, change: Callable[[StoredSchedule], StoredSchedule]) -> StoredSchedule:
         """Replace a schedule by the result of ``change``, and return it.

@@ -73,6 +73,9 @@ metadata = sa.MetaData(
     }
 )
 
+RESTORED = "restored"
+"""The row of ``meta`` with the time at which the vault was restored from a backup, in ISO 8601."""
+
 meta = sa.Table(
     "meta",
     metadata,

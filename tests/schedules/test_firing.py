@@ -20,8 +20,10 @@ from connmgr.schedules.schedules import Schedules, Store, turn_after
 from connmgr.vault import Vault
 from connmgr.vault import schedules as stored_schedules
 from connmgr.vault.names import LOCAL
+from connmgr.vault.principal_rows import put_meta
 from connmgr.vault.runs import NewBatch, NewRun
 from connmgr.vault.schedules import StoredSchedule
+from connmgr.vault.schema import RESTORED
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=timezone.utc)
 SPEC: dict[str, Any] = {"lineage": [], "waves": [1], "wavePause": 0, "waveApproval": False, "keep": 0, "as": "shell"}
@@ -156,6 +158,20 @@ def test_what_was_missed_is_caught_up_as_asked(daemon: Daemon, catch_up: str, ex
     daemon.pass_(timedelta(minutes=40))
     assert [time[11:16] for time in daemon.fired] == expected
     assert told(daemon) == (["missed"] if catch_up == "none" else [])
+
+
+@pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+def test_a_restored_vault_fires_nothing_that_may_have_fired_before(daemon: Daemon, catch_up: str) -> None:
+    add(daemon, cron="0 * * * *", catchUp=catch_up)
+    daemon.pass_(timedelta(hours=1))
+    restored = (daemon.at + timedelta(days=1, minutes=30)).isoformat().encode()
+    daemon.vault.database.write(lambda tx: put_meta(tx, RESTORED, restored))
+    daemon.at += timedelta(days=1, minutes=31)
+    daemon.schedules.look()
+    assert daemon.fired == ["2026-03-28T13:00:00"]
+    assert [one.body["event"] for one in daemon.notices.told if one.run is None] == ["missed"]
+    daemon.pass_(timedelta(hours=1))
+    assert daemon.fired == ["2026-03-28T13:00:00", "2026-03-29T14:00:00"]
 
 
 def test_a_time_while_the_run_before_is_under_way_is_skipped_or_waits(daemon: Daemon) -> None:
