@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 import threading
 import time
@@ -20,8 +19,6 @@ from connmgr.client import ClientError
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
-    import socket
-
     import click
 
     from connmgr.client import Client, Progress
@@ -137,24 +134,6 @@ def touches(client: Client, waited: float) -> Callable[[], None]:
             sys.stderr.flush()
 
     return TouchWatch(client, tell, waited=waited).over
-
-
-def patience(client: Client) -> None:
-    """Let each request of ``client`` that is not answered at once look for :func:`touches`, if there is a terminal."""
-    if not sys.stderr.isatty():
-        return
-    watches: list[Callable[[], None]] = []
-
-    def wait(answering: socket.socket) -> None:
-        news = select.poll()
-        news.register(answering, select.POLLIN)
-        while watches:
-            watches.pop()()
-        # A handshake leads to no machine.
-        if not news.poll(QUIET_SECONDS * 1000) and client.session_token is not None:
-            watches.append(touches(client, QUIET_SECONDS))
-
-    client.patience(wait)
 
 
 class Waiting:
