@@ -39,6 +39,8 @@ GROUPS = [
     "schedule",
     "web",
     "ca",
+    "inventory",
+    "undo",
 ]
 EXAMPLES = 8
 BROKEN_EXAMPLES = 5

@@ -35,6 +35,7 @@ VIEWS_THAT_WAIT = {
     "/fs/move",
     "/fs/read",
     "/fs/remove",
+    "/fs/search",
     "/fs/stat",
     "/fs/write",
 }
