@@ -134,10 +134,15 @@ function useOutput(job) {
 /** @template {{parts: [string, string][], cut: boolean}} T @param {T} before @param {string} name @param {string} data @returns {T} */
 function added(before, name, data) {
   const parts = [...before.parts, /** @type {[string, string]} */ ([name, data])];
-  let size = parts.reduce((sum, [, part]) => sum + part.length, 0);
+  // Each stream has its own end: the other one may be read later, and is as much.
+  let size = parts.reduce((sum, [of, part]) => sum + (of === name ? part.length : 0), 0);
   let { cut } = before;
-  while (size > MOST && parts.length > 1) {
-    size -= parts.shift()?.[1].length ?? 0;
+  while (size > MOST && parts.some(([of], at) => of === name && at < parts.length - 1)) {
+    const [[, gone]] = parts.splice(
+      parts.findIndex(([of]) => of === name),
+      1,
+    );
+    size -= gone.length;
     cut = true;
   }
   return { ...before, parts, cut };
