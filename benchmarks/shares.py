@@ -50,7 +50,7 @@ PIECE_SECONDS = 0.02
 BEARABLE = 3.0
 """The owner's 99th percentile beside a load may be this many times that of the idle daemon, as far as the control's."""
 
-MEMORY_MIB = 640
+MEMORY_MIB = 720
 """The bound of the daemon's memory, as docs/SECURITY.md states it."""
 
 MIB = 1024 * 1024

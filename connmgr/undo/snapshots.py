@@ -8,10 +8,11 @@ in memory while commands run; of a changed file the one before is then kept as a
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from connmgr.errors import ConnmgrError
 from connmgr.fs import files
@@ -27,7 +28,7 @@ MAX_BYTES = 16 << 20
 """Most bytes of these files together."""
 
 ALL_BYTES = 64 << 20
-"""Most bytes of contents in memory, of all commands; the oldest make room."""
+"""Most bytes of contents in memory, of all commands; the oldest of whoever has the most make room."""
 
 MAX_UNDER_WAY = 1000
 
@@ -36,6 +37,13 @@ Files = dict[bytes, FileState]
 
 class TooMuchError(Exception):
     """There are too many files, or too large ones; the message says which."""
+
+
+class _Content(NamedTuple):
+    """The content of a file, and whose command needs it."""
+
+    holder: str | None
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._contents: OrderedDict[str, bytes] = OrderedDict()
+        self._contents: OrderedDict[str, _Content] = OrderedDict()
         self._under_way: OrderedDict[str, Snapshot] = OrderedDict()
 
     def take(self, fs: RemoteFileSystem, keeper: Keeper, roots: Sequence[bytes], action: str) -> Snapshot:
@@ -61,14 +69,15 @@ class Snapshots:
 
         :raises TooMuchError: they are too many, or too large together.
         """
-        found = dict(_files(fs, roots, keeper.limit))
+        found = dict(_files(fs, roots, keeper))
         for path, state in found.items():
             if state.kind == "file" and state.sha256 is not None and self._content(state.sha256) is None:
-                seen = look(fs, path, keeper.limit, follow=False)
-                # It may have changed since, and counts as it is now.
-                found[path] = seen.state
-                if seen.content is not None and seen.state.sha256 is not None:
-                    self._remember(seen.state.sha256, seen.content)
+                with ExitStack() as copying:
+                    seen = look(fs, path, keeper.limit, follow=False, large=_once(copying, keeper))
+                    # It may have changed since, and counts as it is now.
+                    found[path] = seen.state
+                    if seen.content is not None and seen.state.sha256 is not None:
+                        self._remember(seen.state.sha256, _Content(keeper.changer.holder, seen.content))
         return Snapshot(keeper, roots, action, found)
 
     def settle(self, fs: RemoteFileSystem, snapshot: Snapshot) -> list[str]:
@@ -76,7 +85,7 @@ class Snapshots:
 
         :raises TooMuchError: there are too many files now.
         """
-        after = dict(_files(fs, snapshot.roots, snapshot.keeper.limit))
+        after = dict(_files(fs, snapshot.roots, snapshot.keeper))
         changed = []
         for path in sorted({*snapshot.files, *after}):
             before, now = snapshot.files.get(path, ABSENT_FILE), after.get(path, ABSENT_FILE)
@@ -101,22 +110,33 @@ class Snapshots:
         with self._lock:
             if sha256 in self._contents:
                 self._contents.move_to_end(sha256)
-            return self._contents.get(sha256)
+            found = self._contents.get(sha256)
+            return None if found is None else found.data
 
-    def _remember(self, sha256: str, content: bytes) -> None:
+    def _remember(self, sha256: str, content: _Content) -> None:
         with self._lock:
             self._contents[sha256] = content
-            total = sum(map(len, self._contents.values()))
-            while total > ALL_BYTES:
-                total -= len(self._contents.popitem(last=False)[1])
+            held: Counter[str | None] = Counter()
+            for one in self._contents.values():
+                held[one.holder] += len(one.data)
+            while held.total() > ALL_BYTES:
+                most = max(held, key=lambda holder: held[holder])
+                oldest = next(name for name, one in self._contents.items() if one.holder == most)
+                held[most] -= len(self._contents.pop(oldest).data)
 
 
-def _files(fs: RemoteFileSystem, roots: Sequence[bytes], limit: int) -> Iterator[tuple[bytes, FileState]]:
+def _once(copying: ExitStack, keeper: Keeper) -> Callable[[], object]:
+    """Return what :func:`look` calls before a large content is in memory, until ``copying`` ends."""
+    return lambda: copying.enter_context(keeper.large())
+
+
+def _files(fs: RemoteFileSystem, roots: Sequence[bytes], keeper: Keeper) -> Iterator[tuple[bytes, FileState]]:
     """Yield the files at ``roots``, each with its real path and state; links and directories are left out."""
     number = total = 0
     for root in roots:
         # Without its content, if it is a directory.
-        seen = look(fs, root, limit, follow=False)
+        with ExitStack() as copying:
+            seen = replace(look(fs, root, keeper.limit, follow=False, large=_once(copying, keeper)), content=None)
         if seen.state.kind != "directory":
             yield seen.path, seen.state
             number, total = number + 1, total + (seen.state.size or 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from connmgr.undo import snapshots
 from tests.api.wire import LOCAL, Answer, send
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
@@ -390,3 +391,13 @@ def test_too_many_files_are_not_kept_and_the_log_says_so(daemon: Daemon, site: t
     assert ran["stdout"] == "done"
     [entry] = daemon.client.post("/audit/query", token=holder.id, action="shell.exec", limit=1)["entries"]
     assert "more than 200 files" in entry["notKept"]
+
+
+def test_contents_that_one_token_needs_displace_its_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "ALL_BYTES", 10)
+    kept = snapshots.Snapshots()
+    kept._remember("other", snapshots._Content("other", b"xxxx"))
+    for number in range(4):
+        kept._remember(f"one{number}", snapshots._Content("one", b"xx"))
+    assert kept._content("other") == b"xxxx"
+    assert [kept._content(f"one{number}") is None for number in range(4)] == [True, False, False, False]
