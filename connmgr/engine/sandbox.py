@@ -99,8 +99,8 @@ def sandboxed(words: Sequence[bytes], environment: Mapping[str, str], mark: str)
     sandbox it prints a line with ``mark``, which :func:`refusal` finds, and exits with :data:`STATUS`.
     """
     assigned = [b"%b=%b" % (name.encode(), value.encode()) for name, value in environment.items()]
-    # env would take a program whose name has an equals sign for a variable.
-    inside = [b"/usr/bin/env", *assigned, b"/bin/sh", b"-c", b'exec "$@"', b"sh", *words] if assigned else list(words)
+    # By a shell, for its exit codes 126 and 127; and env would take a name with an equals sign for a variable.
+    inside = [*([b"/usr/bin/env", *assigned] if assigned else []), b"/bin/sh", b"-c", b'exec "$@"', b"sh", *words]
     script, mounts = _RUN.text.encode(), _MOUNTS.text.encode()
     return (b"/bin/sh", b"-c", script, b"sandbox", MARK.encode() + mark.encode(), _filter(), mounts, *inside)
 

@@ -150,6 +150,23 @@ def test_input_and_exit_code_pass_through(way: str) -> None:
     assert (done.returncode, done.stdout) == (7, b"a\0b")
 
 
+def test_a_missing_program_has_the_usual_exit_codes(way: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    assert looking(way, "no-such-program-at-all").returncode == 127
+    assert looking(way, "./text", cwd=tmp_path).returncode == 126
+
+
+def test_a_mount_whose_name_cannot_be_read_refuses_the_command(tmp_path: Path) -> None:
+    place = tmp_path / "a\\b"
+    place.mkdir()
+    argv = [word.decode() for word in sandboxed([b"/bin/true"], {}, MARK)]
+    hide = f"mount --bind /dev/null {program('bwrap')}; mount -t tmpfs tmpfs '{place}'; "
+    argv = [*mount_words(), "/bin/sh", "-c", f'{hide}exec "$@"', "sh", *argv]
+    done = subprocess.run(argv, cwd="/", capture_output=True, timeout=DEADLINE_SECONDS, check=False)
+    assert done.returncode == STATUS
+    assert b"cannot be made read-only" in done.stderr
+
+
 def test_without_a_sandbox_nothing_runs(tmp_path: Path) -> None:
     done = looking("none", "/bin/sh", "-c", "echo ran", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (STATUS, b"")
