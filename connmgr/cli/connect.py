@@ -14,8 +14,8 @@ import click
 
 from connmgr import paths
 from connmgr.cli.exits import UNREACHABLE, Failure
-from connmgr.cli.plain import ANSWER_SECONDS, CLIENT_NAME, daemon_address, patience, session_with
-from connmgr.cli.progress import ask_secret
+from connmgr.cli.plain import ANSWER_SECONDS, CLIENT_NAME, daemon_address, session_with
+from connmgr.cli.progress import ask_secret, patience
 from connmgr.cli.remedies import Doorkeeper, Sudoer, Unlocker, remedies, tell_recoveries
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file

@@ -111,7 +111,7 @@ def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
     from connmgr.cli.copy.engine import Copy, locating
     from connmgr.cli.copy.paths import CopyOperand, RemotePath, is_remote
     from connmgr.cli.copy.plan import CopyOptions
-    from connmgr.cli.plain import Names, ensure_shell, own_or, patience, umask
+    from connmgr.cli.plain import Names, ensure_shell, own_or, umask
     from connmgr.client.names import find
 
     session = own_or(None)
@@ -134,7 +134,10 @@ def _copy(client: Client, source: str, target: str) -> Callable[[], int]:
 
     def run() -> int:
         client.remedy(_remedy(client, lambda: None, "cp"))
-        patience(client)
+        if os.isatty(2):
+            from connmgr.cli.progress import patience
+
+            patience(client)
         gc.enable()
         ensure_shell(client, connection, session, name)
         with locating():

@@ -26,8 +26,6 @@ from connmgr.printable import visible
 from connmgr.processes import current_session
 
 if TYPE_CHECKING:
-    import socket
-
     from connmgr.client import Stream
     from connmgr.settings import Settings
 
@@ -122,26 +120,6 @@ def ensure_shell(client: Client, connection: str, session: str | None, name: str
     named = {} if session is None else {"session": session}
     if client.post("/shell/start", connection=connection, tellRestarted=True, **named).get("restarted"):
         tell_restarted(name)
-
-
-def patience(client: Client) -> None:
-    """Let each request of ``client`` that is not answered at once tell of touches that it waits for, at a terminal."""
-    if not os.isatty(2):
-        return
-    watches: list[Callable[[], None]] = []
-
-    def wait(answering: socket.socket) -> None:
-        news = select.poll()
-        news.register(answering, select.POLLIN)
-        while watches:
-            watches.pop()()
-        # A handshake leads to no machine.
-        if not news.poll(QUIET_SECONDS * 1000) and client.session_token is not None:
-            from connmgr.cli.progress import touches
-
-            watches.append(touches(client, QUIET_SECONDS))
-
-    client.patience(wait)
 
 
 def umask() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ from connmgr.client import ClientError
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
+    import socket
+
     import click
 
     from connmgr.client import Client, Progress
@@ -134,6 +137,24 @@ def touches(client: Client, waited: float) -> Callable[[], None]:
             sys.stderr.flush()
 
     return TouchWatch(client, tell, waited=waited).over
+
+
+def patience(client: Client) -> None:
+    """Let each request of ``client`` that is not answered at once tell of touches that it waits for, at a terminal."""
+    if not sys.stderr.isatty():
+        return
+    watches: list[Callable[[], None]] = []
+
+    def wait(answering: socket.socket) -> None:
+        news = select.poll()
+        news.register(answering, select.POLLIN)
+        while watches:
+            watches.pop()()
+        # A handshake leads to no machine.
+        if not news.poll(QUIET_SECONDS * 1000) and client.session_token is not None:
+            watches.append(touches(client, QUIET_SECONDS))
+
+    client.patience(wait)
 
 
 class Waiting:
