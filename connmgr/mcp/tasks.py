@@ -6,6 +6,7 @@ Clients that do not declare the extension get the answers of the tools as before
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -13,8 +14,10 @@ from typing import Any, TypeVar
 import anyio.to_thread
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
+from mcp.server.mcpserver.server import require_client_extension
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
@@ -24,7 +27,7 @@ from mcp_types import (
     ElicitResult,
     RequestParams,
 )
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from connmgr.client import Client, ClientError
 from connmgr.client.jobs import Job, JobInfo
@@ -41,6 +44,8 @@ from connmgr.printable import visible
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 VERSIONS = frozenset({"2026-07-28"})
 TASK = "task"
+NAME_HEADER = "Mcp-Name"
+_TASK_ID = re.compile("[0-9a-fA-F-]{36}")
 
 TASK_ACTIONS = ("job.info", "job.output", "job.input", "job.kill")
 """The actions of the daemon without which there are no tasks."""
@@ -56,7 +61,8 @@ Answer = TypeVar("Answer")
 class TaskParams(RequestParams):
     """What names a task."""
 
-    task_id: str = Field(pattern="^[0-9a-fA-F-]{36}$")
+    # Judged by the methods: a client without the extension gets another error, whatever it names.
+    task_id: str
 
 
 class TaskAnswers(TaskParams):
@@ -96,13 +102,16 @@ class Tasks(Extension):
         return {"resultType": TASK, **found}
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        _check(ctx, params)
         return await self._asked(partial(self._described, ctx, params.task_id))
 
-    async def _update(self, _: ServerRequestContext[Any, Any], params: TaskAnswers) -> HandlerResult:
+    async def _update(self, ctx: ServerRequestContext[Any, Any], params: TaskAnswers) -> HandlerResult:
+        _check(ctx, params)
         await self._asked(partial(_answer, id=params.task_id, answers=params.input_responses))
         return {}
 
-    async def _cancel(self, _: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+    async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        _check(ctx, params)
         await self._asked(partial(_kill, id=params.task_id))
         return {}
 
@@ -136,6 +145,20 @@ class Tasks(Extension):
 
 def _starts_command(tool: str) -> bool:
     return tool in ("run_command", "run_saved_command") or tool.startswith(PREFIX)
+
+
+def _check(ctx: ServerRequestContext[Any, Any], params: TaskParams) -> None:
+    """Require what the extension requires of each of its requests, which the SDK does not check.
+
+    :raises MCPError: the extension is not declared, the header names another task, or the id is none.
+    """
+    require_client_extension(ctx, IDENTIFIER)
+    # Only a request by HTTP has headers.
+    headers = getattr(ctx.request, "headers", None)
+    if headers is not None and headers.get(NAME_HEADER) != params.task_id:
+        raise MCPError(HEADER_MISMATCH, f"The header {NAME_HEADER} is not the request's taskId.")
+    if not _TASK_ID.fullmatch(params.task_id):
+        raise MCPError(INVALID_PARAMS, "unknown_job: No task has this id.")
 
 
 def _is_declared(ctx: ServerRequestContext[Any, Any]) -> bool:

@@ -13,10 +13,13 @@ from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, Tex
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client
-from connmgr.mcp import server
+from connmgr.mcp import server, tasks
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.http import listen, serve, url_of
+from connmgr.mcp.output import Ran
 from connmgr.mcp.stdio import log_to_stderr
+from connmgr.mcp.tool import Call, tool
+from connmgr.mcp.tools import commands
 from tests.mcp.bridge import READY
 
 STEPS = (0, 50, 100)
@@ -133,16 +136,54 @@ TOOLS = (
 )
 
 
+def test_greeting(name: str) -> str:
+    return f"Hello, {name}!"
+
+
+@tool("job.start", "job.output", runs=True)
+def slow_compute(call: Call, seconds: int = 0, label: str = "") -> Ran:
+    """Sleep, and say so."""
+    return _commanded(call, ["sh", "-c", 'sleep "$0"; echo "$1"', str(seconds), label], wait=0 if seconds else 20)
+
+
+@tool("job.start", "job.output", runs=True)
+def confirm_delete(call: Call, filename: str = "") -> Ran:
+    """Ask before it deletes, which it does not."""
+    words = ["sh", "-c", 'printf "Delete %s? " "$0"; read -r answer; echo "$answer"', filename]
+    return _commanded(call, words, wait=0, opened=True)
+
+
+@tool("job.start", "job.output", runs=True)
+def failing_job(call: Call) -> Ran:
+    """Fail."""
+    return _commanded(call, ["sh", "-c", "sleep 1; exit 1"], wait=0)
+
+
+def _commanded(call: Call, argv: list[str], *, wait: float, opened: bool = False) -> Ran:
+    place = call.place("local machine")
+    with call.client() as client:
+        return commands.run(call, client, place, {"argv": argv}, "", moves=False, opened=opened, wait=wait, most=4096)
+
+
+COMMANDS = (slow_compute, failing_job, confirm_delete)
+"""Tools that run a command, which may become a task, under the names that the suite has for them."""
+
+
 def build(bridge: Bridge) -> MCPServer:
     """Return a bridge's server with the additional tools of the suite."""
     made = server.build(bridge)
-    for tool in TOOLS:
-        made.add_tool(tool, description=tool.__name__.replace("_", " "))
+    for one in TOOLS:
+        made.add_tool(one, description=one.__name__.replace("_", " "))
+    made.add_tool(test_greeting, name="greet", description="Greet somebody.")
+    for command in COMMANDS:
+        made._tool_manager._tools[command.name] = command.bound(bridge)
     return made
 
 
 def main(url: str) -> None:
     """Serve agents of the daemon at ``url`` on a free port."""
+    own = {command.name for command in COMMANDS}
+    tasks._starts_command = lambda name: name in own
     # As in the program: the SDK's own log would colour each traceback, which takes seconds.
     log_to_stderr()
     with listen(0) as listening:

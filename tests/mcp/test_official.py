@@ -47,6 +47,20 @@ WANTING = {
 }
 """By version the scenarios for whose tools, prompts and resources :mod:`tests.mcp.everything` has none."""
 
+TASKS = {
+    "tasks-lifecycle": "No command ends as an error of its tool, or of the protocol: its exit code is its result.",
+    "tasks-capability-negotiation": "",
+    "tasks-wire-fields": "",
+    "tasks-request-state-removal": "",
+    "tasks-mrtr-input": "A command asks for one line, the member `answer`, and not for several at once.",
+    "tasks-request-headers": "",
+    "tasks-dispatch-and-envelope": "",
+    "tasks-status-notifications": "",
+    "tasks-required-task-error": "No tool needs clients that have tasks.",
+    "tasks-mrtr-composition": "No tool gathers anything but a person's decision before its command begins.",
+}
+"""The scenarios of the extension for tasks, and why the server fails in some of them, which have tools for more."""
+
 
 @pytest.fixture(scope="module")
 def holder(daemon: Daemon) -> Holder:
@@ -106,3 +120,18 @@ def test_the_server_conforms(tmp_path: Path, daemon: Daemon, holder: Holder) -> 
     everything = [sys.executable, "-m", "tests.mcp.everything"]
     with HttpBridge(daemon, program=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
         assert {version: failures(tmp_path, proxy.url, version) for version in WANTING} == WANTING
+
+
+@pytest.mark.slow
+def test_tasks_conform(tmp_path: Path, daemon: Daemon, holder: Holder) -> None:
+    everything = [sys.executable, "-m", "tests.mcp.everything"]
+    failed: set[str] = set()
+    with HttpBridge(daemon, program=everything) as bridge, BearingProxy(bridge.url, holder.secret) as proxy:
+        for scenario in TASKS:
+            words = ["server", "--url", proxy.url, "--scenario", scenario]
+            code, output, errors = official.run(official.CONFORMANCE, *words, home=tmp_path)
+            print(output, errors)
+            assert re.search(r"^Passed: \d+/\d+", output, re.MULTILINE), scenario
+            if code:
+                failed.add(scenario)
+    assert failed == {scenario for scenario, why in TASKS.items() if why}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import anyio
 import pytest
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, Request, RequestParams, Result
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, CallToolResult, Request, RequestParams, Result
 from pydantic import ConfigDict
 
+from connmgr.client import LOCAL_MACHINE
 from connmgr.mcp.tasks import IDENTIFIER
+from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.mcp.agent import LOCAL, content
 from tests.mcp.near import EVERYTHING, Agent, run
@@ -134,13 +137,65 @@ def test_quick_commands_and_other_clients_get_answers_as_before(daemon: Daemon) 
     run(daemon, other, mode="legacy")
 
 
-def test_the_task_of_another_agent_is_unknown(daemon: Daemon) -> None:
+def test_the_task_of_an_agent_is_unknown_to_one_that_does_not_see_its_system(daemon: Daemon) -> None:
+    tasks: list[str] = []
+    extension = Declares()
+
+    async def begins(agent: Agent) -> None:
+        tasks.append((await begun(agent, extension, command="read line; echo $line", openStdin=True))["taskId"])
+
+    async def takes(agent: Agent) -> None:
+        accepted = {"action": "accept", "content": {"answer": "mine"}}
+        for id in (tasks[0], "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7", "no id"):
+            for method in ("tasks/get", "tasks/cancel"):
+                with pytest.raises(MCPError, match="unknown_job"):
+                    await ask(agent, method, id)
+            with pytest.raises(MCPError, match="unknown_job"):
+                await ask(agent, "tasks/update", id, input_responses={"any": accepted})
+
+    async def ends(agent: Agent) -> None:
+        assert (await ask(agent, "tasks/get", tasks[0]))["status"] in ("working", "input_required")
+        await ask(agent, "tasks/cancel", tasks[0])
+
+    owner = wire.create(daemon, *EVERYTHING)
+    other = wire.create(daemon, *EVERYTHING, connections=["nothing-of-this"])
+    for work, holder in ((begins, owner), (takes, other), (ends, owner)):
+        run(daemon, work, holder=holder, extensions=[extension])
+
+
+def test_a_task_is_found_again_after_the_end_of_its_client_and_of_the_daemon(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    daemon = start_daemon()
+    holder = wire.create(daemon, *EVERYTHING)
+    extension, gate, tasks = Declares(), tmp_path / "gate", list[str]()
+
+    async def begins(agent: Agent) -> None:
+        command = f"echo begun; until [ -e {gate} ]; do sleep 0.1; done; echo over; exit 5"
+        tasks.append((await begun(agent, extension, command=command))["taskId"])
+
+    async def finds(agent: Agent) -> None:
+        assert (await ask(agent, "tasks/get", tasks[0]))["status"] == "working"
+        gate.touch()
+        result = (await ended(agent, tasks[0], "completed"))["result"]
+        told = result["structuredContent"]
+        assert (told["exitCode"], told["stdout"]) == (5, "begun\nover\n")
+
+    run(daemon, begins, holder=holder, extensions=[extension])
+    daemon.kill()
+    again = start_daemon(home=daemon.home)
+    again.client.shell.start(LOCAL_MACHINE)
+    run(again, finds, holder=holder, extensions=[extension])
+
+
+def test_a_client_that_has_not_declared_tasks_is_told_what_is_missing(daemon: Daemon) -> None:
     async def work(agent: Agent) -> None:
         for method in ("tasks/get", "tasks/cancel"):
-            with pytest.raises(MCPError, match="unknown_job"):
+            with pytest.raises(MCPError) as refusal:
                 await ask(agent, method, "3f0e4f0a-8f3c-4b5e-9c55-0a51c0f8d0b7")
+            assert refusal.value.error.code == MISSING_REQUIRED_CLIENT_CAPABILITY
 
-    run(daemon, work, extensions=[Declares()])
+    run(daemon, work)
 
 
 def test_lists_say_how_long_they_hold_and_cut_output_links_to_its_rest(daemon: Daemon) -> None:
