@@ -6,12 +6,15 @@ The remote host counts: each command appends the number of its host to a file.
 from __future__ import annotations
 
 import random
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from connmgr.client import ClientError
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually
@@ -85,6 +88,40 @@ def test_a_paused_run_is_paused_after_a_restart_too(killed: Hosts) -> None:
     assert info.state == "paused"
     killed.client.runs.resume(run)
     assert killed.ended(run).state in ENDED
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A home directory on a disk of its own with 4 MiB."""
+    home = tmp_path / "small"
+    home.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", home], check=False)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield home
+    subprocess.run(["umount", "-l", home], check=True)
+
+
+@pytest.mark.needs("linux")
+def test_a_full_disk_stops_no_run_and_repeats_no_target(small_disk: Path, tmp_path: Path) -> None:
+    hosts = Hosts(Daemon(small_disk), tmp_path / "far", 6)
+    try:
+        run = hosts.start(f"{hosts.noting('full')}; sleep 0.3; head -c 60000 /dev/urandom | base64", 6, parallel=2)
+        eventually(lambda: hosts.begun("full"), "none begins")
+        filler = small_disk / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        eventually(lambda: "waits for the vault" in hosts.daemon.stderr(), "the run does not notice")
+        with pytest.raises(ClientError, match="its disk is full") as refused:
+            hosts.start("true")
+        assert refused.value.code == "vault_unavailable"
+        filler.unlink()
+        info = hosts.ended(run)
+        assert (info.state, info.counts["done"]) == ("done", 6)
+        assert sorted(hosts.begun("full")) == [str(number) for number in range(6)]
+    finally:
+        hosts.daemon.stop()
 
 
 @pytest.fixture(scope="module")
