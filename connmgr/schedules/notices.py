@@ -1,7 +1,8 @@
 """Tells how runs and schedules go: plugins, a command, a webhook; never in the way of what runs.
 
 One thread, ``notices``, tells one after the other, each within its time. What comes while too many wait is dropped, and
-the log says so. Nobody is told twice, and nobody again after a failure.
+the log says so; what tokens' runs bring about comes after the rest, and leaves it room. Nobody is told twice, and nobody
+again after a failure.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import itertools
 import json
 import logging
 import os
@@ -24,6 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from connmgr.shares import of_tokens
 
 logger = logging.getLogger("connmgr.schedules")
 
@@ -49,6 +53,8 @@ class Notice:
     command: Sequence[str] | None = None
     url: str | None = None
     secret: str = ""
+    of_token: bool = False
+    """Whether a token's run brought it about, and nobody has asked for it."""
 
 
 class Notices:
@@ -56,7 +62,11 @@ class Notices:
 
     def __init__(self, hook: RunEnded) -> None:
         self._hook = hook
-        self._waiting: queue.Queue[Notice | None] = queue.Queue(MAX_WAITING)
+        self._waiting: queue.PriorityQueue[tuple[int, int, Notice | None]] = queue.PriorityQueue(MAX_WAITING)
+        self._numbers = itertools.count()
+        self._of_tokens = 0
+        """How many of tokens wait."""
+
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -69,10 +79,15 @@ class Notices:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
                 self._thread.start()
-        try:
-            self._waiting.put_nowait(notice)
-        except queue.Full:
-            logger.warning("A notice is dropped, because %d wait: %s", MAX_WAITING, json.dumps(notice.body))
+            has_room = not notice.of_token or self._of_tokens < of_tokens(MAX_WAITING)[1]
+            try:
+                if has_room:
+                    self._waiting.put_nowait((int(notice.of_token), next(self._numbers), notice))
+                    self._of_tokens += notice.of_token
+            except queue.Full:
+                has_room = False
+        if not has_room:
+            logger.warning("A notice is dropped, because %d wait: %s", self._waiting.qsize(), json.dumps(notice.body))
 
     def close(self, timeout: float) -> None:
         """Tell nothing more; wait for the notice that is on its way."""
@@ -80,11 +95,13 @@ class Notices:
             self._closed, thread = True, self._thread
         if thread is not None:
             with suppress(queue.Full):
-                self._waiting.put_nowait(None)
+                self._waiting.put_nowait((-1, 0, None))
             thread.join(timeout)
 
     def _run(self) -> None:
-        while (notice := self._waiting.get()) is not None and not self._closed:
+        while (notice := self._waiting.get()[2]) is not None and not self._closed:
+            with self._lock:
+                self._of_tokens -= notice.of_token
             for tell in (self._to_plugins, _to_command, _to_webhook):
                 try:
                     tell(notice)

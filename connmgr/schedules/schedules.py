@@ -286,7 +286,7 @@ class Schedules:
         one = self._vault.schedules.of_run(id)
         shown = _shown(run, counts, one)
         if one is None:
-            self._notices.tell(Notice(shown, shown))
+            self._notices.tell(Notice(shown, shown, of_token=run.token is not None))
         else:
             self._notify(one, DONE if run.state == DONE else FAILED, run=shown)
             self.poke()
@@ -335,6 +335,7 @@ class Schedules:
                 notify.get("command") if is_told else None,
                 webhook.get("url") if is_told else None,
                 webhook.get("secret", ""),
+                of_token=one.token is not None and not is_told,
             )
         )
 

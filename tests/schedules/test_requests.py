@@ -22,7 +22,7 @@ from tests.api.wire import LOCAL
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
-from tests.deadlines import eventually
+from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.strangers import install
 from tests.rights.wire import create
 
@@ -291,3 +291,26 @@ def test_the_command_line_has_them(kept: Daemon, client: Client) -> None:
     connmgr("schedule", "add", "facts", "*", "--every", "1d", "--facts", "system")
     assert "gather facts: system" in connmgr("schedule", "ls").output
     assert connmgr("schedule", "next", "--cron", "0 0 31 2 *", code=None).code != 0
+
+
+def test_notices_of_tokens_runs_leave_the_owners_room_and_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notices, "MAX_WAITING", 8)
+    told: list[str] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hook(*, run: dict[str, str]) -> None:
+        begun.set()
+        goes_on.wait(DEADLINE_SECONDS)
+        told.append(run["name"])
+
+    telling = Notices(hook)
+    telling.tell(Notice({}, {"name": "first"}))
+    assert begun.wait(DEADLINE_SECONDS)
+    for number in range(20):
+        telling.tell(Notice({}, {"name": f"theirs{number}"}, of_token=True))
+    for name in ("own", "own too"):
+        telling.tell(Notice({}, {"name": name}))
+    goes_on.set()
+    eventually(lambda: len(told), "not all are told", holds=lambda count: count == 9)
+    assert told == ["first", "own", "own too", *(f"theirs{number}" for number in range(6))]
+    telling.close(DEADLINE_SECONDS)
