@@ -1,8 +1,8 @@
 """Tells how runs and schedules go: plugins, a command, a webhook; never in the way of what runs.
 
 One thread, ``notices``, tells one after the other, each within its time. What comes while too many wait is dropped, and
-the log says so; what tokens' runs bring about comes after the rest, and leaves it room. Nobody is told twice, and nobody
-again after a failure.
+the log says so; what tokens' runs bring about comes after the rest, and leaves it room. Nobody is told twice, and
+nobody again after a failure.
 """
 
 from __future__ import annotations
