@@ -211,7 +211,7 @@ def _work(daemon: Daemon, ids: dict[str, str]) -> dict[str, str]:
     for command in ("nginx -t; du -sh site", "grep -c listen nginx.conf"):
         agent.ok("/shell/exec", connection=ids["web3"], command=command)
     for path, fields in (
-        ("/fs/attributes", {"path": "nginx.conf", "mode": "0640"}),
+        ("/fs/attributes", {"path": "site/index.html", "mode": "0640"}),
         ("/fs/move", {"source": "notes.txt", "target": "site/notes.txt"}),
         ("/fs/remove", {"path": "site/css/site.css"}),
     ):
@@ -302,6 +302,7 @@ def _settled(page: Page, name: str) -> None:
         page.get_by_label("Output").get_by_text("Stopping the cluster").wait_for()
     elif name == "hub":
         page.get_by_text("root@web1.example").first.wait_for()
+        page.get_by_text("1 terminal").first.wait_for()
     elif name in {"terminal", "recordings"}:
         page.locator(".xterm").wait_for()
     page.evaluate("document.activeElement?.blur()")

@@ -16,6 +16,7 @@ from connmgr.errors import InvalidRequest
 from connmgr.vault.names import Matcher, compile_exact_pattern
 from tests.api.wire import LOCAL, bearer, client_of, send
 from tests.daemon import Daemon
+from tests.deadlines import eventually
 from tests.page.conftest import Visit
 from tests.plugins.sshd import Sshd, privilege_separation
 from tests.rights.wire import create
@@ -319,8 +320,14 @@ def test_what_runs_is_shown_until_it_ends(own_daemon: Daemon, visitor: Visitor) 
     machine.get_by_text("1 job, 1 terminal").wait_for()
     page.reload()
     machine.get_by_text("1 job, 1 terminal").wait_for()
+    # What waits for input runs, too.
+    asks = ask("/job/start", connection=LOCAL, command="printf 'Go on? '; read answer", stdin="open")["job"]
+    machine.get_by_text("2 jobs, 1 terminal").wait_for()
+    eventually(lambda: ask("/job/info", job=asks).get("waiting"), "the job waits for input")
+    machine.get_by_text("2 jobs, 1 terminal").wait_for()
     ask("/terminal/close", terminal=opened["terminal"])
-    ask("/job/kill", job=job)
+    for one in (job, asks):
+        ask("/job/kill", job=one)
     machine.get_by_text("terminal").wait_for(state="detached")
     machine.get_by_text("job").wait_for(state="detached")
 

@@ -16,7 +16,7 @@ const EVERYTHING = { categoryFilter: "*", connectionFilter: "*", typeFilter: "*"
 const SOON_MS = 60;
 const UNDER_WAY = ["starting", "running"];
 /** What events say of jobs and terminals that run. */
-const RUNNING = ["started", "running", "opened", "clients"];
+const RUNNING = ["started", "running", "waiting", "opened", "clients"];
 /** With more changes than this at once everything is read again. */
 const MANY = 200;
 /** Rows that a quick scroll has passed need no information. */
