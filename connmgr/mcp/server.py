@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio.to_thread
 from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, Resource
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, GetPromptResult, InputRequiredResult, Resource
 from pydantic import Field
 
 from connmgr import __version__
@@ -22,6 +22,7 @@ from connmgr.mcp.tasks import TASK_ACTIONS, Tasks
 from connmgr.mcp.tools import TOOLS
 from connmgr.mcp.tools.approvals import approval_app
 from connmgr.mcp.tools.saved import tools_of
+from connmgr.printable import visible
 
 INSTRUCTIONS = """\
 These tools run commands and move files on systems: machines, and users and containers on them. list_systems shows them.
@@ -128,6 +129,14 @@ class BridgeServer(MCPServer):
             self.resource(f"{SCHEME}://job/{{job}}/stderr", name="stderr")(self._readable.stderr)
         for prompt in (diagnose, run_on_many, change_setting):
             self.add_prompt(Prompt.from_function(prompt))
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Any, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        """Return the beginning of a task; the SDK tells an unknown name as a fault of the server."""
+        if all(name != one.name for one in await self.list_prompts()):
+            raise MCPError(INVALID_PARAMS, f"No prompt is called {visible(name[:100])!r}.")
+        return await super().get_prompt(name, arguments, context)
 
     async def list_resources(self) -> list[Resource]:
         """List the systems as resources, whose facts are read with each, and the document of the app."""

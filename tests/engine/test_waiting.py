@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from connmgr.engine.rpc import Helpers
 from connmgr.engine.waiting import Blocked, blocked, last_lines, waiting_work
 from connmgr_local.transport import LocalTransport
 from tests.deadlines import DEADLINE_SECONDS, eventually
+from tests.plugins.sshd import Sshd
 
 CERTAIN, SECRET = Blocked(reads=True, is_secret=False), Blocked(reads=True, is_secret=True)
 MAYBE = Blocked(reads=False, is_secret=False)
@@ -98,6 +99,30 @@ def test_blocked_reads_are_seen(bench: Bench, each_way: str) -> None:
     }
     for mark, wanted in marks.items():
         bench.becomes(mark, wanted)
+
+
+@pytest.mark.needs("sshd", "less")
+def test_programs_that_ask_are_seen_and_those_that_work_are_not(bench: Bench, tmp_path: Path) -> None:
+    with closing(Sshd()) as server:
+        hosts = [f"-oUserKnownHostsFile={tmp_path}/none", "-oGlobalKnownHostsFile=none", "-oStrictHostKeyChecking=ask"]
+        asking = {
+            "python": bench.on_terminal(sys.executable, "-c", "input('Name: ')"),
+            "ssh": bench.on_terminal("ssh", "-F", "none", *hosts, "-p", str(server.port), "127.0.0.1"),
+            "less": bench.on_terminal("less", __file__),
+            "cat": bench.on_terminal("cat"),
+        }
+        working = [
+            bench.on_terminal(sys.executable, "-c", "while True: pass"),
+            bench.on_terminal("sh", "-c", "sleep 1000 | cat"),
+        ]
+        for name, mark in asking.items():
+            seen = eventually(
+                lambda mark=mark: blocked(bench.transport, bench.helpers, [mark], DEADLINE_SECONDS).get(mark),
+                f"{name} is not seen to wait",
+            )
+            assert seen is not None
+            assert not seen.is_secret, name
+        assert blocked(bench.transport, bench.helpers, working, DEADLINE_SECONDS) == {}
 
 
 def test_what_waits_for_several_files_may_wait_for_input(bench: Bench) -> None:

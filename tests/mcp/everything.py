@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from typing import Annotated
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, Resolve, Sample
-from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, TextContent
+from mcp_types import (
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    ListRootsResult,
+    SamplingMessage,
+    TextContent,
+)
 from pydantic import BaseModel, Field
 
 from connmgr.client import Client
@@ -100,8 +111,33 @@ def test_elicitation(message: str, person: Annotated[ElicitationResult[Person], 
     return f"User response: {person}"
 
 
-def test_input_required_result_elicitation(name: Annotated[Name, Resolve(_name)]) -> str:
-    return f"Hello, {name.name}!"
+def _question(message: str, member: str) -> ElicitRequest:
+    """Return a question as approvals put it."""
+    form = {"type": "object", "properties": {member: {"type": "string"}}, "required": [member]}
+    return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=form))
+
+
+async def test_input_required_result_elicitation(context: Context) -> str | InputRequiredResult:
+    answer = (context.input_responses or {}).get("user_name")
+    if not isinstance(answer, ElicitResult):
+        return InputRequiredResult(input_requests={"user_name": _question("What is your name?", "name")})
+    return f"Hello, {(answer.content or {})['name']}!"
+
+
+def test_simple_prompt() -> str:
+    return "This is a simple prompt for testing."
+
+
+def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+
+def static_text() -> str:
+    return "This is the content of the static text resource."
+
+
+def template(id: str) -> str:
+    return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 
 def test_input_required_result_sampling(said: Annotated[CreateMessageResult, Resolve(_capital)]) -> str:
@@ -174,6 +210,10 @@ def build(bridge: Bridge) -> MCPServer:
     made = server.build(bridge)
     for one in TOOLS:
         made.add_tool(one, description=one.__name__.replace("_", " "))
+    for prompt in (test_simple_prompt, test_prompt_with_arguments):
+        made.add_prompt(Prompt.from_function(prompt))
+    made.resource("test://static-text", mime_type="text/plain")(static_text)
+    made.resource("test://template/{id}/data", mime_type="application/json")(template)
     made.add_tool(test_greeting, name="greet", description="Greet somebody.")
     for command in COMMANDS:
         made._tool_manager._tools[command.name] = command.bound(bridge)

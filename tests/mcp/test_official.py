@@ -27,25 +27,31 @@ SCOPES = ("connection.read", "shell.any", "job", "fs.read", "fs.write", "termina
 CONNECT_MS = "60000"
 ERAS = ("legacy", "modern")
 _CONTENTS = {
+    # Completion of arguments, pictures, sounds and embedded resources are not served, nor a tool whose schema has all
+    # of JSON Schema's words.
     *("completion-complete", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource"),
-    *("tools-call-mixed-content", "resources-read-text", "resources-read-binary", "resources-templates-read"),
-    *("prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource", "prompts-get-with-image"),
+    *("tools-call-mixed-content", "resources-read-binary", "prompts-get-embedded-resource", "prompts-get-with-image"),
     "json-schema-2020-12",
 }
 WANTING = {
     "2025-11-25": {
         *_CONTENTS,
+        # No log messages, no subscriptions, and no stream that a server ends so that the client polls.
         *("logging-set-level", "tools-call-with-logging", "resources-subscribe", "resources-unsubscribe"),
-        *("elicitation-sep1034-defaults", "elicitation-sep1330-enums", "server-sse-polling"),
+        "server-sse-polling",
+        # The form of an approval has one choice without a default.
+        *("elicitation-sep1034-defaults", "elicitation-sep1330-enums"),
     },
     "2026-07-28": {
         *_CONTENTS,
-        *("http-custom-header-server-validation", "input-required-result-basic-elicitation"),
+        # No parameter is a header.
+        "http-custom-header-server-validation",
+        # A call asks one question at a time, about an approval, and only clients that answer forms; no prompt asks.
         *("input-required-result-multiple-input-requests", "input-required-result-multi-round"),
         *("input-required-result-non-tool-request", "input-required-result-capability-check"),
     },
 }
-"""By version the scenarios for whose tools, prompts and resources :mod:`tests.mcp.everything` has none."""
+"""By version the scenarios for whose tools, prompts and resources :mod:`tests.mcp.everything` has none, and why."""
 
 TASKS = {
     "tasks-lifecycle": "No command ends as an error of its tool, or of the protocol: its exit code is its result.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from connmgr.client import LOCAL_MACHINE
 from tests.daemon import Daemon
@@ -24,6 +26,18 @@ def test_an_agent_lists_systems_and_runs_commands(daemon: Daemon, mode: str) -> 
             assert (ran["state"], ran["exitCode"], ran["stdout"]) == ("exited", 3, "out\n")
             missing = await client.call_tool("run_command", {"system": "nowhere", "command": "true"})
             assert refused(missing)["code"] == "unknown_connection"
+
+    run(work)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_unknown_prompt_is_the_client_s_fault(daemon: Daemon, mode: str) -> None:
+    async def work() -> None:
+        async with agent(daemon, wire.create(daemon, *WORKER), mode=mode) as client:
+            assert (await client.get_prompt("diagnose", {"system": "local"})).messages
+            with pytest.raises(MCPError) as refusal:
+                await client.get_prompt("nothing", {})
+            assert refusal.value.error.code == INVALID_PARAMS
 
     run(work)
 
