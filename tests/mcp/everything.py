@@ -211,7 +211,7 @@ def build(bridge: Bridge) -> MCPServer:
     for one in TOOLS:
         made.add_tool(one, description=one.__name__.replace("_", " "))
     for prompt in (test_simple_prompt, test_prompt_with_arguments):
-        made.add_prompt(Prompt.from_function(prompt))
+        made.add_prompt(Prompt.from_function(prompt, description=prompt.__name__.replace("_", " ")))
     made.resource("test://static-text", mime_type="text/plain")(static_text)
     made.resource("test://template/{id}/data", mime_type="application/json")(template)
     made.add_tool(test_greeting, name="greet", description="Greet somebody.")
