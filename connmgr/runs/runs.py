@@ -595,7 +595,9 @@ class RunDriver:
             return step
 
     def _started(self, one: BegunTarget) -> TargetStart:
-        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
+        # On SQLite whoever had it before is dead, for one process holds the vault.
+        was_claimed = one.epoch > 1 and self._vault.database.is_shared
+        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}", was_claimed)
 
     def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from connmgr import errors
 from connmgr.cancellation import Cancellation
@@ -54,12 +55,21 @@ LOOK_SECONDS = 60.0
 
 KILL_GRACE_SECONDS = 5.0
 
+RETRY_SECONDS = 0.5
+"""Time until another attempt while the vault's database does not answer."""
+
+Done = TypeVar("Done")
+
 
 class TargetStart(NamedTuple):
-    """A target to begin: its connection, and the key of its job, if it is to be one."""
+    """A target to begin: its connection, and the key of its job, if it is to be one.
+
+    ``was_claimed`` says that another daemon, which may still live, had it before.
+    """
 
     connection: str
     key: str
+    was_claimed: bool = False
 
 
 class TargetEnd(NamedTuple):
@@ -277,8 +287,8 @@ class JobWork(PooledWork):
             self._cancellation.require()
             self._order.admits(target.connection)
             sent = True
-            job = self._start(target)
-            return self._end(job), sent, job
+            job = self._patiently(lambda: self._start(target))
+            return self._end(target, job), sent, job
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
             if job is None:
                 # The key finds out whether it was started, if the run goes on elsewhere; here, only the link's end
@@ -304,6 +314,8 @@ class JobWork(PooledWork):
             token=order.token,
         )
         self._shells.start(connection, self._access, order.session, self._cancellation)
+        # Again, because opening a link takes a while, in which others may have taken over.
+        order.admits(connection)
         with self._shells.using(connection, self._access, order.session) as session:
             ground = order.grounds.get(connection)
             surroundings = session.surroundings
@@ -327,27 +339,43 @@ class JobWork(PooledWork):
             beside = RemoteJobs(session.transport, session.helpers)
             return self._jobs.start(stored, launch, beside, self._cancellation)[0].id
 
-    def _end(self, job: str) -> Result:
-        """Wait for a job's end, remove the job, and return its outcome."""
-        while not (seen := self._jobs.look(job, self._access)).over:
+    def _patiently(self, work: Callable[[], Done]) -> Done:
+        """Return the result of ``work``, tried again while the vault is away: the job's key makes that safe."""
+        while True:
+            try:
+                return work()
+            except errors.VaultUnavailable:
+                if self._closing.wait(RETRY_SECONDS) or self._cancellation.cancelled:
+                    raise
+
+    def _end(self, target: TargetStart, job: str) -> Result:
+        """Wait for a job's end, remove the job, and return its outcome.
+
+        It is kept for a while where two daemons had the target: one that was frozen before it started the job would
+        start it when it wakes, if it did not find its key; and the other may not have read what it has printed.
+        """
+        while not (seen := self._patiently(lambda: self._jobs.look(job, self._access))).over:
             if self._closing.is_set():
                 raise errors.CommandCancelled("The daemon stops; the job runs on.")
             if self._cancellation.cancelled:
                 with contextlib.suppress(errors.JobFinished):
                     self._jobs.kill(job, self._access, "TERM", KILL_GRACE_SECONDS)
             news = threading.Event()
-            cancel = self._jobs.subscribe(job, self._access, seen.last.version, news.set)
+            since = seen.last.version
+            cancel = self._patiently(partial(self._jobs.subscribe, job, self._access, since, news.set))
             try:
                 with self._cancellation.waking(news.set):
                     news.wait(KILL_GRACE_SECONDS if self._cancellation.cancelled else LOOK_SECONDS)
             finally:
                 cancel()
-        read = self._jobs.output(job, self._access, 0, 0, self._order.most_output)
+        read = self._patiently(lambda: self._jobs.output(job, self._access, 0, 0, self._order.most_output))
         stored = seen.stored
-        self._jobs.reported(job)
-        with contextlib.suppress(errors.ConnmgrError):
-            # If its machine is away now, the job is removed when its time is over.
-            self._jobs.remove(job, self._access, force=False)
+        self._patiently(lambda: self._jobs.reported(job))
+        if not target.was_claimed:
+            with contextlib.suppress(errors.ConnmgrError):
+                self._order.admits(target.connection)
+                # If its machine is away now, the job is removed when its time is over.
+                self._jobs.remove(job, self._access, force=False)
         if stored.state == "timed_out":
             text = f"The command ran longer than {self._order.timeout:g} s and was killed."
             raise errors.CommandTimeout(text, read.stdout, read.stderr, truncated=False)
