@@ -368,8 +368,15 @@ class JobWork(PooledWork):
                     news.wait(KILL_GRACE_SECONDS if self._cancellation.cancelled else LOOK_SECONDS)
             finally:
                 cancel()
-        read = self._patiently(lambda: self._jobs.output(job, self._access, 0, 0, self._order.most_output))
-        stored = seen.stored
+        stored, stdout, stderr, is_gone = seen.stored, b"", b"", False
+        try:
+            read = self._patiently(lambda: self._jobs.output(job, self._access, 0, 0, self._order.most_output))
+            stdout, stderr = read.stdout, read.stderr
+        except errors.OutputGone:
+            # The daemon that had the target before was about to remove the job. How it ended is known.
+            is_gone = True
+            if stored.exit_code is None:
+                raise
         self._patiently(lambda: self._jobs.reported(job))
         if not target.was_claimed:
             with contextlib.suppress(errors.ConnmgrError):
@@ -378,9 +385,9 @@ class JobWork(PooledWork):
                 self._jobs.remove(job, self._access, force=False)
         if stored.state == "timed_out":
             text = f"The command ran longer than {self._order.timeout:g} s and was killed."
-            raise errors.CommandTimeout(text, read.stdout, read.stderr, truncated=False)
+            raise errors.CommandTimeout(text, stdout, stderr, truncated=False)
         if stored.state == "killed" and self._cancellation.cancelled:
             raise errors.CommandCancelled("The run was stopped, and the job was killed.")
         if stored.exit_code is None:
             raise errors.ShellLost("The job's machine was restarted, or what it printed was removed there.")
-        return Result(stored.exit_code, read.stdout, read.stderr, False)
+        return Result(stored.exit_code, stdout, stderr, is_gone)
