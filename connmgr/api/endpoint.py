@@ -95,8 +95,10 @@ class Endpoint:
     methods: Sequence[str] = ("POST",)
 
     raw_body: str = ""
+    """What the bytes of the body are, if it is not JSON; ``request`` then loads the query instead."""
+
     raw_answer: str = ""
-    """The content of an answer in bytes instead of JSON; ``request`` then loads the query instead of the body."""
+    """What the bytes of the answer are, if it is not JSON."""
 
     raw_type: str = "application/octet-stream"
     """The media type of an answer in bytes."""
@@ -148,7 +150,7 @@ class Endpoint:
         with context.resources as resources:
             try:
                 ready = self._ready(daemon, context, request, resources)
-                result = _unless_suspended(context.continuation, lambda: self._viewed(daemon, context, request, ready))
+                result = _resumed_or_waited(context.continuation, lambda: self._viewed(daemon, context, request, ready))
                 # It has none while it has a slot, and its answer may be large.
                 with daemon.computing.turn(context.holder) if self.waits else nullcontext():
                     response = respond(result)
@@ -191,6 +193,7 @@ class Endpoint:
                     daemon.kept_config.look()
                 return result
             daemon.approvals.not_begun()
+            # After the last move too: where a person is asked again, the error names the new approval.
             ready = self._permitted(daemon, context, request)
         raise moved
 
@@ -199,7 +202,7 @@ class Endpoint:
         concerned = context.caller is not None and daemon.authorisation.concerns(context.caller)
         try:
             if concerned:
-                request = _unless_suspended(context.continuation, lambda: self._permitted(daemon, context, request))
+                request = _resumed_or_waited(context.continuation, lambda: self._permitted(daemon, context, request))
             if self.waits:
                 resources.enter_context(daemon.slots.taken(context.holder, stops=self.stops))
                 if not self.stops:
@@ -281,8 +284,8 @@ class Endpoint:
         return as_json(shown)
 
 
-def _unless_suspended(continuation: Continuation, work: Callable[[], Any]) -> Any:
-    """Return the result of ``work``; for a request that the server does not resume, wait in its thread meanwhile.
+def _resumed_or_waited(continuation: Continuation, work: Callable[[], Any]) -> Any:
+    """Return the result of ``work``; where the server cannot resume this request, wait here for the news and try again.
 
     :raises Suspended: the server resumes it.
     """

@@ -22,7 +22,7 @@ from connmgr.rights.approvals import Holder
 from connmgr.rights.scopes import missing
 from connmgr.settings import STEP_UP_NONE, STEP_UP_PASSPHRASE
 
-LOOKING = frozenset({"audit.read", "connection.read", "metrics.read"})
+SCOPES_WITHOUT_STEP_UP = frozenset({"audit.read", "connection.read", "metrics.read"})
 """Scopes whose actions need no step-up; so do those that need no scope and run nothing."""
 
 LISTS = frozenset(
@@ -46,7 +46,7 @@ def needs_step_up(action: Action[Any]) -> bool:
     """Whether a page needs a step-up for an action, where the owner asks for one."""
     if action.name in LISTS:
         return False
-    return action.runs or missing(action.name, LOOKING) is not None
+    return action.runs or missing(action.name, SCOPES_WITHOUT_STEP_UP) is not None
 
 
 def require_step_up(caller: Caller, action: Action[Any], mode: str) -> None:

@@ -13,10 +13,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from connmgr.contract.common import bytes_of
 from connmgr.contract.event import RUN
@@ -91,12 +91,6 @@ class LeaseLapsed(CommandCancelled):
 def boot_time() -> float:
     """Return seconds of a clock that goes on while the machine sleeps, where the system has one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class Subscription(Protocol):
-    """Cancels what it was returned for."""
-
-    def __call__(self) -> None: ...
 
 
 @dataclass
@@ -201,6 +195,11 @@ class Runs:
         self._thread: threading.Thread | None = None
         self._drivers: dict[str, RunDriver] = {}
         self._access: dict[str, Access] = {}
+        """What the senders of runs could open, as they began them."""
+
+        self._submitting = threading.Lock()
+        """Held from the storing of a run until its access is here: the thread `runs` may find it in between."""
+
         self._news: dict[str, News] = {}
         """Of runs under way, and of others for which somebody waits."""
 
@@ -233,9 +232,12 @@ class Runs:
 
         ``store`` stores it as part of a larger change.
         """
-        id, is_new = (store or self._vault.runs.submit)(new)
+        with self._submitting:
+            id, is_new = (store or self._vault.runs.submit)(new)
+            if is_new:
+                with self._lock:
+                    self._access[id] = access
         if is_new:
-            self._access[id] = access
             with self._lock:
                 self._states[id] = PENDING
             self._publish_state(self._vault.runs.get(id))
@@ -249,10 +251,10 @@ class Runs:
     def home_of(
         self, connection: str, last: Mapping[str, str], *, leads_away: bool, own_secrets: bool
     ) -> tuple[str, bool]:
-        """Return the home of a connection's batch, and whether it is bound to it; ``last`` are the last homes.
+        """Return the home of a connection's batch, and whether the batch is bound to it; ``last`` are the last homes.
 
-        A connection that does not lead away from the daemon's machine means another one elsewhere; one whose secrets
-        only the sender has opened can be opened here alone.
+        On another daemon, a connection to the daemon's own machine would be another machine: it is bound to this
+        daemon. So is a connection whose secrets only the sender of this request has opened.
         """
         if not self._vault.database.is_shared:
             return "", False
@@ -344,7 +346,7 @@ class Runs:
 
     def _tell(self, id: str) -> None:
         """Tell those who wait for a run's news, and the threads that work on it."""
-        self._tell_only(id)
+        self._tell_waiting(id)
         with self._lock:
             driver = self._drivers.get(id)
         if driver is not None:
@@ -374,8 +376,9 @@ class Runs:
     def _turn(self) -> float | None:
         """Take part in the runs that are under way, and return the seconds until the next turn; None: when poked."""
         shared = self._vault.database.is_shared
+        submitted = self._submitted()
         if not self.active and not self._vault.runs.are_under_way():
-            self._tell_of_ended(())
+            self._forget_ended((), submitted)
             self._publish_states({})
             if not shared:
                 return None
@@ -392,8 +395,9 @@ class Runs:
 
     def _look(self) -> None:
         """Start drivers, and wake those whose run has changed."""
+        submitted = self._submitted()
         under_way = self._vault.runs.tend()
-        self._tell_of_ended(under_way)
+        self._forget_ended(under_way, submitted)
         with self._lock:
             for id, driver in self._drivers.items():
                 if under_way.get(id, (STOPPED, False))[0] != RUNNING:
@@ -408,11 +412,12 @@ class Runs:
             if id in self._drivers or len(self._drivers) >= MAX_DRIVERS:
                 continue
             holder = self._holder_of(id)
+            with self._submitting:
+                access = self._access.get(id)
             with self._lock:
                 held = [driver.holder for driver in self._drivers.values()]
                 if refused(MAX_DRIVERS, holder, held) is not None or self._closing.is_set():
                     continue
-                access = self._access.get(id)
                 driver = RunDriver(self, id, holder, self._membership, access, since + HELP_SECONDS)
                 self._drivers[id] = driver
             driver.thread.start()
@@ -424,14 +429,23 @@ class Runs:
             # Its driver finds out, and ends it.
             return None
 
-    def _tell_of_ended(self, under_way: Collection[str]) -> None:
-        """Tell those who wait for runs that are not ``under_way`` any more, and forget what those needed."""
+    def _submitted(self) -> list[str]:
+        """Return the runs that were begun here and are not forgotten."""
+        with self._lock:
+            return list(self._access)
+
+    def _forget_ended(self, under_way: Collection[str], submitted: Iterable[str]) -> None:
+        """Tell those who wait for runs that are not ``under_way`` any more, and forget what those needed.
+
+        ``submitted`` was read before ``under_way``: a run that was begun in between is in neither.
+        """
         with self._lock:
             watched = [id for id, news in self._news.items() if news.waiting and id not in under_way]
-            for id in [id for id in self._access if id not in under_way]:
-                del self._access[id]
+            for id in submitted:
+                if id not in under_way:
+                    self._access.pop(id, None)
         for id in watched:
-            self._tell_only(id)
+            self._tell_waiting(id)
         with self._lock:
             gone = [id for id, news in self._news.items() if not news.waiting and id not in under_way]
             for id in gone:
@@ -457,7 +471,7 @@ class Runs:
         above = tuple(run.spec["lineage"])
         self._publish(RUN, change or run.state, id=run.id, token=run.token, facts=above, state=run.state, name=run.name)
 
-    def _tell_only(self, id: str) -> None:
+    def _tell_waiting(self, id: str) -> None:
         """Tell those who wait for a run's news."""
         with self._lock:
             self._changes += 1
@@ -514,7 +528,7 @@ class RunDriver:
             self._runs._gone(self)
 
     def _give_up(self, error: ConnmgrError | None) -> None:
-        """Stop a run that cannot go on: its token is gone, or its row was changed outside of connmgr."""
+        """Stop the run as failed, and its begun targets as unknown; while the vault is away, only say so."""
         if isinstance(error, VaultUnavailable):
             logger.warning("The run %s waits for the vault: %s", self.id, error.message)
             return
@@ -589,7 +603,7 @@ class RunDriver:
                 named = [(self._selection[one.n], one) for one in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
-                self._runs._tell_only(self.id)
+                self._runs._tell_waiting(self.id)
             for one in step.begun:
                 self._begun[self._selection[one.n]] = one
             return step

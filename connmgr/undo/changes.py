@@ -60,7 +60,7 @@ def look(
 ) -> Seen:
     """Return what is at ``path``, with the content of a file of at most ``limit`` bytes.
 
-    A gate must allow writing there. ``large`` is called before a large content is in memory.
+    If ``fs`` has a gate, it must allow writing to ``path``. ``large`` is called before a large content is in memory.
     """
     with fs.run(remote.STATE, [path, str(limit), "" if follow else "name"]) as exchange:
         words = exchange.answer().decode(errors="replace").split()
@@ -117,7 +117,10 @@ class Keeping:
 
     @property
     def guard(self) -> str:
-        """What a write may replace, as in :class:`FileAttributes`, so that the copy is what it replaces; or empty."""
+        """The SHA-256 that the file must have when it is written to, so that what is replaced is what was copied.
+
+        :data:`NOTHING` if there must be no file, and empty if the remote host cannot compare.
+        """
         if not self.seen.has_sums:
             return ""
         state = self.seen.state
@@ -240,7 +243,7 @@ class Undone:
 class Undo:
     """Undoes changes, the newest first, each only if the file is still what the change made of it.
 
-    In a dry run nothing is written; what earlier undos would have made is ``planned``.
+    In a dry run nothing is written; ``planned`` has the state in which its earlier undos would have left each path.
     """
 
     keeper: Keeper
@@ -286,7 +289,9 @@ class Undo:
         if change.after is not None and now.holds(change.after):
             return None
         if change.after is None:
-            return "It is not known what the request made of the file, because the daemon ended meanwhile."
+            return (
+                "It is not known what the request made of the file: the link or the daemon ended before another look."
+            )
         others = [one for one in newer(self.known, change) if one.undoes != change.id]
         who = next((f"{one.by or 'a client'} at {_moment(one.at)}" for one in others), "somebody else")
         return f"Changed since by {who}: {_shown(now)} is there, not {_shown(change.after)}."
