@@ -609,8 +609,8 @@ class RunDriver:
             return step
 
     def _started(self, one: BegunTarget) -> TargetStart:
-        # On SQLite whoever had it before is dead, for one process holds the vault.
-        was_claimed = one.epoch > 1 and self._vault.database.is_shared
+        # Another daemon may have it before this one's outcome is stored, and then needs the job's key.
+        was_claimed = self._vault.database.is_shared
         return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}", was_claimed)
 
     def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:

@@ -64,7 +64,7 @@ Done = TypeVar("Done")
 class TargetStart(NamedTuple):
     """A target to begin: its connection, and the key of its job, if it is to be one.
 
-    ``was_claimed`` says that another daemon, which may still live, had it before.
+    ``was_claimed`` says that another daemon may have it before or after.
     """
 
     connection: str
@@ -351,7 +351,7 @@ class JobWork(PooledWork):
     def _end(self, target: TargetStart, job: str) -> Result:
         """Wait for a job's end, remove the job, and return its outcome.
 
-        It is kept for a while where two daemons had the target: one that was frozen before it started the job would
+        It is kept for a while where two daemons may have the target: one that was frozen before it started the job would
         start it when it wakes, if it did not find its key; and the other may not have read what it has printed.
         """
         while not (seen := self._patiently(lambda: self._jobs.look(job, self._access))).over:
