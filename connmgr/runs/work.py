@@ -351,8 +351,8 @@ class JobWork(PooledWork):
     def _end(self, target: TargetStart, job: str) -> Result:
         """Wait for a job's end, remove the job, and return its outcome.
 
-        It is kept for a while where two daemons may have the target: one that was frozen before it started the job would
-        start it when it wakes, if it did not find its key; and the other may not have read what it has printed.
+        It is kept for a while where two daemons may have the target: one that was frozen before it started the job
+        would start it when it wakes, if it did not find its key; and the other may not have read what it has printed.
         """
         while not (seen := self._patiently(lambda: self._jobs.look(job, self._access))).over:
             if self._closing.is_set():
