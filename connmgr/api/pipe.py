@@ -75,9 +75,9 @@ def pipe(request: PipeRequest) -> Begin:
     """
     daemon, access = services(), caller().access
     daemon.streams.require_room(caller().holder)
-    cookie = secrets.token_hex(16)
+    cookie, sandbox = secrets.token_hex(16), sandbox_of(caller().grant)
     if request.tcp is None:
-        open = partial(_start, request, sent_by(request) or {}, cookie, sandbox_of(caller().grant))
+        open = partial(_start, request, sent_by(request) or {}, cookie, sandbox)
     else:
         open = partial(_open_tcp, request.tcp)
     timeout, ground = daemon.settings.start_timeout, ground_of(request.connection)
@@ -89,7 +89,7 @@ def pipe(request: PipeRequest) -> Begin:
         lease.release()
         record_end(status)
 
-    if lease.link.transport.can_learn_language:
+    if _may_be_line(request) and not sandbox and lease.link.transport.can_learn_language:
         daemon.streams.loop.work(partial(lease.link.transport.learn_language, LANGUAGE_SECONDS))
     # git and scp often connect again soon, and then need no login.
     daemon.idle_links.keep(request.connection, lease)
@@ -115,18 +115,23 @@ def pipe(request: PipeRequest) -> Begin:
     return lambda opening: daemon.streams.loop.call(partial(join, opening))
 
 
+def _may_be_line(request: PipeRequest) -> bool:
+    """Whether the login shell itself may run the request, as a line of its language."""
+    return request.command is not None and not request.pty
+
+
 def _start(
     request: PipeRequest, sent: Mapping[str, str], cookie: str, sandbox: str, link: Link, timeout: float
 ) -> Channel:
     pty = Pty(request.term, request.columns, request.rows) if request.pty else None
     variables = {**link.environment.select(sent), **(request.env or {})}
-    if not sandbox and request.command is not None and pty is None and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
+    if not sandbox and _may_be_line(request) and all(map(_PLAIN_VARIABLE.fullmatch, variables)):
         # Three shells, one after the other, would take longer to start than many a command takes. The settings stand in
         # front of the command, and not in lines of their own, because shells count lines in their messages. bash
         # complains of a locale that the host lacks when it sets it, and not when it is started with it.
         setting = exports({**variables, "CONNMGR_STREAM": cookie}, b" 2>/dev/null; ").decode()
         setting += "" if request.agent else "unset SSH_AUTH_SOCK; "
-        channel = link.transport.open_line(setting + request.command, timeout=timeout)
+        channel = link.transport.open_line(f"{setting}{request.command}", timeout=timeout)
         if channel is not None:
             return channel
     setting = "" if sandbox else exports(variables).decode()

@@ -149,7 +149,7 @@ class SshTransport(Transport):
 
     @property
     def can_learn_language(self) -> bool:
-        return self._is_posix is None
+        return self._is_posix is None and self._link.agent is None
 
     def learn_language(self, timeout: float) -> None:
         if self._learning.acquire(blocking=False):

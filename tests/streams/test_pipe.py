@@ -288,6 +288,26 @@ def test_a_pipe_ends_with_its_connection(daemon: Daemon, opened: Open) -> None:
 
 
 @pytest.mark.needs("sshd")
+def test_a_machine_runs_nothing_but_what_was_asked_for(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
+    log = tmp_path / "commands"
+    note = f'printf \'%s\\n\' "$SSH_ORIGINAL_COMMAND" >>{log}; eval "$SSH_ORIGINAL_COMMAND"'
+    with client_of(daemon) as client, ssh_server(tmp_path, ForceCommand=note) as server:
+        far = client.connection.add("pipes/noted", {"type": "ssh", **ssh_fields(server, server.user)})
+        with socket.create_server(("127.0.0.1", 0)) as target:
+            stream = opened({"connection": far, "tcp": {"host": "127.0.0.1", "port": target.getsockname()[1]}})
+            peer, _ = target.accept()
+            peer.close()
+            stream.finish()
+        for asked in ({"argv": ["echo", "asked-for"]}, {"command": "echo asked-for", "pty": True}):
+            assert b"asked-for" in opened({"connection": far, **asked}).finish().stdout
+        # Only a command without a terminal may be a line of the login shell, whose language is asked for then.
+        assert "posix" not in log.read_text()
+        assert opened({"connection": far, "command": "echo asked-for"}).finish().status == 0
+        eventually(lambda: "posix" in log.read_text(), "the shell's language is not asked for")
+        client.connection.remove([far])
+
+
+@pytest.mark.needs("sshd")
 def test_a_pipe_opened_soon_after_another_finds_the_link_open(daemon: Daemon, opened: Open, tmp_path: Path) -> None:
     with client_of(daemon) as client, ssh_server(tmp_path) as server:
         far = client.connection.add("pipes/again", {"type": "ssh", **ssh_fields(server, server.user)})
