@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 
 import flask
 
 from connmgr import errors
-from connmgr.api.context import caller, cancellation, detail, part, require_valid
+from connmgr.api.context import caller, cancellation, detail, part, request_context, require_valid
 from connmgr.api.endpoint import Group
 from connmgr.api.keeping import CHANGE, keeper
 from connmgr.api.running import EXAMPLE, OPENING
@@ -24,8 +25,10 @@ from connmgr.contract.undo import (
     UndoRestoreRequest,
     UndoRestoreResponse,
 )
+from connmgr.fs.path_rules import WRITE
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr.rights.actions import Action
+from connmgr.rights.path_rules import PathRules
 from connmgr.undo.changes import Undo
 from connmgr.undo.store import FileChange, FileState
 
@@ -150,7 +153,8 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     the moment before. So nothing that somebody else has written is overwritten, unless `force` says so. What an undo
     replaces is kept as a change, too, which can be undone. A file that was removed gets its mode, and its owner where
     the shell's user may give it; access lists and extended attributes of removed files are lost. The rules over paths
-    of a token apply; it undoes only its own changes, and those of tokens that were created with it.
+    of a token apply: if one asks about a file, nothing is undone before each such file was approved. A token undoes
+    only its own changes, and those of tokens that were created with it.
     """
     known = services().changes.all()
     own = {one.id: one for one in _own(known)}
@@ -163,14 +167,16 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     chosen.sort(key=lambda one: one.at, reverse=True)
     services().shells.start(request.connection, caller().access, None, cancellation())
     results = []
+    planned: dict[bytes, FileState] = {}
     with services().shells.using(request.connection, caller().access) as session:
         digest = session.connection_digest
-        rules = services().authorisation.path_rules(caller(), request.connection, None, 0, digest)
-        fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
-        undo = Undo(keeper(request.connection, digest), fs, known, dry_run=request.dry_run, force=request.force)
-        for change in chosen:
+        for change, rules in _approved(request, chosen, digest):
             require_valid()
+            fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
+            undo = Undo(keeper(request.connection, digest), fs, known, request.dry_run, request.force, planned)
             undone = undo.undo(change)
+            if rules is not None:
+                request_context().authority.update(rules.reasons)
             results.append(
                 UndoneInfo(
                     change=change.id,
@@ -185,6 +191,37 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
                 part({"connection": request.connection}, file=named, undoes=change.id, state=undone.state)
     detail(restored=sum(result.state == RESTORED for result in results), changes=len(results))
     return UndoRestoreResponse(results=results)
+
+
+def _approved(
+    request: UndoRestoreRequest, chosen: Iterable[FileChange], digest: str | None
+) -> list[tuple[FileChange, PathRules | None]]:
+    """Return changes with the caller's rules over their paths.
+
+    :raises connmgr.errors.ApprovalRequired: a rule asks about one of them; none was undone, and no approval used up.
+    """
+    ruled = []
+    try:
+        for change in chosen:
+            asked = {
+                "undoes": change.id,
+                "changed": f"{change.action} by {change.by} at {datetime.fromtimestamp(change.at, timezone.utc)}",
+                "kind": change.before.kind,
+                "bytes": change.before.size,
+                "sha256": change.before.sha256,
+                "force": request.force,
+                "dryRun": request.dry_run,
+            }
+            rules = services().authorisation.path_rules(caller(), request.connection, asked, 0, digest)
+            if rules is not None and change.not_kept is None:
+                # A refusal is the outcome of its change; the others are undone.
+                with suppress(errors.PolicyDenied, errors.ApprovalDenied):
+                    rules.check(WRITE, change.path)
+            ruled.append((change, rules))
+    except errors.ApprovalRequired:
+        services().approvals.give_back()
+        raise
+    return ruled
 
 
 def _info(change: FileChange) -> ChangeInfo:

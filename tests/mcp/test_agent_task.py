@@ -294,8 +294,8 @@ def test_ten_steps_on_twelve_machines_end_whatever_fails_between(
             over.set()
         assert (await agent.run(down, "systemctl", "is-active", "web.service"))["stdout"] == "active\n"
         # 10. undo: the rule asks about this file, so that only the person can
-        [undone] = (await agent.call("undo_changes", system=down, changes=changes))["results"]
-        assert undone["state"] == "failed"
+        undone = await agent._client.call_tool("undo_changes", {"system": down, "changes": changes})
+        assert refused(undone)["code"] == "approval_required"
         assert broken.path(UNIT).read_text() == TEXT
         # Nothing beyond its token.
         outside = await agent._client.call_tool("run_command", {"system": down, "argv": ["rm", "-rf", "/srv"]})

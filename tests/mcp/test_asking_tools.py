@@ -39,11 +39,10 @@ ASKING: dict[str, tuple[dict[str, Any], int, str]] = {
 }
 """By tool: arguments, number of questions if each is approved once, and text of the question."""
 
-ON_MANY = {"run_on_many", "search_files"}
-"""They ask as run_command and read_file do, but take several systems."""
+ON_MANY = {"run_on_many", "search_files", "undo_changes"}
+"""They ask as run_command, read_file and write_file do, but take several systems, or changes that were made before."""
 
 NEVER = {
-    "undo_changes": "the rules over paths decide about it on the machine, without a question",
     "show_approval": "it shows what waits",
     "answer_prompt": "it is about a job or a terminal that was approved when it began",
     "read_run": "it is about a run that was approved when it began",

@@ -256,6 +256,37 @@ def test_an_approved_write_is_asked_about_once(daemon: Daemon, tmp_path: Path) -
     assert states(undo(daemon, change)) == ["restored"]
 
 
+def test_an_undo_asks_about_each_file_before_the_first_is_put_back(daemon: Daemon, tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    files = [root / "one", root / "two"]
+    asking = create(daemon, "fs.read", "fs.write", "shell.any", rules=[{"effect": "ask", "path": f"{root}/**"}])
+    asking.ok("/shell/start", connection=LOCAL)
+    headers = {"Authorization": f"Bearer {asking.secret}", "Content-Type": "application/octet-stream"}
+    blob = send(asking.url, "/fs/blob", b"after", headers).json["blob"]
+
+    def asked(path: str, /, **wanted: Any) -> str:
+        answer = asking.send(path, connection=LOCAL, **wanted)
+        assert answer.code == "approval_required", answer.json
+        return str(answer.json["approval"])
+
+    for file in files:
+        file.write_bytes(b"before")
+        daemon.client.approval.decide(asked("/fs/write", blob=blob, path=str(file)), "once")
+        asking.ok("/fs/write", connection=LOCAL, blob=blob, path=str(file))
+    changes = [one["change"] for one in changes_of(daemon, asking)]
+    for file in reversed(files):
+        id = asked("/undo/restore", changes=changes)
+        [shown] = [one for one in daemon.client.approval.query() if one["approval"] == id]
+        assert (shown["asked"]["realPath"], shown["asked"]["undoes"] in changes) == (str(file), True)
+        assert [one.read_bytes() for one in files] == [b"after"] * 2
+        daemon.client.approval.decide(id, "once")
+    # What was approved is this undo, and no other.
+    asked("/undo/restore", changes=changes, force=True)
+    done = asking.ok("/undo/restore", connection=LOCAL, changes=changes)["results"]
+    assert (states(done), [one.read_bytes() for one in files]) == (["restored"] * 2, [b"before"] * 2)
+    asked("/undo/restore", changes=[one["restoredAs"] for one in done])
+
+
 def test_each_restored_file_is_in_the_audit_log(daemon: Daemon, agent: Holder, tmp_path: Path) -> None:
     [change] = put(agent, tmp_path / "audited", b"x").json["changes"]
     undo(daemon, change)
