@@ -517,7 +517,7 @@ def _place_of(
     return RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation(), digest)
 
 
-_NOT_ASKED = {"connection", "blob", "passed", "wait"}
+_NOT_ASKED = {"connection", "blob", "passed", "wait", "timeout"}
 """Fields that are not part of an approval, or are part of it in another form."""
 
 

@@ -364,10 +364,7 @@ class _Waiter:
         approval = str(required.details.get("approval", ""))
         if not approval:
             raise _explained(required)
-        asked = AskedCall(
-            self._call.name, self._call.arguments, list(_changed(self._call)), str(required.details.get("expires"))
-        )
-        self._call.bridge.note_asked(approval, asked)
+        note_asked(self._call, required)
         if not _can_ask(self._call):
             raise _explained(required)
         if approval not in self._steps:
@@ -394,6 +391,14 @@ class _Waiter:
 
     def _left(self) -> float:
         return max(0.0, self._call.began + WAIT_SECONDS - time.monotonic())
+
+
+def note_asked(call: Call, error: ClientError) -> None:
+    """Remember a call that failed for want of an approval, so that it can be shown to the person."""
+    if error.code == REQUIRED and (approval := error.details.get("approval")):
+        change = [*_changed(call), *beyond_ascii(call.preview or "")]
+        asked = AskedCall(call.name, call.arguments, change, str(error.details.get("expires")))
+        call.bridge.note_asked(str(approval), asked)
 
 
 async def _told(call: Call, event: anyio.Event, seconds: float) -> None:

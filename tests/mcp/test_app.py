@@ -174,6 +174,21 @@ def test_an_edit_is_shown_with_its_change_and_decided_elsewhere(
     assert "slep\n" in file.read_text()
 
 
+def test_characters_that_look_like_others_are_named(daemon: Daemon, bridge: HttpBridge, tmp_path: Path) -> None:
+    rules = [{"effect": "ask", "path": "/**", "action": "fs.write"}]
+    holder = wire.create(daemon, *SCOPES, rules=rules)
+    # A Cyrillic letter that looks like an a.
+    approval = asked_for(bridge, holder, "write_file", path=str(tmp_path / "file"), content="p\u0430ypal.test\n")
+
+    async def work() -> None:
+        async with bridge.agent(holder) as client:
+            shown = (await client.call_tool("show_approval", {"approval": approval})).structured_content
+            assert shown is not None
+            assert "    U+0430 CYRILLIC SMALL LETTER A" in shown["change"]
+
+    anyio.run(work)
+
+
 def test_with_a_token_that_decides_the_daemon_s_own_words_are_shown(daemon: Daemon, tmp_path: Path) -> None:
     holder = wire.create(daemon, *SCOPES, name="agent", rules=[{"effect": "ask", "text": "."}])
     approver = tmp_path / "approver"

@@ -162,6 +162,27 @@ def test_files_are_searched_where_the_rules_allow_it(daemon: Daemon, farm: Holde
     run(daemon, work, holder=reader)
 
 
+def test_a_search_on_several_systems_names_the_approvals_that_it_waits_for(
+    daemon: Daemon, farm: Holder, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("needle\n")
+    rules = [{"effect": "ask", "path": "/**", "action": "fs.read"}]
+    reader = wire.create(daemon, "connection.read", "fs.read", connections=["**farm[12]"], rules=rules)
+
+    async def work(agent: Agent) -> None:
+        wanted = {"systems": ["farm*"], "path": str(tmp_path / "file"), "text": "needle"}
+        [waits] = (await agent.call("search_files", **wanted))["failed"]
+        assert (waits["code"], waits["systems"]) == ("approval_required", [f"{OVER}/farm1", f"{OVER}/farm2"])
+        asked = {one["approval"]: one["asked"]["names"] for one in daemon.client.approval.query(["pending"])}
+        assert [asked[one] for one in waits["approvals"]] == [[f"{OVER}/farm1"], [f"{OVER}/farm2"]]
+        for one in waits["approvals"]:
+            assert (await agent.call("show_approval", approval=one))["state"] == "asked"
+            daemon.client.approval.decide(one, "once")
+        assert (await agent.call("search_files", **wanted))["withText"] == 2
+
+    run(daemon, work, holder=reader)
+
+
 def test_systems_are_found_by_names_labels_and_facts(daemon: Daemon, farm: Holder) -> None:
     ids = daemon.client.connection.choose("farm[12]")
     gathered = daemon.client.fact.gather([one.id for one in ids], parts=["system"], timeout=DEADLINE_SECONDS)

@@ -25,6 +25,7 @@ from connmgr.contract.fact import MachineFacts
 from connmgr.contract.fs import SearchRequest, SearchResponse
 from connmgr.contract.message import path_to_json
 from connmgr.contract.run import ENDED, LONG_SECONDS, RunStartRequest
+from connmgr.mcp.approval import REQUIRED, note_asked
 from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.call import in_shell, path_in, persist
 from connmgr.mcp.output import BothEnds, text_of
@@ -394,6 +395,10 @@ class NotSearched(BaseModel):
     message: str
     count: int
     systems: list[str] = Field(description=f"Their names, at most {MAX_NAMED}.")
+    approvals: list[str] = Field(
+        description="With the code approval_required: the approvals of these systems, in the same order. Search again "
+        "when the person has decided about them."
+    )
 
 
 class SearchedFiles(BaseModel):
@@ -469,6 +474,7 @@ def _searched(
         try:
             return in_shell(call, client, place, ask)
         except ClientError as error:
+            note_asked(call, error)
             return error
 
 
@@ -481,11 +487,15 @@ class _Tally:
     lines: dict[tuple[str, int, str], list[str]] = field(default_factory=dict)
     incomplete: list[str] = field(default_factory=list)
     failed: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    approvals: dict[str, str] = field(default_factory=dict)
+    """The approvals that systems wait for, by their names."""
 
     def add(self, name: str, result: SearchResponse | ClientError) -> None:
         self.searched += 1
         if isinstance(result, ClientError):
             self.failed.setdefault((result.code, visible(result.message)), []).append(name)
+            if result.code == REQUIRED:
+                self.approvals[name] = str(result.details.get("approval", ""))
             return
         self.matching += bool(result.lines)
         if not result.complete:
@@ -498,7 +508,13 @@ class _Tally:
     def answer(self, most: int) -> SearchedFiles:
         """Return what fits ``most`` characters: failures first, then the lines of most systems."""
         failed = [
-            NotSearched(code=code, message=message, count=len(names), systems=names[:MAX_NAMED])
+            NotSearched(
+                code=code,
+                message=message,
+                count=len(names),
+                systems=names[:MAX_NAMED],
+                approvals=[self.approvals[name] for name in names[:MAX_NAMED] if code == REQUIRED],
+            )
             for (code, message), names in self.failed.items()
         ]
         common = sorted(self.lines.items(), key=lambda item: (-len(item[1]), item[0]))
