@@ -553,9 +553,11 @@ class RunDriver:
         with work.open():
             outcomes: list[TargetOutcome] = []
             while True:
-                step = self._step(outcomes, run.parallel - len(self._begun))
+                step = self._step(outcomes, run.parallel - len(self._begun) + len(outcomes))
                 if step is None:
                     return
+                if self._closes_at is None:
+                    work.settle([one.job for one in outcomes if one.job is not None])
                 outcomes = []
                 work.feed([self._started(one) for one in step.begun])
                 if self._closes_at is not None and run.spec["as"] == JOB:
@@ -583,7 +585,7 @@ class RunDriver:
             if not held and not self._lapsed:
                 self._lapsed = True
                 logger.warning("The run %s goes on elsewhere: this daemon was silent for too long.", self.id)
-            if self._lapsed and not self._begun:
+            if self._lapsed and len(self._begun) == len(outcomes):
                 return None
             if self._closes_at is not None or not held or self._killed:
                 room = 0
@@ -598,20 +600,20 @@ class RunDriver:
                 logger.warning("The run %s waits for the vault: %s", self.id, error.message)
                 self._runs._closing.wait(RETRY_SECONDS)
                 continue
+            for one in outcomes:
+                # Not before: those of a run that is given up are unknown.
+                del self._begun[self._selection[one.n]]
             if outcomes:
                 self._runs.ended_targets.update(one.state for one in outcomes)
                 named = [(self._selection[one.n], one) for one in outcomes]
                 self._runs._record(self._run_row, self._author, named)
             if step.state in ENDED:
                 self._runs._tell_waiting(self.id)
-            for one in step.begun:
-                self._begun[self._selection[one.n]] = one
+            self._begun |= {self._selection[one.n]: one for one in step.begun}
             return step
 
     def _started(self, one: BegunTarget) -> TargetStart:
-        # Another daemon may have it before this one's outcome is stored, and then needs the job's key.
-        was_claimed = self._vault.database.is_shared
-        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}", was_claimed)
+        return TargetStart(self._selection[one.n], f"run:{self.id}:{one.n}:{one.tries}")
 
     def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""
@@ -632,11 +634,7 @@ class RunDriver:
                 len(ended) < len(self._begun) and (left := until - time.monotonic()) > 0 and (more := work.take(left))
             ):
                 ended += more
-        found = []
-        for one in ended:
-            begun = self._begun.pop(one.connection)
-            found.append(self._outcome(begun, one))
-        return found
+        return [self._outcome(self._begun[one.connection], one) for one in ended]
 
     def _outcome(self, begun: BegunTarget, ended: TargetEnd) -> TargetOutcome:
         spec, state, result = self._run_row.spec, ended.state, ended.result

@@ -26,9 +26,10 @@ from connmgr.contract.run import DONE, FAILED, STOPPED, UNKNOWN, UNREACHABLE
 from connmgr.engine.envelope import Command
 from connmgr.engine.running import Result
 from connmgr.facts.gathering import Gatherer
-from connmgr.jobs.jobs import Jobs
+from connmgr.jobs.jobs import JobOutput, Jobs
 from connmgr.jobs.launch import Launch
 from connmgr.jobs.remote import RemoteJobs
+from connmgr.plugin import Deadline
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shell.broadcast import Broadcast, Order
@@ -48,7 +49,7 @@ REFUSED = (
 """Errors that are not about reaching a machine: nothing was sent, and another try would not help."""
 
 JOB_KEEP_SECONDS = 7 * 86400
-"""A job that its run has not removed, because its machine was away, is kept so long."""
+"""A job is kept so long whose outcome its run has not stored, or that two daemons may have started."""
 
 LOOK_SECONDS = 60.0
 """Longest wait for a job's news before it is looked at anyway."""
@@ -62,14 +63,10 @@ Done = TypeVar("Done")
 
 
 class TargetStart(NamedTuple):
-    """A target to begin: its connection, and the key of its job, if it is to be one.
-
-    ``was_claimed`` says that another daemon may have it before or after.
-    """
+    """A target to begin: its connection, and the key of its job, if it is to be one."""
 
     connection: str
     key: str
-    was_claimed: bool = False
 
 
 class TargetEnd(NamedTuple):
@@ -111,6 +108,9 @@ class TargetWork(Protocol):
 
     def take(self, seconds: float) -> list[TargetEnd]:
         """Return the next targets that have ended; none if none does within ``seconds``, or after :meth:`wake`."""
+
+    def settle(self, jobs: Collection[str]) -> None:
+        """Remove those of ``jobs``, of targets whose outcomes are stored, that nobody needs any more."""
 
     def wake(self) -> None:
         """Let :meth:`take` return."""
@@ -154,6 +154,9 @@ class ShellWork:
     def take(self, seconds: float) -> list[TargetEnd]:
         ended = self._broadcast.take(seconds)
         return [TargetEnd(one.connection, one.seconds, one.result, self._was_sent(one.connection)) for one in ended]
+
+    def settle(self, jobs: Collection[str]) -> None:
+        """Do nothing: there are no jobs."""
 
     def wake(self) -> None:
         self._broadcast.wake()
@@ -254,6 +257,9 @@ class FactsWork(PooledWork):
         self._facts, self._access, self._order = facts, access, order
         self._parts = facts.chosen(order.parts or None)
 
+    def settle(self, jobs: Collection[str]) -> None:
+        """Do nothing: there are no jobs."""
+
     def _outcome(self, target: TargetStart) -> tuple[Result | BaseException, bool, str | None]:
         try:
             self._cancellation.require()
@@ -288,13 +294,23 @@ class JobWork(PooledWork):
             self._order.admits(target.connection)
             sent = True
             job = self._patiently(lambda: self._start(target))
-            return self._end(target, job), sent, job
+            return self._end(job), sent, job
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, and it is the target's outcome
             if job is None:
                 # The key finds out whether it was started, if the run goes on elsewhere; here, only the link's end
                 # leaves that open.
                 sent = sent and isinstance(error, errors.ShellLost | errors.TransferFailed)
             return error, sent, job
+
+    def settle(self, jobs: Collection[str]) -> None:
+        for job in jobs:
+            self._pool.submit(self._remove, job)
+
+    def _remove(self, job: str) -> None:
+        # If that fails, the job is removed when its machine can be reached: it is kept for no time after its end.
+        with contextlib.suppress(errors.ConnmgrError):
+            if not self._vault.jobs.get(job).keep:
+                self._jobs.remove(job, self._access, force=False)
 
     def _start(self, target: TargetStart) -> str:
         """Start the job of a target, or find it, and return its id."""
@@ -348,11 +364,10 @@ class JobWork(PooledWork):
                 if self._closing.wait(RETRY_SECONDS) or self._cancellation.cancelled:
                     raise
 
-    def _end(self, target: TargetStart, job: str) -> Result:
-        """Wait for a job's end, remove the job, and return its outcome.
+    def _end(self, job: str) -> Result:
+        """Wait for a job's end, and return its outcome.
 
-        It is kept for a while where two daemons may have the target: one that was frozen before it started the job
-        would start it when it wakes, if it did not find its key; and the other may not have read what it has printed.
+        The job stays until that is stored: whoever continues the run before finds it by its key.
         """
         while not (seen := self._patiently(lambda: self._jobs.look(job, self._access))).over:
             if self._closing.is_set():
@@ -368,26 +383,44 @@ class JobWork(PooledWork):
                     news.wait(KILL_GRACE_SECONDS if self._cancellation.cancelled else LOOK_SECONDS)
             finally:
                 cancel()
-        stored, stdout, stderr, is_gone = seen.stored, b"", b"", False
+        stored = seen.stored
         try:
-            read = self._patiently(lambda: self._jobs.output(job, self._access, 0, 0, self._order.most_output))
-            stdout, stderr = read.stdout, read.stderr
+            stdout, stderr, truncated = self._printed(job)
         except errors.OutputGone:
-            # The daemon that had the target before was about to remove the job. How it ended is known.
-            is_gone = True
+            # It was removed on its machine. How the job ended is known.
+            stdout, stderr, truncated = b"", b"", True
             if stored.exit_code is None:
                 raise
         self._patiently(lambda: self._jobs.reported(job))
-        if not target.was_claimed:
-            with contextlib.suppress(errors.ConnmgrError):
-                self._order.admits(target.connection)
-                # If its machine is away now, the job is removed when its time is over.
-                self._jobs.remove(job, self._access, force=False)
         if stored.state == "timed_out":
             text = f"The command ran longer than {self._order.timeout:g} s and was killed."
-            raise errors.CommandTimeout(text, stdout, stderr, truncated=False)
+            raise errors.CommandTimeout(text, stdout, stderr, truncated=truncated)
         if stored.state == "killed" and self._cancellation.cancelled:
             raise errors.CommandCancelled("The run was stopped, and the job was killed.")
         if stored.exit_code is None:
             raise errors.ShellLost("The job's machine was restarted, or what it printed was removed there.")
-        return Result(stored.exit_code, stdout, stderr, is_gone)
+        return Result(stored.exit_code, stdout, stderr, truncated)
+
+    def _printed(self, job: str) -> tuple[bytes, bytes, bool]:
+        """Return what a job that has ended has printed, from the end if it is long, and whether more was printed."""
+        most = self._order.most_output
+        read = self._read(job, 0, 0)
+        sizes = (0, 0) if read.seen is None else (read.seen.stdout.size, read.seen.stderr.size)
+        if max(sizes) > most:
+            read = self._read(job, *(max(0, size - most) for size in sizes))
+        is_whole = not read.stale and (len(read.stdout), len(read.stderr)) == sizes
+        return read.stdout, read.stderr, not is_whole
+
+    def _read(self, job: str, stdout: int, stderr: int) -> JobOutput:
+        """Read a job's output from the offsets on; if its machine is away, for :data:`LOOK_SECONDS`, again."""
+        deadline = Deadline(LOOK_SECONDS)
+        while True:
+            read = self._patiently(
+                lambda: self._jobs.output(job, self._access, stdout, stderr, self._order.most_output)
+            )
+            if not read.stale or not deadline.left():
+                return read
+            if self._closing.wait(RETRY_SECONDS):
+                raise errors.CommandCancelled("The daemon stops; what the job has printed is read later.")
+            if self._cancellation.cancelled:
+                return read

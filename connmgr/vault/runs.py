@@ -41,8 +41,10 @@ from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, Unkn
 from connmgr.secrets.sealing import Box
 from connmgr.shares import give_way, of_tokens, refused
 from connmgr.vault.database import Database
+from connmgr.vault.jobs import ENDED as JOB_ENDED
 from connmgr.vault.schema import Row, canonical, chunks, now
 from connmgr.vault.schema import daemon as daemons
+from connmgr.vault.schema import job as jobs
 from connmgr.vault.schema import run as runs
 from connmgr.vault.schema import run_batch as batches
 from connmgr.vault.schema import run_output as outputs
@@ -59,6 +61,9 @@ MAX_RUNS = 100
 
 MAX_KEPT = 10_000
 """Most runs that are kept; then the oldest ended ones are removed, of tokens those beyond their shares first."""
+
+FIRST_EPOCH = 1
+"""The epoch of a batch that nobody had before."""
 
 FEW_OUTPUTS = 16
 """Outputs of targets that are in memory at a time."""
@@ -87,6 +92,21 @@ _STORE = (
         job=sa.bindparam("job_id"),
         again=sa.bindparam("again_at"),
     )
+)
+_LET_GO = (
+    jobs.update()
+    .where(
+        jobs.c.id == sa.bindparam("job_id"),
+        # Not `IN`, which an `executemany` cannot have.
+        sa.or_(*(jobs.c.state == state for state in JOB_ENDED)),
+        sa.exists().where(
+            targets.c.run == sa.bindparam("run_id"),
+            targets.c.n == sa.bindparam("number"),
+            targets.c.owner == sa.bindparam("boot"),
+            targets.c.epoch == sa.bindparam("at_epoch"),
+        ),
+    )
+    .values(keep=0)
 )
 _BEGIN = (
     targets.update()
@@ -774,6 +794,17 @@ class StoredRuns:
                 for one in outcomes
             ],
         )
+        # With the outcome, and not before, the job's key has done its duty. Not so where others may have had the target
+        # before: one that was frozen just before it started the job would start it when it wakes, if it were removed.
+        over = [
+            {"run_id": id, "number": one.n, "boot": boot, "at_epoch": one.epoch, "job_id": one.job}
+            for one in outcomes
+            if one.job is not None
+            and one.state in (DONE, FAILED)
+            and (one.epoch == FIRST_EPOCH or not self._database.is_shared)
+        ]
+        if over:
+            tx.execute(_LET_GO, over)
 
     def _finish_batches(self, tx: sa.Connection, id: str, mine: dict[int, Any]) -> None:
         """Mark those of ``mine`` as done in which nothing waits or runs, and remove them from there."""

@@ -66,7 +66,40 @@ def test_targets_of_a_killed_daemon_that_are_jobs_run_once_and_end(killed: Hosts
     assert (info.state, info.as_) == ("done", "job")
     assert sorted(killed.begun("jobs")) == [str(number) for number in range(8)]
     assert {one.stdout for one in killed.targets(run)} == {"over"}
-    assert killed.client.post("/job/query")["jobs"] == []
+    eventually(lambda: killed.client.post("/job/query")["jobs"], "jobs stay", holds=lambda jobs: jobs == [])
+
+
+DIES = """
+import os, signal, sys
+if "connmgr" in " ".join(sys.orig_argv):
+    from connmgr.jobs.jobs import Jobs
+    from connmgr.vault.runs import StoredRuns
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    {method} = die
+"""
+"""Kills a daemon as it begins a method: an outcome is stored, or its job is removed after that."""
+
+
+@pytest.mark.parametrize("method", ["StoredRuns._store", "Jobs.remove"])
+def test_a_job_is_not_started_again_where_the_daemon_dies_around_its_outcome(tmp_path: Path, method: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES.format(method=method))
+    hosts = Hosts(Daemon(tmp_path / "home", environment={"PYTHONPATH": str(tmp_path)}), tmp_path / "far", 1)
+    try:
+        run = hosts.start(f"{hosts.noting('dying')}; echo over", as_="job")
+        eventually(lambda: not hosts.daemon.running, "the daemon does not die")
+        hosts.daemon.kill()
+        again(hosts)
+        info = hosts.ended(run)
+        assert (info.state, hosts.begun("dying")) == ("done", ["0"])
+        assert [one.stdout for one in hosts.targets(run)] == ["over"]
+        # The second daemon removes it at once, or as soon as it has a link to the machine, for it is kept no longer.
+        jobs = hosts.client.post("/job/query")["jobs"]
+        assert {job["keep"] for job in jobs} <= {0}, jobs
+    finally:
+        hosts.daemon.stop()
 
 
 def test_a_stopped_daemon_leaves_nothing_unknown(killed: Hosts) -> None:

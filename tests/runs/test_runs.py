@@ -236,8 +236,9 @@ def test_a_script_runs_by_the_interpreter_of_its_first_line(hosts: Hosts) -> Non
     assert [one.stdout for one in hosts.targets(info.run)] == ["script a b in 0", "script a b in 1"]
 
 
-def test_long_output_is_kept_from_its_end(hosts: Hosts) -> None:
-    info = hosts.run("seq 1 40000", 1)
+@pytest.mark.parametrize("manner", ["shell", "job"])
+def test_long_output_is_kept_from_its_end(hosts: Hosts, manner: str) -> None:
+    info = hosts.run("seq 1 40000", 1, as_=manner)
     [one] = hosts.targets(info.run)
     assert one.truncated
     [group] = hosts.client.runs.output(info.run)

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from connmgr.errors import IntegrityError, RunEnded, RunLimit, RunUnderWay, Unkn
 from connmgr.vault import Vault
 from connmgr.vault import runs as stored_runs
 from connmgr.vault.backup import backup, restore
+from connmgr.vault.jobs import StoredJob
 from connmgr.vault.runs import BegunTarget, NewBatch, NewRun, RunStep, StoredRuns, TargetOutcome
+from connmgr.vault.schema import now
 
 SPEC = {"waves": [4, 8], "wavePause": 0, "waveApproval": False, "keep": None, "as": "shell", "lineage": []}
 CYCLES = 30
@@ -134,6 +137,46 @@ def test_targets_of_a_vanished_daemon_that_are_jobs_wait_for_another(vault: Vaul
     others_are_gone(vault, "two/1")
     again = step(vault, id, "two/1").begun
     assert [(one.n, one.tries) for one in again] == [(one.n, 1) for one in first]
+
+
+def test_the_job_of_a_target_is_kept_until_its_outcome_is_stored_and_longer_where_two_may_have_begun_it(
+    vault: Vault, add: Callable[..., str]
+) -> None:
+    there = add("there")
+
+    def started(one: BegunTarget, state: str = "exited") -> TargetOutcome:
+        job = StoredJob(
+            id=str(uuid.uuid4()),
+            connection=there,
+            session=None,
+            name=None,
+            key=f"run:{one.n}:{one.tries}",
+            command="true",
+            stdin_open=False,
+            keep=60,
+            created=now(),
+        )
+        job = vault.jobs.add(job)
+        vault.jobs.set_state(job.id, state)
+        return replace(done(one), job=job.id)
+
+    def kept(one: TargetOutcome) -> int:
+        assert one.job is not None
+        return vault.jobs.get(one.job).keep
+
+    id = new_run(vault, **{"as": "job"})
+    over, runs_on, taken = step(vault, id, "one/1").begun
+    ended, open_end, late = started(over), started(runs_on, "running"), started(taken)
+    assert kept(ended) == 60
+    step(vault, id, "one/1", [ended, open_end], 0)
+    assert (kept(ended), kept(open_end)) == (0, 60)
+    others_are_gone(vault, "two/1")
+    again = next(one for one in step(vault, id, "two/1", room=9).begun if one.n == taken.n)
+    # The former owner may wake, and has no say; the key must stay for it.
+    step(vault, id, "one/1", [late], 0)
+    assert kept(late) == 60
+    step(vault, id, "two/1", [started(again)], 0)
+    assert kept(late) == (60 if vault.database.is_shared else 0)
 
 
 def test_a_batch_that_is_bound_is_claimed_at_home_alone(vault: Vault) -> None:
