@@ -174,7 +174,8 @@ def read_ini(inventory: Inventory, lines: Iterable[str], file: str) -> None:
 def _assignment(word: str) -> tuple[str, str]:
     name, sign, value = word.partition("=")
     if not sign:
-        raise ValueError(f"{word!r} is not of the form name=value")
+        # The word is not repeated: it may be a part of a password that has a space.
+        raise ValueError("a word is not of the form name=value; put a value with spaces in quotes")
     return name, value
 
 
@@ -281,7 +282,8 @@ def host_data(name: str, variables: Mapping[str, Any]) -> tuple[dict[str, Any], 
     key = text_of(variables, "ansible_ssh_private_key_file", "ansible_private_key_file")
     data: dict[str, Any] = {"type": "ssh", "host": host}
     if port:
-        if not port.isdecimal():
+        # int() takes no number of any length.
+        if not port.isdecimal() or len(port) > 5:
             raise Unmappable("ansible_port is not a number")
         data["port"] = int(port)
     if user:

@@ -207,7 +207,7 @@ all:
     [
         ("[web]\nok\nweb[1-3]\n", "hosts:3: web[1-3]: a range is written as [01:20]"),
         ("web[c:a]\n", "hosts:1: [c:a] is not a range"),
-        ("web user\n", "hosts:1: 'user' is not of the form name=value"),
+        ("web ansible_password=a secret\n", "hosts:1: a word is not of the form name=value; put a value with spaces"),
         ('web a="b\n', "hosts:1: No closing quotation"),
         ("w[1:99]-[1:99]-[1:99]\n", "hosts:1: more than 20,000 hosts"),
         ("---\nall: [a]\n", "hosts: the group all must be a mapping"),
@@ -219,7 +219,9 @@ all:
 def test_a_file_at_fault_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Failure) as caught:
         read(Path(write(tmp_path, text)))
-    assert message in caught.value.message.replace(f"{tmp_path}/", "")
+    told = caught.value.message.replace(f"{tmp_path}/", "")
+    assert message in told
+    assert "secret" not in told
 
 
 def test_addresses_ranges_and_circles_are_read_as_ansible_does(tmp_path: Path) -> None:

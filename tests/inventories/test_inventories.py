@@ -236,9 +236,10 @@ def test_a_program_does_not_get_the_daemon_s_settings(monkeypatch: pytest.Monkey
 def test_hosts_that_the_vault_would_refuse_do_not_keep_out_the_others() -> None:
     said = listed(
         "good\nbad\x07 ansible_host=a\n-o ansible_host=b\nport ansible_port=70000\nlocal ansible_connection=local\n"
+        f"long ansible_port={'9' * 5000}\n"
     )
     assert [one.name for one in said.hosts] == ["good"]
-    assert [host for host, _ in said.left_out] == ["bad\x07", "-o", "port", "local"]
+    assert [host for host, _ in said.left_out] == ["bad\x07", "-o", "port", "local", "long"]
 
 
 def test_a_host_in_many_groups_says_which_became_labels() -> None:
