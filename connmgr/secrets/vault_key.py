@@ -76,15 +76,19 @@ def _recognised(store: KeyStore, current: VaultKey | None, following: VaultKey |
 def move(source: KeyStore, target: KeyStore, verifier: bytes) -> None:
     """Move the key that a vault recognises by its ``verifier`` from one store to another.
 
-    An interruption leaves it in both.
-    :raises StartupError: the key is not in ``source``, ``target`` has one already, or one of them cannot be used.
+    An interruption leaves it in both, and another call finishes the move.
+    :raises StartupError: the key is not in ``source``, ``target`` has another one, or one of them cannot be used.
     """
     key = load_from(source, create=False, verifier=verifier)
-    if target.read() is not None:
-        raise StartupError("There is a key already where the vault's key was to go: remove it first.")
-    target.discard_next()
-    target.write_next(key)
-    target.promote()
+    there = target.read()
+    if there is None:
+        target.discard_next()
+        target.write_next(key)
+        target.promote()
+    elif not there.matches(verifier):
+        raise StartupError(
+            "There is a key already, of another vault, where the vault's key was to go: remove it first."
+        )
     # What was written is read before the other one goes.
     load_from(target, create=False, verifier=verifier)
     source.remove()

@@ -156,6 +156,10 @@ def test_a_move_leaves_a_key_that_is_there_already(store: EncryptedKeyFile) -> N
         assert found.matches(kept.verifier())
     store.remove()
     vault_key.move(plain, store, key.verifier())
+    # As an interruption leaves it, in both stores.
+    plain.write_next(key)
+    plain.promote()
+    vault_key.move(plain, store, key.verifier())
     assert plain.read() is None
     moved = store.read()
     assert moved is not None
