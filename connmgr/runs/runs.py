@@ -72,6 +72,9 @@ REST_SECONDS = 10.0
 GATHER_SECONDS, LAST_SECONDS = 0.02, 0.1
 """Time for further outcomes to come, which are then stored in the same transaction; the second where none waits."""
 
+SHARING_SECONDS = 0.1
+"""Longest time for which a daemon leaves batches to others that it has room for."""
+
 RETRY_SECONDS = 0.5
 """Time until another attempt when the database does not answer."""
 
@@ -617,10 +620,10 @@ class RunDriver:
 
     def _gathered(self, work: TargetWork, step: RunStep) -> list[TargetOutcome]:
         """Return the outcomes of the next targets that end, as soon as there are some."""
-        seconds = TICK_SECONDS
+        seconds = SHARING_SECONDS if step.leaves else TICK_SECONDS
         if not self._begun:
             # Nothing runs: targets wait for another try, or other daemons have all that may run at a time.
-            seconds = min(TICK_SECONDS, TICK_SECONDS / 5 if step.wait is None else step.wait + 0.01)
+            seconds = min(seconds, TICK_SECONDS / 5 if step.wait is None else step.wait + 0.01)
         if self._closes_at is not None:
             if time.monotonic() >= self._closes_at and not self._killed:
                 self._killed = True

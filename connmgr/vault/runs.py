@@ -65,6 +65,9 @@ MAX_KEPT = 10_000
 FIRST_EPOCH = 1
 """The epoch of a batch that nobody had before."""
 
+SHARING = 4
+"""A daemon claims at most one of so many of the batches that nobody has the links of, so that others find some."""
+
 FEW_OUTPUTS = 16
 """Outputs of targets that are in memory at a time."""
 
@@ -176,6 +179,9 @@ _NEXT_BATCHES = (
     )
     .limit(sa.bindparam("most"))
 )
+_FREE = sa.select(sa.func.count()).where(
+    batches.c.state == WAITING, batches.c.run == sa.bindparam("run_id"), batches.c.home == ""
+)
 _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
 
 
@@ -273,7 +279,8 @@ class RunStep:
 
     ``kills`` says that commands that run are to be killed. ``wait`` is the number of seconds until a target may be
     tried again, None if none waits for that. ``has_work`` is False if no batch of the run is this daemon's. ``is_full``
-    says that more targets may wait for room.
+    says that more targets may wait for room, and ``leaves`` that there was room for more, which is left to others for a
+    moment.
     """
 
     state: str
@@ -282,6 +289,7 @@ class RunStep:
     wait: float | None = None
     has_work: bool = True
     is_full: bool = True
+    leaves: bool = False
 
 
 class TargetOutput(NamedTuple):
@@ -761,13 +769,14 @@ class StoredRuns:
             self._set(tx, id, state=RUNNING, began=at)
         row = self._advance(tx, id, at)
         begun: list[BegunTarget] = []
+        leaves = False
         if row["state"] == RUNNING and room > 0:
-            begun = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
+            begun, leaves = self._begin(tx, row, boot, name, mine, room, at, batch, helps)
         wait = None
         waiting = {"run_id": id, "mine": list(mine)}
         if mine and not begun and (next_at := tx.scalar(_NEXT_TRY, waiting)) is not None:
             wait = max(0.0, (next_at - at).total_seconds())
-        return RunStep(row["state"], row["kills"], begun, wait, bool(mine), len(begun) >= room)
+        return RunStep(row["state"], row["kills"], begun, wait, bool(mine), leaves or len(begun) >= room, leaves)
 
     def _store(self, tx: sa.Connection, id: str, boot: str, outcomes: Sequence[TargetOutcome], at: datetime) -> None:
         printed = {one.printed[0]: one.printed[1] for one in outcomes if one.printed is not None}
@@ -830,19 +839,28 @@ class StoredRuns:
         at: datetime,
         batch: int,
         helps: bool,
-    ) -> list[BegunTarget]:
-        id = row["id"]
+    ) -> tuple[list[BegunTarget], bool]:
+        """Begin what there is room for; return it, and whether some is left to other daemons for now."""
+        id, leaves = row["id"], False
+        # How many batches without a home it may claim; in this transaction no other daemon claims any.
+        free = room
         if self._database.is_shared:
             if not mine:
                 # Even where there is no room now: the others then leave some.
-                mine |= self._claim(tx, id, boot, name, 1, helps)
+                mine |= self._claim(tx, id, boot, name, 1, helps, 1)[0]
             room = min(room, self._room(tx, id, boot, row["parallel"]))
             if room <= 0:
-                return []
+                return [], False
+            waiting = tx.scalar(_FREE, {"run_id": id}) or 0
+            free = -(-waiting // SHARING)
+            leaves = free < waiting
         ready = self._ready(tx, id, mine, room, at)
-        while len(ready) < room and (
-            claimed := self._claim(tx, id, boot, name, (room - len(ready)) // batch + 1, helps and not ready)
-        ):
+        while len(ready) < room:
+            most = (room - len(ready)) // batch + 1
+            claimed, taken = self._claim(tx, id, boot, name, most, helps and not ready, free)
+            if not claimed:
+                break
+            free -= taken
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
         if ready:
@@ -850,7 +868,8 @@ class StoredRuns:
                 _BEGIN,
                 [{"run_id": id, "number": one.n, "boot": boot, "at_epoch": mine[one.batch].epoch} for one in ready],
             )
-        return [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+        begun = [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
+        return begun, leaves and len(begun) < room
 
     def _room(self, tx: sa.Connection, id: str, boot: str, parallel: int) -> int:
         """Return how many targets more a daemon may begin, of those that all daemons together may run."""
@@ -867,20 +886,26 @@ class StoredRuns:
             return []
         return list(tx.execute(_READY, {"run_id": id, "mine": list(mine), "at": at, "most": room}))
 
-    def _claim(self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool) -> dict[int, Any]:
+    def _claim(
+        self, tx: sa.Connection, id: str, boot: str, name: str, most: int, helps: bool, free: int
+    ) -> tuple[dict[int, Any], int]:
+        """Claim up to ``most`` batches, ``free`` of them without a home; return them, and how many have none."""
         found = tx.execute(_NEXT_BATCHES, {"run_id": id, "boot": boot, "name": name, "most": most}).all()
-        at_home = [one.batch for one in found if one.home in (boot, name, "")]
-        # Batches whose links another daemon has are taken one at a time: opening links costs more than waiting for it.
-        taken = at_home or ([one.batch for one in found[:1]] if helps else [])
+        at_home = [one.batch for one in found if one.home in (boot, name)]
+        homeless = [one.batch for one in found if not one.home]
+        taken = at_home + homeless[:free]
+        if not taken and not homeless and helps:
+            # Batches whose links another daemon has are taken one at a time: opening links costs more than waiting.
+            taken = [one.batch for one in found[:1]]
         if not taken:
-            return {}
+            return {}, 0
         tx.execute(
             batches.update()
             .where(batches.c.run == id, batches.c.batch.in_(taken))
             .values(state=CLAIMED, owner=boot, epoch=batches.c.epoch + 1)
         )
         own = tx.execute(_OWN_BATCHES, {"run_id": id, "boot": boot})
-        return {one.batch: one for one in own if one.batch in set(taken)}
+        return {one.batch: one for one in own if one.batch in set(taken)}, len(homeless[:free])
 
     def _release(self, tx: sa.Connection, boots: Collection[str]) -> int:
         """Free the batches of ``boots``; what they had begun is unknown, or is looked for by its key if it is a job."""

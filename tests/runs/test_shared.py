@@ -103,13 +103,15 @@ def states(info: object) -> dict[str, int]:
     return {state: count for state, count in info.counts.items() if count}  # type: ignore[attr-defined]
 
 
-def test_daemons_share_the_targets_of_a_run(shared: Shared) -> None:
-    run = shared.start("both", "sleep 0.3")
+@pytest.mark.parametrize("parallel", [HOSTS, 4])
+def test_daemons_share_the_targets_of_a_run(shared: Shared, parallel: int) -> None:
+    name = f"both{parallel}"
+    run = shared.start(name, "sleep 0.3", parallel)
     info = shared.client(1).runs.wait(run, DEADLINE_SECONDS)
     assert (info.state, states(info)) == ("done", {"done": HOSTS})
     by = Counter(one.daemon for one in shared.client(0).runs.targets(run))
-    assert set(by) == {"one", "two"}
-    assert shared.begun("both") == HOSTS
+    assert set(by) == {"one", "two"}, by
+    assert shared.begun(name) == HOSTS
 
 
 def test_a_frozen_daemon_begins_nothing_when_it_wakes(shared: Shared) -> None:

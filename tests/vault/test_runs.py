@@ -200,6 +200,24 @@ def test_daemons_have_equal_shares_of_what_may_run(vault: Vault) -> None:
     assert third.epoch == 1
 
 
+def test_a_daemon_with_room_for_all_leaves_batches_to_others(vault: Vault) -> None:
+    id = str(uuid.uuid4())
+    found = [NewBatch(0, [f"c{n}a", f"c{n}b"]) for n in range(20)] + [NewBatch(0, ["home"], "here")]
+    vault.runs.submit(NewRun(id=id, spec={**SPEC, "waves": [41]}, batches=found, parallel=41))
+    first = step(vault, id, "one/1", room=41)
+    if not vault.database.is_shared:
+        assert (len(first.begun), first.leaves) == (41, False)
+        return
+    # What is at home there, and a quarter of the rest.
+    assert (len(first.begun), first.leaves) == (11, True)
+    other = vault.runs.step(id, "two/1", "there", [], 41, batch=2)
+    assert (len(other.begun), other.leaves) == (10, True)
+    # Where no other takes any, it soon has all that its share allows.
+    steps = [step(vault, id, "one/1", room=30 - n) for n in range(6)]
+    assert 11 + sum(len(one.begun) for one in steps) == 21
+    assert not steps[-1].leaves
+
+
 def test_a_restored_backup_goes_on_with_no_run(vault: Vault, tmp_path: Path, open_vault: Callable[..., Vault]) -> None:
     ended, begun = new_run(vault), new_run(vault)
     vault.runs.stop(ended, "enough")
