@@ -306,7 +306,8 @@ def stop(request: StopRequest) -> None:
     """Stop one shell of a connection, or all its shells and terminals. The answer comes when they have exited.
 
     A running command is killed with its child processes. Background processes of earlier commands run on, with or
-    without `nohup`, as after a logout from ssh. With `all` the link is not used again: the next shell logs in.
+    without `nohup`, as after a logout from ssh. With `all` the link is not used again: the next shell logs in. A token
+    that may only look stops the shells with a name that it has started.
     """
     shells = services().shells
     if request.all:
@@ -315,7 +316,9 @@ def stop(request: StopRequest) -> None:
         with contextlib.suppress(*([errors.NoShell] if closed else [])):
             shells.stop_all(request.connection, caller().access)
     else:
-        shells.stop(request.connection, caller().access, request.session)
+        grant = caller().grant
+        only_own = grant is not None and grant.read_only
+        shells.stop(request.connection, caller().access, request.session, only_own=only_own)
 
 
 def _arriving() -> ArrivingInput:

@@ -33,7 +33,7 @@ _ALLOW, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38
 """The results: go on, EPERM, ENOSYS."""
 
 _X32 = 0x40000000
-_AF_UNIX, _SOCK_DGRAM, _TYPE_MASK = 1, 2, 0xF
+_AF_UNIX, _AF_VSOCK, _SOCK_DGRAM, _TYPE_MASK = 1, 40, 2, 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 
@@ -72,9 +72,10 @@ def _for(calls: _Calls) -> Iterator[tuple[int, int, int, int]]:
     body: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)]
     for number in calls.refused:
         body += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
-    # A socket of the family in the first argument; 64-bit arguments are little-endian on both architectures.
-    body += [(_EQUAL, 0, 4, calls.socket), (_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, _AF_UNIX), (_RETURN, 0, 0, _REFUSE)]
-    body += [(_RETURN, 0, 0, _ALLOW)]
+    # A socket of the family in the first argument; 64-bit arguments are little-endian on both architectures. Those of
+    # AF_VSOCK reach the host of a virtual machine, whatever the network's namespace is.
+    body += [(_EQUAL, 0, 5, calls.socket), (_LOAD, 0, 0, _FIRST), (_EQUAL, 1, 0, _AF_UNIX), (_EQUAL, 0, 1, _AF_VSOCK)]
+    body += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     # A pair of datagram sockets can send to others by name; one of streams is connected for good.
     body += [(_EQUAL, 0, 5, calls.socketpair), (_LOAD, 0, 0, _SECOND), (_AND, 0, 0, _TYPE_MASK)]
     body += [(_EQUAL, 0, 1, _SOCK_DGRAM), (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]

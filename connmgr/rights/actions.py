@@ -93,9 +93,15 @@ def writes_path(request: AboutPath) -> TouchedPaths:
 
 
 def stops_others(_visibility: Visibility, grant: Grant, request: StopRequest) -> None:
-    """Refuse to stop everything on a connection unless the token may run anything there: it may be others' work."""
+    """Refuse to stop what may be others' work.
+
+    That is everything on a connection, unless the token may run anything there; and the shared shell, if it only looks.
+    """
     if request.all and not grant.is_unbound:
         raise ScopeDenied("Stopping all shells of a connection needs the scope shell.any without rules over commands.")
+    if grant.read_only and request.session is None:
+        # Whoever started it, all use it.
+        raise ScopeDenied("The token may only look (readOnly): it cannot stop the shell that others share.")
 
 
 def puts_programs(_visibility: Visibility, grant: Grant, _request: Message) -> None:

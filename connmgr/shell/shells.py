@@ -25,7 +25,7 @@ from connmgr.engine.envelope import Command
 from connmgr.engine.session import FairLock, Session
 from connmgr.engine.start import SessionInfo
 from connmgr.engine.state import ShellSnapshot
-from connmgr.errors import NoShell, OperationError, SessionLimit, ShellBusy, VaultUnavailable
+from connmgr.errors import NoShell, OperationError, ScopeDenied, SessionLimit, ShellBusy, VaultUnavailable
 from connmgr.events import Publish, unheard
 from connmgr.links.chain import Target
 from connmgr.links.link import Outdated, admitted_connections
@@ -306,10 +306,19 @@ class ShellTable:
         shells = (self._entries.peek(ShellRef(connection, session)) for connection in connections)
         return any(shell.lease.link.first.forwards_agent for shell in shells if shell is not None)
 
-    def stop(self, connection: str, access: Access, session: str | None = None) -> None:
-        """End the shell and its running command, and return when it has exited; raise NoShell if it does not run."""
+    def stop(self, connection: str, access: Access, session: str | None = None, *, only_own: bool = False) -> None:
+        """End the shell and its running command, and return when it has exited; raise NoShell if it does not run.
+
+        :raises connmgr.errors.ScopeDenied: with ``only_own``, somebody else than the holder of ``access`` started it.
+        """
         self._admitted(ShellRef(connection, session), access)
-        self.end(connection, session)
+        with self._holding(ShellRef(connection, session)) as entry:
+            if only_own and entry.holder != access.holder:
+                raise ScopeDenied(
+                    "The token may only look (readOnly): it cannot stop a shell that others have started."
+                )
+            entry.lost = False
+            self._empty(entry)
 
     def end(self, connection: str, session: str | None) -> None:
         """End the shell as :meth:`stop` does, if it runs, and forget that it was lost; only the starter calls this."""

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,26 @@ except OSError:
     print("refused")
 """
         assert python(way, text) == "refused\n"
+
+
+def test_the_host_of_a_virtual_machine_is_out_of_reach() -> None:
+    text = "import socket\ntry: socket.socket(40, socket.SOCK_STREAM)\nexcept PermissionError: print('refused')"
+    assert python("bwrap", text) == "refused\n"
+
+
+def test_the_pipes_of_jobs_are_hidden_also_as_the_directory(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not below /tmp, which the sandbox replaces anyway.
+    with tempfile.TemporaryDirectory(dir="/srv" if os.access("/srv", os.W_OK) else Path.home()) as state:
+        job = Path(state, "connmgr", "job")
+        job.mkdir(parents=True)
+        os.mkfifo(job / "0")
+        reader = os.open(job / "0", os.O_RDONLY | os.O_NONBLOCK)
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        try:
+            done = looking(way, "/bin/sh", "-c", "echo id >0", cwd=job)
+            assert (os.read(reader, 10), done.returncode) == (b"", STATUS), done.stderr
+        finally:
+            os.close(reader)
 
 
 def test_other_processes_are_out_of_reach(way: str) -> None:

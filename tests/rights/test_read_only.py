@@ -101,12 +101,23 @@ def test_no_command_changes_the_shell_that_others_share(daemon: Daemon, looker: 
     assert daemon.client.post("/shell/exec", **shared, command="pwd; echo $KEPT")["stdout"] == "/usr\nkept"
 
 
+def test_it_stops_the_shells_that_it_has_started(daemon: Daemon, looker: Holder) -> None:
+    daemon.client.post("/shell/start", connection=LOCAL, session="others")
+    assert looker.refused("/shell/stop", connection=LOCAL, session="others") == "scope_denied"
+    looker.ok("/shell/start", connection=LOCAL, session="own")
+    looker.ok("/shell/stop", connection=LOCAL, session="own")
+    left = {one.get("session") for one in daemon.client.post("/shell/list", connection=LOCAL)["shells"]}
+    assert left & {None, "others", "own"} == {None, "others"}
+    daemon.client.post("/shell/stop", connection=LOCAL, session="others")
+
+
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("/fs/mkdir", {"connection": LOCAL, "path": "/tmp/x"}),
     ("/fs/remove", {"connection": LOCAL, "path": "/tmp/x"}),
     ("/fs/move", {"connection": LOCAL, "source": "/tmp/x", "target": "/tmp/y"}),
     ("/fs/attributes", {"connection": LOCAL, "path": "/tmp/x", "mode": "0600"}),
     ("/undo/restore", {"connection": LOCAL, "changes": ["5b1f4f0c-52c7-4f0e-9a53-0d6f5a1be5a4"]}),
+    ("/shell/stop", {"connection": LOCAL}),
     ("/terminal/open", {"connection": LOCAL, "columns": 80, "rows": 24}),
     ("/connection/toggle", {"connection": LOCAL, "state": True}),
     ("/connection/add", {"name": "new", "data": {"type": "ssh", "host": "h", "user": "u"}}),

@@ -15,7 +15,7 @@ root=
 jobs=${XDG_STATE_HOME:-${HOME:-/nonexistent}/.local/state}/connmgr
 [ -d "$jobs" ] || jobs=/run
 here=
-case $PWD/ in /tmp/*|/var/tmp/*|"$jobs"/*) here=$PWD;; esac
+case $PWD/ in "$jobs"/*) ;; /tmp/*|/var/tmp/*) here=$PWD;; esac
 with_bwrap() {
   # shellcheck disable=SC2059,SC2086 # the filter is a format; several options
   printf "$filter" | (
