@@ -318,15 +318,29 @@ class Undo:
     def _write(self, change: FileChange, current: Seen) -> FileChange:
         before, content = change.before, self.keeper.store.content(change)
         modified = None if before.modified is None else datetime.fromtimestamp(before.modified, timezone.utc)
+        is_new = current.state.kind == "absent"
+        mode = None if is_new or before.mode == current.state.mode else before.mode
+        if mode is not None and self.fs.gate is not None:
+            raise errors.PolicyDenied(
+                f"Its mode was {before.mode:04o}, which a token with rules over paths cannot put back; the owner can."
+            )
         with self._keep(change, current) as keeping:
-            replaces = NOTHING if current.state.kind == "absent" else self._expected(change, current)
+            replaces = NOTHING if is_new else self._expected(change, current)
             attributes = FileAttributes(before.mode, modified, replaces if current.has_sums else "")
+            if mode is not None:
+                # First, because others may read the file now; and so that its user can write it.
+                self._change_mode(change.path, mode | 0o200)
             files.put_back(self.fs, change.path, content, attributes, before.sha256 or "")
-            if current.state.kind == "absent" and before.mode is not None and self.fs.gate is None:
+            if mode is not None and not mode & 0o200:
+                self._change_mode(change.path, mode)
+            if is_new and before.mode is not None and self.fs.gate is None:
                 # Only root gives a file to others; the content is back in any case.
                 with suppress(errors.PermissionDenied, errors.FileOperationFailed):
                     self._change_attributes(change.path, before, FileState("file"))
         return keeping.change
+
+    def _change_mode(self, path: bytes, mode: int) -> None:
+        files.change_attributes(self.fs, path, mode, None, None, timeout=STEP_SECONDS)
 
     def _expected(self, change: FileChange, current: Seen) -> str:
         """Return the SHA-256 of the one file that may be overwritten or removed; empty for any, if that is forced."""

@@ -39,6 +39,14 @@ class TooMuchError(Exception):
     """There are too many files, or too large ones; the message says which."""
 
 
+class _Name(NamedTuple):
+    """Which content: by the machine that has told its SHA-256, since no machine must get what another one has."""
+
+    connection: str
+    digest: str | None
+    sha256: str
+
+
 class _Content(NamedTuple):
     """The content of a file, and whose command needs it."""
 
@@ -61,7 +69,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._contents: OrderedDict[str, _Content] = OrderedDict()
+        self._contents: OrderedDict[_Name, _Content] = OrderedDict()
         self._under_way: OrderedDict[str, Snapshot] = OrderedDict()
 
     def take(self, fs: RemoteFileSystem, keeper: Keeper, roots: Sequence[bytes], action: str) -> Snapshot:
@@ -71,13 +79,14 @@ class Snapshots:
         """
         found = dict(_files(fs, roots, keeper))
         for path, state in found.items():
-            if state.kind == "file" and state.sha256 is not None and self._content(state.sha256) is None:
+            if state.kind == "file" and state.sha256 is not None and self._content(_name(keeper, state.sha256)) is None:
                 with ExitStack() as copying:
                     seen = look(fs, path, keeper.limit, follow=False, large=_once(copying, keeper))
                     # It may have changed since, and counts as it is now.
                     found[path] = seen.state
                     if seen.content is not None and seen.state.sha256 is not None:
-                        self._remember(seen.state.sha256, _Content(keeper.changer.holder, seen.content))
+                        name = _name(keeper, seen.state.sha256)
+                        self._remember(name, _Content(keeper.changer.holder, seen.content))
         return Snapshot(keeper, roots, action, found)
 
     def settle(self, fs: RemoteFileSystem, snapshot: Snapshot) -> list[str]:
@@ -90,8 +99,9 @@ class Snapshots:
         for path in sorted({*snapshot.files, *after}):
             before, now = snapshot.files.get(path, ABSENT_FILE), after.get(path, ABSENT_FILE)
             if not now.holds(before):
-                content = None if before.sha256 is None else self._content(before.sha256)
-                changed.append(snapshot.keeper.note(path, snapshot.action, before, now, content))
+                keeper = snapshot.keeper
+                content = None if before.sha256 is None else self._content(_name(keeper, before.sha256))
+                changed.append(keeper.note(path, snapshot.action, before, now, content))
         return changed
 
     def begin(self, job: str, snapshot: Snapshot) -> None:
@@ -106,16 +116,16 @@ class Snapshots:
         with self._lock:
             return self._under_way.pop(job, None)
 
-    def _content(self, sha256: str) -> bytes | None:
+    def _content(self, name: _Name) -> bytes | None:
         with self._lock:
-            if sha256 in self._contents:
-                self._contents.move_to_end(sha256)
-            found = self._contents.get(sha256)
+            if name in self._contents:
+                self._contents.move_to_end(name)
+            found = self._contents.get(name)
             return None if found is None else found.data
 
-    def _remember(self, sha256: str, content: _Content) -> None:
+    def _remember(self, name: _Name, content: _Content) -> None:
         with self._lock:
-            self._contents[sha256] = content
+            self._contents[name] = content
             held: Counter[str | None] = Counter()
             for one in self._contents.values():
                 held[one.holder] += len(one.data)
@@ -123,6 +133,10 @@ class Snapshots:
                 most = max(held, key=lambda holder: held[holder])
                 oldest = next(name for name, one in self._contents.items() if one.holder == most)
                 held[most] -= len(self._contents.pop(oldest).data)
+
+
+def _name(keeper: Keeper, sha256: str) -> _Name:
+    return _Name(keeper.connection, keeper.digest, sha256)
 
 
 def _once(copying: ExitStack, keeper: Keeper) -> Callable[[], object]:

@@ -427,8 +427,31 @@ def test_too_many_files_are_not_kept_and_the_log_says_so(daemon: Daemon, site: t
 def test_contents_that_one_token_needs_displace_its_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "ALL_BYTES", 10)
     kept = snapshots.Snapshots()
-    kept._remember("other", snapshots._Content("other", b"xxxx"))
+    name = snapshots._Name
+    kept._remember(name("web1", None, "other"), snapshots._Content("other", b"xxxx"))
     for number in range(4):
-        kept._remember(f"one{number}", snapshots._Content("one", b"xx"))
-    assert kept._content("other") == b"xxxx"
-    assert [kept._content(f"one{number}") is None for number in range(4)] == [True, False, False, False]
+        kept._remember(name("web1", None, f"one{number}"), snapshots._Content("one", b"xx"))
+    assert kept._content(name("web1", None, "other")) == b"xxxx"
+    gone = [kept._content(name("web1", None, f"one{number}")) is None for number in range(4)]
+    assert gone == [True, False, False, False]
+
+
+def test_a_content_is_not_another_machine_s_however_that_calls_it() -> None:
+    kept = snapshots.Snapshots()
+    known = snapshots._Name("web1", "before", "sum")
+    kept._remember(known, snapshots._Content("one", b"secret"))
+    assert kept._content(known) == b"secret"
+    assert kept._content(known._replace(connection="web2")) is None
+    assert kept._content(known._replace(digest="changed since")) is None
+
+
+def test_a_command_s_changes_of_content_and_mode_are_undone_together(daemon: Daemon, site: tuple[Holder, Path]) -> None:
+    holder, root = site
+    (root / "changed").chmod(0o600)
+    holder.ok("/shell/exec", connection=LOCAL, command=f"cd {root}; echo after >changed; chmod 666 changed")
+    made = changes_of(daemon, holder)
+    # Its rules do not let it change modes, and with this one others would read what only the user could.
+    [kept] = holder.ok("/undo/restore", connection=LOCAL, changes=[made[0]["change"]])["results"]
+    assert (kept["state"], (root / "changed").read_bytes()) == ("failed", b"after\n")
+    assert states(undo(daemon, *made)) == ["restored"]
+    assert ((root / "changed").read_bytes(), (root / "changed").stat().st_mode & 0o777) == (b"before", 0o600)
