@@ -214,20 +214,26 @@ class _Outputs:
             self.exit_codes[id] = services().jobs.find(id).stored.exit_code
             shown, left_out = [], 0
             for name in ("stdout", "stderr"):
-                data, size = getattr(read, name), 0 if read.seen is None else getattr(read.seen, name).size
-                if size > len(data):
+                size = 0 if read.seen is None else getattr(read.seen, name).size
+                text = self._cleaned(getattr(read, name), connection)
+                if size > SHOWN_CHARACTERS:
                     head, tail = SHOWN_CHARACTERS * 3 // 4, SHOWN_CHARACTERS // 4
-                    at = {"stdout": 0, "stderr": 0, name: size - tail}
-                    end = services().jobs.output(id, caller().access, at["stdout"], at["stderr"], tail)
+                    # Half a secret is none that is known, so more is read and cleaned than is shown.
+                    at = {"stdout": 0, "stderr": 0, name: size - SHOWN_CHARACTERS}
+                    end = getattr(services().jobs.output(id, caller().access, **at, max_bytes=SHOWN_CHARACTERS), name)
+                    text = f"{text[:head]}\n[...]\n{self._cleaned(end, connection)[-tail:]}"
                     left_out += size - head - tail
-                    data = data[:head] + b"\n[...]\n" + getattr(end, name)[:tail]
-                shown.append(services().audit.text.cleaned(data.decode(errors="replace"), connection))
+                shown.append(text)
         except (errors.UnknownJob, errors.OutputGone):
             return None, None, gone
         except errors.ConnmgrError as error:
             self._failed[connection] = error.message
             return None, None, error.message
         return shown[0], shown[1], f"{left_out} bytes are left out." if left_out else None
+
+    @staticmethod
+    def _cleaned(printed: bytes, connection: str) -> str:
+        return services().audit.text.cleaned(printed[:SHOWN_CHARACTERS].decode(errors="replace"), connection)
 
     def _of_terminal(self, id: str, connection: str) -> tuple[str | None, str | None, str | None]:
         path = services().terminals.recordings.path(id)
@@ -245,7 +251,7 @@ class _Outputs:
                 text += f"{line.text}\n"
                 if len(text) > SHOWN_CHARACTERS:
                     break
-        shown = services().audit.text.cleaned(text[:SHOWN_CHARACTERS], connection)
+        shown = services().audit.text.cleaned(text, connection)[:SHOWN_CHARACTERS]
         return shown, None, "Only its beginning; the recording has the rest." if len(text) > SHOWN_CHARACTERS else None
 
 

@@ -158,6 +158,8 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
     """
     known = services().changes.all()
     own = {one.id: one for one in _own(known)}
+    # Who has changed a file since, a token learns of what it sees alone.
+    seen = known if caller().grant is None else list(own.values())
     chosen: list[FileChange] = []
     for id in dict.fromkeys(request.changes):
         change = own.get(id)
@@ -173,7 +175,7 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
         for change, rules in _approved(request, chosen, digest):
             require_valid()
             fs = RemoteFileSystem(session.transport, session.directory, session.helpers, rules, cancellation())
-            undo = Undo(keeper(request.connection, digest), fs, known, request.dry_run, request.force, planned)
+            undo = Undo(keeper(request.connection, digest), fs, seen, request.dry_run, request.force, planned)
             undone = undo.undo(change)
             if rules is not None:
                 request_context().authority.update(rules.reasons)
@@ -187,8 +189,8 @@ def restore(request: UndoRestoreRequest) -> UndoRestoreResponse:
                 )
             )
             if not request.dry_run:
-                named = change.path.decode(errors="backslashreplace")
-                part({"connection": request.connection}, file=named, undoes=change.id, state=undone.state)
+                file = change.path.decode(errors="backslashreplace")
+                part({"connection": request.connection}, file=file, undoes=change.id, state=undone.state)
     detail(restored=sum(result.state == RESTORED for result in results), changes=len(results))
     return UndoRestoreResponse(results=results)
 

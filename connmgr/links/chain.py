@@ -359,7 +359,7 @@ def locked_connections(vault: Vault, registry: Registry, connections: Iterable[s
 
 
 class ConnectionSecrets:
-    """The plain secrets of connections and of their hops, as far as the vault's own key opens them.
+    """The plain secrets of connections and of their hops, and passwords for sudo, if the vault's own key opens them.
 
     Only their sealed forms are kept in memory, for :data:`FRESH_SECONDS`. Safe to use from several threads.
     """
@@ -392,11 +392,16 @@ class ConnectionSecrets:
 
     def _look_up(self, record: Connection | IntegrityError) -> Sequence[Mapping[str, Any]]:
         # A connection that is broken, or that nothing can open, has no secret that a command's words could contain.
+        found: list[Mapping[str, Any]] = []
+        if isinstance(record, IntegrityError):
+            return found
         with contextlib.suppress(ConnmgrError):
-            if not isinstance(record, IntegrityError):
-                hops = list(hops_to(self._vault, self._registry, Target.stored(record)))
-                return [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
-        return ()
+            hops = list(hops_to(self._vault, self._registry, Target.stored(record)))
+            found += [secret for hop in hops for secret in _sealed_secrets(self._registry, hop)]
+        with contextlib.suppress(ConnmgrError):
+            password = self._vault.connections.sudo_passwords.stored(record.id, record.category)
+            found += [] if password is None else [password.sealed]
+        return found
 
 
 def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> list[Dialled]:

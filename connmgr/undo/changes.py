@@ -249,7 +249,7 @@ class Undo:
     keeper: Keeper
     fs: RemoteFileSystem
     known: Collection[FileChange]
-    """All changes, to tell who has changed a file since."""
+    """The changes that the caller may see, to tell who has changed a file since."""
 
     dry_run: bool = False
     force: bool = False

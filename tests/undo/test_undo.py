@@ -84,6 +84,8 @@ def test_another_token_s_change_is_named(daemon: Daemon, agent: Holder, tmp_path
     [done] = undo(daemon, change)
     assert done["state"] == "changed_since"
     assert "by somebody at" in done["message"]
+    [unnamed] = agent.ok("/undo/restore", connection=LOCAL, changes=[change])["results"]
+    assert "by somebody else:" in unnamed["message"]
 
 
 def test_a_chain_of_edits_goes_back_to_its_beginning(daemon: Daemon, agent: Holder, tmp_path: Path) -> None:
