@@ -119,8 +119,12 @@ class StoredSchedules:
         return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
 
     def due(self, at: datetime) -> list[StoredSchedule]:
-        """Return the schedules whose time has come, the earliest first."""
-        wanted = sa.select(table).where(table.c.next_at <= at, table.c.paused.is_(None)).order_by(table.c.next_at)
+        """Return the schedules whose time has come, the earliest first, and of one time by their names."""
+        wanted = (
+            sa.select(table)
+            .where(table.c.next_at <= at, table.c.paused.is_(None))
+            .order_by(table.c.next_at, table.c.name)
+        )
         return [self._stored(row) for row in self._database.read(lambda tx: tx.execute(wanted).mappings().all())]
 
     def earliest(self, after: datetime | None = None) -> datetime | None:

@@ -203,7 +203,7 @@ def test_an_agent_answers_or_is_an_error(answer: bytes, length: int | None, cut:
         for identity in AgentClient(connect).identities(Deadline(5)):
             assert identity.public.blob
     with suppress(AuthFailed):
-        AgentClient(connect)._signer(KEY)(b"data", "ssh-ed25519", Deadline(5))
+        AgentClient(connect)._signer(KEY, touched=False)(b"data", "ssh-ed25519", Deadline(5))
     for end in open_ends:
         end.close()
     assert time.thread_time() - began < 1

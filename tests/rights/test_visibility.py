@@ -292,8 +292,8 @@ def test_limits_of_signers_are_told_for_visible_categories_alone(own_daemon: Dae
         owner.post("/ca/limit", name="team", category=category, principals=["a-name-of-a-person"])
     holder = create(own_daemon, "connection.read", categories=["a"])
 
-    def categories(answer: Any) -> list[str | None]:
-        return [one["category"] for one in answer["signers"][0]["limits"]]
+    def categories(answer: Any) -> set[str | None]:
+        return {limit["category"] for limit in answer["signers"][0]["limits"]}
 
-    assert categories(owner.post("/ca/query")) == [None, seen, hidden]
-    assert categories(holder.ok("/ca/query")) == [None, seen]
+    assert categories(owner.post("/ca/query")) == {None, seen, hidden}
+    assert categories(holder.ok("/ca/query")) == {None, seen}

@@ -211,7 +211,7 @@ def test_the_owners_schedules_go_first_and_tokens_take_turns(daemon: Daemon, mon
     add(daemon, "own", every=61)
     daemon.at += timedelta(seconds=65)
     daemon.schedules.look()
-    assert daemon.names == ["own", "one0", "below", "one1", "above", "one2"]
+    assert daemon.names == ["own", "above", "one0", "below", "one1", "one2"]
 
 
 def test_the_owners_times_are_looked_at_between_those_of_tokens(
