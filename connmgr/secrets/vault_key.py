@@ -211,8 +211,12 @@ class KeyFile:
 
     def remove(self) -> None:
         with self._directory() as directory:
-            os.unlink(self.path.name, dir_fd=directory)
-            os.fsync(directory)
+            try:
+                os.unlink(self.path.name, dir_fd=directory)
+                os.fsync(directory)
+            except OSError as error:
+                why = f"Cannot remove the key file {self._name(self.path.name)}: {error.strerror}."
+                raise StartupError(f"{why} The key is in both places; repeat the command.") from error
 
     def write_next(self, key: VaultKey) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
