@@ -57,7 +57,7 @@ LOOK_SECONDS = 60.0
 KILL_GRACE_SECONDS = 5.0
 
 RETRY_SECONDS = 0.5
-"""Time until another attempt while the vault's database does not answer."""
+"""Time until another attempt while the vault's database does not answer, or the daemon has no room."""
 
 Done = TypeVar("Done")
 
@@ -314,6 +314,7 @@ class JobWork(PooledWork):
 
     def _start(self, target: TargetStart) -> str:
         """Start the job of a target, or find it, and return its id."""
+        self._cancellation.require()
         order, connection = self._order, target.connection
         stored = StoredJob(
             id=str(uuid.uuid4()),
@@ -356,12 +357,16 @@ class JobWork(PooledWork):
             return self._jobs.start(stored, launch, beside, self._cancellation)[0].id
 
     def _patiently(self, work: Callable[[], Done]) -> Done:
-        """Return the result of ``work``, tried again while the vault is away: the job's key makes that safe."""
+        """Return the result of ``work``, tried again while there is no room for it, or the vault is away.
+
+        The job's key makes that safe. A run that is stopped waits for room to kill its job, but not for the vault.
+        """
         while True:
             try:
                 return work()
-            except errors.VaultUnavailable:
-                if self._closing.wait(RETRY_SECONDS) or self._cancellation.cancelled:
+            except errors.Unavailable as error:
+                ends = self._cancellation.cancelled and isinstance(error, errors.VaultUnavailable)
+                if self._closing.wait(RETRY_SECONDS) or ends:
                     raise
 
     def _end(self, job: str) -> Result:
@@ -373,7 +378,8 @@ class JobWork(PooledWork):
             if self._closing.is_set():
                 raise errors.CommandCancelled("The daemon stops; the job runs on.")
             if self._cancellation.cancelled:
-                with contextlib.suppress(errors.JobFinished):
+                # The next round tries again.
+                with contextlib.suppress(errors.JobFinished, errors.Unavailable):
                     self._jobs.kill(job, self._access, "TERM", KILL_GRACE_SECONDS)
             news = threading.Event()
             since = seen.last.version

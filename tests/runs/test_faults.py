@@ -102,6 +102,18 @@ def test_a_job_is_not_started_again_where_the_daemon_dies_around_its_outcome(tmp
         hosts.daemon.stop()
 
 
+@pytest.mark.parametrize("kill", [False, True])
+def test_jobs_wait_for_room_in_the_daemon(start_daemon: StartDaemon, tmp_path: Path, kill: bool) -> None:
+    """More of them end, or are killed, at a time than requests may wait for machines."""
+    hosts = Hosts(start_daemon(environment={"CONNMGR_THREADS": "2"}), tmp_path / "far", 8)
+    run = hosts.start(f"{hosts.noting('room')}; sleep {60 if kill else 1}", 8, parallel=8, as_="job")
+    eventually(lambda: hosts.begun("room"), "some do not begin", holds=lambda begun: len(begun) == 8)
+    if kill:
+        hosts.client.runs.stop(run, kill=True)
+    info = hosts.ended(run)
+    assert info.counts["failed" if kill else "done"] == 8, hosts.targets(run)
+
+
 def test_a_stopped_daemon_leaves_nothing_unknown(killed: Hosts) -> None:
     run = killed.start(f"{killed.noting('orderly')}; sleep 0.1", COUNT, parallel=3)
     eventually(lambda: len(killed.begun("orderly")), "none begins", holds=lambda count: count >= 3)
