@@ -58,7 +58,7 @@ def _through(daemon: Daemon, sshd: Sshd, gateway: str, number: int) -> str:
         "user": sshd.user,
         "identity": {"key": sshd.client_key.read_text()},
         "hostKey": " ".join(sshd.known_hosts().split()[1:3]),
-        "connectTimeout": 60 + number,
+        "connectTimeout": 60 + number / 10,
         "gateway": gateway,
     }
     added = daemon.client.post("/connection/add", name=f"behind {number}", data=data, validate=False)

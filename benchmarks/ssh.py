@@ -77,7 +77,7 @@ def add(daemon: Daemon, sshd: Sshd, number: int = 0) -> str:
         "user": sshd.user,
         "identity": {"key": sshd.client_key.read_text()},
         "hostKey": " ".join(sshd.known_hosts().split()[1:3]),
-        "connectTimeout": 60 + number,
+        "connectTimeout": 60 + number / 10,
     }
     added = daemon.client.post("/connection/add", name=f"server {number}", data=data, validate=False)
     return str(added["connection"])

@@ -15,7 +15,8 @@ root=
 jobs=${XDG_STATE_HOME:-${HOME:-/nonexistent}/.local/state}/connmgr
 [ -d "$jobs" ] || jobs=/run
 here=
-case $PWD/ in "$jobs"/*) ;; /tmp/*|/var/tmp/*) here=$PWD;; esac
+# Where it is, not how it is called: a link below /tmp may lead to such a pipe.
+cd -P . && case $PWD/ in "$jobs"/*) ;; /tmp/*|/var/tmp/*) here=$PWD;; esac
 with_bwrap() {
   # shellcheck disable=SC2059,SC2086 # the filter is a format; several options
   printf "$filter" | (
