@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
+    from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
     from connmgr.client.ca import Signers
     from connmgr.client.connections import Applied, Connections
     from connmgr.client.endpoints import Categories, DaemonItself, HostKeys, Page, Tunnels
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from connmgr.client.inventories import Inventories
     from connmgr.client.jobs import Jobs
     from connmgr.client.multiplex import Multiplex
-    from connmgr.client.output import Broadcast, Input, Outcome, Piece, RawOutcome, RawResult, Result, Stream
+    from connmgr.client.output import Input, Piece, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
     from connmgr.client.runs import Runs
     from connmgr.client.schedules import Schedules
@@ -94,7 +95,7 @@ DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
 
 _LATER = {
     "Applied": "client.connections",
-    "Broadcast": "client.output",
+    "Broadcast": "client.broadcast",
     "Category": "contract.category:CategoryInfo",
     "Connection": "contract.connection:ConnectionInfo",
     "ConnectionType": "contract.connection:TypeInfo",
@@ -104,10 +105,10 @@ _LATER = {
     "Extracted": "client.files",
     "FileEntry": "client.files",
     "ForgottenKey": "contract.connection:ForgottenHostKey",
-    "Outcome": "client.output",
+    "Outcome": "client.broadcast",
     "Piece": "client.output",
     "Progress": "client.files",
-    "RawOutcome": "client.output",
+    "RawOutcome": "client.broadcast",
     "RawResult": "client.output",
     "Refreshed": "contract.connection:ConnectionRefreshResponse",
     "Result": "client.output",

@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from connmgr.client.broadcast import AnyOutcome, Broadcast, Outcome, RawOutcome
 from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
 from connmgr.client.http import HttpSession
 from connmgr.client.output import (
     WHOLE_BYTES,
-    AnyOutcome,
-    Broadcast,
     Input,
-    Outcome,
-    RawOutcome,
     RawResult,
     Result,
     Stream,
