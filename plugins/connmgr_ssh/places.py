@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from connmgr.errors import ConnectTimeout
 from connmgr.plugin import Deadline
 
-AT_ONCE = 8
-"""Logins to one server that are under way at a time."""
+AT_ONCE = 5
+"""Logins to one server that are under way at a time. A busy sshd still counts some that have just ended: with eight,
+four of a thousand were dropped where server and clients shared two cores."""
 
 A_SECOND = 100.0
 """Logins into one network, or through one gateway, that begin in a second."""

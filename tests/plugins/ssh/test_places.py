@@ -27,7 +27,10 @@ def test_one_server_has_few_places_and_others_their_own() -> None:
         thread.start()
     for _ in threads:
         assert held.acquire(timeout=DEADLINE_SECONDS)
-    with pytest.raises(ConnectTimeout, match="none of 8 places"), found.taken("one", "network", Deadline(0.05)):
+    with (
+        pytest.raises(ConnectTimeout, match=f"none of {places.AT_ONCE} places"),
+        found.taken("one", "network", Deadline(0.05)),
+    ):
         pass
     with found.taken("two", "network", Deadline(DEADLINE_SECONDS)):
         pass
