@@ -16,7 +16,6 @@ from benchmarks.ssh import add, server
 from benchmarks.timing import print_table
 from connmgr.client.runs import RunInfo
 from tests.daemon import Daemon
-from tests.plugins.sshd import Sshd
 
 REPEAT = "python -m benchmarks.links"
 # By arguments, because the tests' helpers drop variables of the caller.
@@ -35,7 +34,7 @@ def main() -> None:
         rows.append(_measured(f"{LINKS} links to one sshd", daemon, connections))
     with server({"MaxStartups": "10:30:100"}) as sshd, temporary_daemon() as daemon:
         gateway = add(daemon, sshd)
-        behind = [_through(daemon, sshd, gateway, number) for number in range(1, BEHIND + 1)]
+        behind = [add(daemon, sshd, number, gateway=gateway) for number in range(1, BEHIND + 1)]
         rows.append(_measured(f"{BEHIND} links through one gateway", daemon, behind))
     heads = (
         "",
@@ -48,21 +47,6 @@ def main() -> None:
         "idle, % of a core",
     )
     print_table("Links of one daemon", heads, rows, repeat=REPEAT)
-
-
-def _through(daemon: Daemon, sshd: Sshd, gateway: str, number: int) -> str:
-    data = {
-        "type": "ssh",
-        "host": "127.0.0.1",
-        "port": sshd.port,
-        "user": sshd.user,
-        "identity": {"key": sshd.client_key.read_text()},
-        "hostKey": " ".join(sshd.known_hosts().split()[1:3]),
-        "connectTimeout": 60 + number / 10,
-        "gateway": gateway,
-    }
-    added = daemon.client.post("/connection/add", name=f"behind {number}", data=data, validate=False)
-    return str(added["connection"])
 
 
 def _measured(name: str, daemon: Daemon, connections: list[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import asyncssh
 import fabric
@@ -68,8 +69,8 @@ def server(options: Mapping[str, str] | None = None) -> Iterator[Sshd]:
         yield sshd
 
 
-def add(daemon: Daemon, sshd: Sshd, number: int = 0) -> str:
-    """Add a connection to the server, distinct for each ``number``, and return its uuid."""
+def add(daemon: Daemon, sshd: Sshd, number: int = 0, **more: Any) -> str:
+    """Add a connection to the server, distinct for each ``number``, with ``more`` in its data; return its uuid."""
     data = {
         "type": "ssh",
         "host": "127.0.0.1",
@@ -78,6 +79,7 @@ def add(daemon: Daemon, sshd: Sshd, number: int = 0) -> str:
         "identity": {"key": sshd.client_key.read_text()},
         "hostKey": " ".join(sshd.known_hosts().split()[1:3]),
         "connectTimeout": 60 + number / 10,
+        **more,
     }
     added = daemon.client.post("/connection/add", name=f"server {number}", data=data, validate=False)
     return str(added["connection"])

@@ -161,13 +161,14 @@ class Inventories:
 
         :raises InventoryFailed: its source cannot be read, or it is another daemon's; nothing was changed.
         """
-        one = self.get(name)
-        if one.spec["daemon"] != self.name:
-            raise InventoryFailed(
-                f"The source of {name} is on the machine of the daemon {one.spec['daemon']}, and this one is "
-                f"{self.name}: ask that daemon, or add the inventory here with replace."
-            )
         with self._alone():
+            # Not before: it may have been replaced while the renewal before this one went on.
+            one = self.get(name)
+            if one.spec["daemon"] != self.name:
+                raise InventoryFailed(
+                    f"The source of {name} is on the machine of the daemon {one.spec['daemon']}, and this one is "
+                    f"{self.name}: ask that daemon, or add the inventory here with replace."
+                )
             try:
                 changes = self._planned(one)
                 if not dry_run:

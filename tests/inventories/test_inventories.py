@@ -6,22 +6,27 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from connmgr.client import Client, ClientError
 from connmgr.contract.inventory import HostDefaults
 from connmgr.inventories import sources
-from connmgr.inventories.inventories import planned
+from connmgr.inventories.inventories import Inventories, planned
 from connmgr.inventories.sources import HostSource, listed
+from connmgr.vault.documents import Document
 from tests.cli.program import CommandLine
 from tests.conftest import StartDaemon
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.rights.wire import create
+
+if TYPE_CHECKING:
+    from connmgr.vault import Vault
 
 
 @pytest.fixture(scope="module")
@@ -293,3 +298,25 @@ def test_the_command_line_has_them(daemon: Daemon, client: Client, tmp_path: Pat
     connmgr("inventory", "rm", "fleet", "told")
     assert connmgr("inventory", "ls").output == ""
     assert "Unknown inventory: fleet" in connmgr("inventory", "renew", "fleet", code=5).errors
+
+
+def test_a_renewal_that_waited_reads_the_list_by_which_the_inventory_was_replaced(
+    vault: Vault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(f"{name}1\n")
+    spec = {"ansible": None, "command": None, "category": ["fleet"], "every": None, "timeout": 10.0, "defaults": {}}
+    document = Document(key="fleet", body={**spec, "daemon": "here", "file": str(tmp_path / "old")})
+    assert vault.inventories.add(document, most=1)
+    inventories = Inventories(vault, "here")
+    alone = inventories._alone
+
+    def replaced() -> Any:
+        """Replace the inventory as the renewal begins to wait for its turn."""
+        body = {**document.body, "file": str(tmp_path / "new")}
+        vault.inventories.change(document.id, lambda stored: replace(stored, body=body))
+        return alone()
+
+    monkeypatch.setattr(inventories, "_alone", replaced)
+    changes = inventories.renew("fleet", dry_run=True)
+    assert [row["name"] for row in changes.add] == ["new1"]
