@@ -60,6 +60,7 @@ class RemoteProgram:
     """A function in the language of sh; a helper reads its ``library`` and runs its ``setup`` before the first call.
 
     A ``fed`` program reads exactly the announced input from the channel; if less comes it fails, and the shell ends.
+    A program that ``goes_on`` still has to end after its answer, and its caller does not wait for that.
     ``refusals`` are the errors that it may answer, by their codes. These errors name the files that it works on: the
     first ``paths`` of its arguments after the directory.
     """
@@ -71,6 +72,7 @@ class RemoteProgram:
     opening: str = ""
     """The first line of the function."""
     fed: bool = False
+    goes_on: bool = False
     refusals: Mapping[str, ConnmgrError] = field(default_factory=dict, hash=False)
     paths: int = 0
 
@@ -104,6 +106,7 @@ class Exchange:
         self._helpers = helpers
         self._judge = judge
         self._asks = judge is not None
+        self._goes_on = program.goes_on
         self._refusals = program.refusals
         self._subject = f"{subject}: " if subject else ""
         self._helper, self.mark = _called(transport, helpers, program, arguments, variables, cancellation)
@@ -117,7 +120,12 @@ class Exchange:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._over or (self._answered and self._comes_to_its_end()):
+        if self._answered and self._goes_on and not self._over:
+            # Its end takes the remote host some tenths of a millisecond, in which the answer can be on its way. Whoever
+            # uses the helper next waits for it.
+            self._helper.unfinished = self
+            self._helpers.leave(self._helper)
+        elif self._over or (self._answered and self.comes_to_its_end()):
             self._helpers.leave(self._helper)
         else:
             self._helpers.end(self._helper)
@@ -276,7 +284,7 @@ class Exchange:
             self._possible_end = piece[at:]
         return piece[:at]
 
-    def _comes_to_its_end(self) -> bool:
+    def comes_to_its_end(self) -> bool:
         """Whether the helper is idle again, or becomes so within :data:`END_SECONDS`."""
         extra = 0
         try:
@@ -356,12 +364,14 @@ class Helper:
     """A shell that waits for calls on ``channel``.
 
     ``programs`` are the parts of programs that it has read, ``variables`` the values that earlier calls have set.
+    ``unfinished`` is a program that was still running when its caller left.
     """
 
     channel: Channel
     _word: str
     programs: set[str] = field(default_factory=set)
     variables: dict[str, bytes] = field(default_factory=dict)
+    unfinished: Exchange | None = None
 
     @classmethod
     def start(cls, transport: Transport, program: RemoteProgram, timeout: float) -> Helper:
@@ -400,9 +410,11 @@ class Helper:
         self.channel.sendall(self._word.encode() + b" " + call + b"\n", timeout)
         return mark.encode()
 
-    @property
-    def idle(self) -> bool:
-        """Whether it runs and has printed nothing unexpected."""
+    def is_idle(self) -> bool:
+        """Whether it runs and has printed nothing unexpected; an unfinished program may end first."""
+        unfinished, self.unfinished = self.unfinished, None
+        if unfinished is not None and not unfinished.comes_to_its_end():
+            return False
         try:
             if any(self.channel.recv(0)):
                 return False
@@ -481,7 +493,7 @@ class Helpers:
     def _taken_idle(self) -> Helper | None:
         with self._lock:
             helper, self._idle = self._idle, None
-        if helper is None or helper.idle:
+        if helper is None or helper.is_idle():
             return helper
         helper.channel.close()
         return None

@@ -55,29 +55,26 @@ class _Variable(Source):
         return f"{self.name}={quote(''.join(source.text for source in self.sources).encode()).decode()}\n"
 
 
-def _source(name: str) -> Source:
-    return Source(__package__, name)
-
-
-_STATE = _source("state")
+_STATE = Source(__package__, "state")
 _LIBRARY = (
     EXCHANGE,
-    _source("prelude"),
+    Source(__package__, "prelude"),
     _STATE,
-    _Variable(__package__, "job_runner", sources=(_source("runner"),)),
-    _Variable(__package__, "job_terminator", sources=(_STATE, TREE, _source("terminate"))),
+    _Variable(__package__, "job_runner", sources=(Source(__package__, "runner"),)),
+    _Variable(__package__, "job_terminator", sources=(_STATE, TREE, Source(__package__, "terminate"))),
 )
 
 
 _SIZES = "size=$1 block=$2 blocks=$3 left=$4; shift 4"
 
 
-def _program(name: str, *more: str, opening: str = "", fed: bool = False) -> RemoteProgram:
-    body = tuple(_source(file) for file in (name, *more))
-    return RemoteProgram(f"job_run_{name}", _LIBRARY, body, _source("places"), opening, fed=fed, refusals=REFUSALS)
+def _program(name: str, *more: str, opening: str = "", fed: bool = False, goes_on: bool = False) -> RemoteProgram:
+    body = tuple(Source(__package__, file) for file in (name, *more))
+    places = Source(__package__, "places")
+    return RemoteProgram(f"job_run_{name}", _LIBRARY, body, places, opening, fed, goes_on, REFUSALS)
 
 
-START = _program("start", opening="fed=")
+START = _program("start", opening="fed=", goes_on=True)
 """``id cap seconds open directory cwd``, the script in two parts, ``clean tell``, and the argv of a shell that runs
 the script on descriptor 7: the two parts, with the variable ``job_setting`` between them.
 
