@@ -29,7 +29,7 @@ from benchmarks.daemon import temporary_daemon
 from benchmarks.ssh import add, server
 from benchmarks.timing import print_table
 from connmgr.client import Client, Result
-from connmgr.client.runs import RunInfo
+from connmgr.contract.run import RunInfo
 from tests.daemon import Daemon
 from tests.plugins.sshd import Sshd
 from tests.runs.faults import FAULTS, FaultWorld

@@ -14,7 +14,7 @@ import psutil
 from benchmarks.daemon import temporary_daemon
 from benchmarks.ssh import add, server
 from benchmarks.timing import print_table
-from connmgr.client.runs import RunInfo
+from connmgr.contract.run import RunInfo
 from tests.daemon import Daemon
 
 REPEAT = "python -m benchmarks.links"

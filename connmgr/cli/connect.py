@@ -20,7 +20,7 @@ from connmgr.cli.remedies import Doorkeeper, Sudoer, Unlocker, remedies, tell_re
 from connmgr.client import Client
 from connmgr.client.address import default_auth_file
 from connmgr.client.credentials import digest, from_environment, read_api_key, read_token
-from connmgr.client.kept_session import KeptSession
+from connmgr.client.sessions import SessionFile
 from connmgr.paths import daemon_file_of, find_daemon, read_daemon_file
 from connmgr.printable import visible
 
@@ -106,11 +106,11 @@ def way_to_daemon() -> tuple[list[str], dict[str, str]]:
     return [], {"CONNMGR_AUTH_FILE": str(_address(None)[1].absolute()), **named}
 
 
-def kept_session() -> KeptSession:
+def kept_session() -> SessionFile:
     """Return the file of the session that later commands with the same credential continue."""
     url, auth_file = _address(click.get_current_context().find_root().params["url"])
     key = named_credential()
-    return KeptSession(auth_file.parent, url, None if key is None else digest(key))
+    return SessionFile(auth_file.parent, url, None if key is None else digest(key))
 
 
 def _line_of_stdin() -> str:

@@ -23,8 +23,8 @@ from connmgr.cli.remedies import ask_for_all, lacking
 from connmgr.cli.selection import Choice, Chosen, agreed, consent, jobs_option, means_many, selecting
 from connmgr.cli.sessions import BUSY_SECONDS, ROOT, as_object, is_new, printed_until
 from connmgr.client import Broadcast, Client, ClientError, Name, RawOutcome
-from connmgr.client.lending import REFUSED
 from connmgr.client.names import qualified, telling
+from connmgr.client.sessions import LOGIN_FAILED
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def with_remedies(
 
 
 def _is_refused(failure: object) -> TypeGuard[ClientError]:
-    return isinstance(failure, ClientError) and failure.code == REFUSED
+    return isinstance(failure, ClientError) and failure.code == LOGIN_FAILED
 
 
 class Done(NamedTuple):

@@ -19,8 +19,8 @@ from connmgr import paths
 from connmgr.client import Client, ClientError
 from connmgr.client.address import default_auth_file, default_url, is_address_named
 from connmgr.client.credentials import digest
-from connmgr.client.kept_session import KeptSession
 from connmgr.client.names import Name
+from connmgr.client.sessions import SessionFile
 from connmgr.paths import find_daemon, url_of
 from connmgr.printable import visible
 from connmgr.processes import current_session
@@ -72,7 +72,7 @@ def session_with(
     :raises ValueError: ``url`` is not the URL of a daemon.
     :raises ClientError: the file of the kept session is not private.
     """
-    session = KeptSession(auth_file.parent, url, None if credential is None else digest(credential))
+    session = SessionFile(auth_file.parent, url, None if credential is None else digest(credential))
     # Without an auth file the daemon has ended, and its sessions with it.
     kept = session.token() if continues and (credential or auth_file.exists()) else None
     client = Client(url, auth_file, credential, name=CLIENT_NAME, timeout=timeout, session_token=kept, foreign=foreign)

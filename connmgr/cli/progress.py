@@ -129,7 +129,7 @@ def _gist(running: RunningCommand | None) -> str:
 
 def touches(client: Client, waited: float) -> Callable[[], None]:
     """Say on the terminal when a login waits for the touch of a security key; return a function that ends that."""
-    from connmgr.client.touches import TouchWatch
+    from connmgr.client.sessions import TouchWatch
 
     def tell(name: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -13,8 +13,8 @@ import click
 
 from connmgr.cli.progress import ask_secret, has_terminal, hush
 from connmgr.client import Client, ClientError
-from connmgr.client.lending import Lender
 from connmgr.client.repeat import Remedy
+from connmgr.client.sessions import Lender
 from connmgr.printable import visible
 
 if TYPE_CHECKING:

@@ -9,10 +9,8 @@ with Client() as daemon:
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from connmgr.client.address import default_auth_file, default_url
@@ -21,28 +19,23 @@ from connmgr.client.errors import AccessDenied, ClientError, Unreachable
 from connmgr.client.http import HttpSession
 from connmgr.client.names import LOCAL_MACHINE, Name
 from connmgr.client.repeat import RETRY_TIMEOUT, OnRetry, Remedy
+from connmgr.client.wire import Closeable
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
-    from connmgr.client.broadcast import Broadcast, Outcome, RawOutcome
-    from connmgr.client.ca import Signers
-    from connmgr.client.connections import Applied, Connections
-    from connmgr.client.endpoints import Categories, DaemonItself, HostKeys, Page, Tunnels
-    from connmgr.client.facts import Facts
-    from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress
-    from connmgr.client.inventories import Inventories
+    from connmgr.client.connections import Applied, Categories, Connections, HostKeys
+    from connmgr.client.daemon import DaemonItself, Page
+    from connmgr.client.files import Download, Extracted, FileEntry, Files, Progress, Undo
+    from connmgr.client.fleet import Facts, Inventories, Runs, Schedules
     from connmgr.client.jobs import Jobs
-    from connmgr.client.multiplex import Multiplex
     from connmgr.client.output import Input, Piece, RawResult, Result, Stream
     from connmgr.client.rights import Approvals, AuditLog, SavedCommands, Tokens
-    from connmgr.client.runs import Runs
-    from connmgr.client.schedules import Schedules
-    from connmgr.client.shells import Shells
+    from connmgr.client.shells import Broadcast, Outcome, RawOutcome, Shells
     from connmgr.client.terminals import Recordings, Terminals
-    from connmgr.client.undo import Undo
-    from connmgr.client.vault import Secrets, Vault
+    from connmgr.client.tunnels import Multiplex, Tunnels
+    from connmgr.client.vault import Secrets, Signers, Vault
     from connmgr.contract.category import CategoryInfo as Category
     from connmgr.contract.connection import ConnectionInfo as Connection
     from connmgr.contract.connection import ConnectionRefreshResponse as Refreshed
@@ -95,7 +88,7 @@ DEFAULT_CATEGORY = "97458c07-75c0-4f9d-a06e-92d8cdf67c40"
 
 _LATER = {
     "Applied": "client.connections",
-    "Broadcast": "client.broadcast",
+    "Broadcast": "client.shells",
     "Category": "contract.category:CategoryInfo",
     "Connection": "contract.connection:ConnectionInfo",
     "ConnectionType": "contract.connection:TypeInfo",
@@ -105,10 +98,10 @@ _LATER = {
     "Extracted": "client.files",
     "FileEntry": "client.files",
     "ForgottenKey": "contract.connection:ForgottenHostKey",
-    "Outcome": "client.broadcast",
+    "Outcome": "client.shells",
     "Piece": "client.output",
     "Progress": "client.files",
-    "RawOutcome": "client.broadcast",
+    "RawOutcome": "client.shells",
     "RawResult": "client.output",
     "Refreshed": "contract.connection:ConnectionRefreshResponse",
     "Result": "client.output",
@@ -136,7 +129,32 @@ TIMEOUT_SECONDS = 86400.0 + 60.0
 """Seconds to wait for an answer by default: the longest time of a command, and a minute."""
 
 
-class Client:
+class _Group:
+    """A group of endpoints, of the class in the attribute's annotation; its module is imported on first use.
+
+    Few programs need all groups, and all would wait for their modules.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name, self._class = name, owner.__annotations__[name]
+
+    def __get__(self, client: Client | None, owner: type) -> Any:
+        if client is None:
+            return self
+        group = getattr(import_module(f"connmgr.client.{self._module}"), self._class)(client._session)
+        # From now on the attribute is found in the client before this descriptor.
+        client.__dict__[self._name] = group
+        return group
+
+
+def _group(module: str) -> Any:
+    return _Group(module)
+
+
+class Client(Closeable):
     """A session with the daemon over one kept-alive connection, for one thread; :meth:`clone` makes another thread's.
 
     Without ``base_url`` it connects to ``CONNMGR_HOST`` and ``CONNMGR_PORT``, else to the address in ``daemon.json``
@@ -157,6 +175,31 @@ class Client:
     then does it repeat a request. When a connection breaks during a request it raises :class:`Unreachable`. If the
     client is closed or interrupted during :meth:`Shells.exec`, the daemon kills the command.
     """
+
+    shell: Shells = _group("shells")
+    jobs: Jobs = _group("jobs")
+    fs: Files = _group("files")
+    terminal: Terminals = _group("terminals")
+    recording: Recordings = _group("terminals")
+    connection: Connections = _group("connections")
+    category: Categories = _group("connections")
+    hostkey: HostKeys = _group("connections")
+    tunnel: Tunnels = _group("tunnels")
+    multiplex: Multiplex = _group("tunnels")
+    runs: Runs = _group("fleet")
+    schedules: Schedules = _group("fleet")
+    inventories: Inventories = _group("fleet")
+    fact: Facts = _group("fleet")
+    vault: Vault = _group("vault")
+    secret: Secrets = _group("vault")
+    ca: Signers = _group("vault")
+    token: Tokens = _group("rights")
+    approval: Approvals = _group("rights")
+    command: SavedCommands = _group("rights")
+    audit: AuditLog = _group("rights")
+    undo: Undo = _group("files")
+    daemon: DaemonItself = _group("daemon")
+    web: Page = _group("daemon")
 
     def __init__(
         self,
@@ -192,176 +235,6 @@ class Client:
             is_renewable=has_own or session_token is None,
         )
 
-    # Each group is imported on first use: few programs need all of them, and all would wait for their modules.
-
-    @cached_property
-    def category(self) -> Categories:
-        """``/category``."""
-        from connmgr.client.endpoints import Categories
-
-        return Categories(self.post)
-
-    @cached_property
-    def connection(self) -> Connections:
-        """``/connection``."""
-        from connmgr.client.connections import Connections
-
-        return Connections(self.post)
-
-    @cached_property
-    def shell(self) -> Shells:
-        """``/shell``."""
-        from connmgr.client.shells import Shells
-
-        return Shells(self.post, self._session)
-
-    @cached_property
-    def hostkey(self) -> HostKeys:
-        """``/hostkey``."""
-        from connmgr.client.endpoints import HostKeys
-
-        return HostKeys(self.post)
-
-    @cached_property
-    def tunnel(self) -> Tunnels:
-        """``/tunnel``."""
-        from connmgr.client.endpoints import Tunnels
-
-        return Tunnels(self.post)
-
-    @cached_property
-    def daemon(self) -> DaemonItself:
-        """``/daemon``."""
-        from connmgr.client.endpoints import DaemonItself
-
-        return DaemonItself(self.post)
-
-    @cached_property
-    def fs(self) -> Files:
-        """``/fs``."""
-        from connmgr.client.files import Files
-
-        return Files(self.post, self._session)
-
-    @cached_property
-    def fact(self) -> Facts:
-        """``/fact``."""
-        from connmgr.client.facts import Facts
-
-        return Facts(self.post)
-
-    @cached_property
-    def undo(self) -> Undo:
-        """``/undo``."""
-        from connmgr.client.undo import Undo
-
-        return Undo(self.post)
-
-    @cached_property
-    def vault(self) -> Vault:
-        """``/vault``."""
-        from connmgr.client.vault import Vault
-
-        return Vault(self.post)
-
-    @cached_property
-    def secret(self) -> Secrets:
-        """``/secret``."""
-        from connmgr.client.vault import Secrets
-
-        return Secrets(self.post)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """``/job``."""
-        from connmgr.client.jobs import Jobs
-
-        return Jobs(self.post, self._session)
-
-    @cached_property
-    def schedules(self) -> Schedules:
-        """``/schedule``."""
-        from connmgr.client.schedules import Schedules
-
-        return Schedules(self.post)
-
-    @cached_property
-    def inventories(self) -> Inventories:
-        """``/inventory``."""
-        from connmgr.client.inventories import Inventories
-
-        return Inventories(self.post)
-
-    @cached_property
-    def ca(self) -> Signers:
-        """``/ca``."""
-        from connmgr.client.ca import Signers
-
-        return Signers(self.post)
-
-    @cached_property
-    def runs(self) -> Runs:
-        """``/run``."""
-        from connmgr.client.runs import Runs
-
-        return Runs(self.post)
-
-    @cached_property
-    def token(self) -> Tokens:
-        """``/token``."""
-        from connmgr.client.rights import Tokens
-
-        return Tokens(self.post)
-
-    @cached_property
-    def approval(self) -> Approvals:
-        """``/approval``."""
-        from connmgr.client.rights import Approvals
-
-        return Approvals(self.post)
-
-    @cached_property
-    def command(self) -> SavedCommands:
-        """``/command``."""
-        from connmgr.client.rights import SavedCommands
-
-        return SavedCommands(self.post)
-
-    @cached_property
-    def audit(self) -> AuditLog:
-        """``/audit``."""
-        from connmgr.client.rights import AuditLog
-
-        return AuditLog(self.post)
-
-    @cached_property
-    def terminal(self) -> Terminals:
-        """``/terminal``."""
-        from connmgr.client.terminals import Terminals
-
-        return Terminals(self.post, self._session)
-
-    @cached_property
-    def recording(self) -> Recordings:
-        """``/recording``."""
-        from connmgr.client.terminals import Recordings
-
-        return Recordings(self.post)
-
-    @cached_property
-    def multiplex(self) -> Multiplex:
-        """``/multiplex``."""
-        from connmgr.client.multiplex import Multiplex
-
-        return Multiplex(self.post)
-
-    @cached_property
-    def web(self) -> Page:
-        """``/web``."""
-        from connmgr.client.endpoints import Page
-
-        return Page(self.post)
-
     def events(
         self,
         kinds: Sequence[str] | None = None,
@@ -371,18 +244,10 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
         on_retry: OnRetry | None = None,
     ) -> Iterator[Event]:
-        """Yield what changes, first the line ``begun``; see :func:`connmgr.client.events.events`."""
-        from connmgr.client.events import events
+        """Yield what changes, first the line ``begun``; see :func:`connmgr.client.daemon.events`."""
+        from connmgr.client.daemon import events
 
         return events(self._session, kinds, after, ago, retry_timeout, on_retry)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
@@ -442,7 +307,7 @@ class Client:
 
     def post(self, path: str, /, **fields: Any) -> Any:
         """Send ``fields`` as a JSON object to ``path``, return a dict or raw bytes, or raise :class:`ClientError`."""
-        return self._session.send(path, self._session.encoded(**fields))
+        return self._session.post(path, **fields)
 
     def run(self, stdin: Input | None, **fields: Any) -> Stream:
         """Send ``fields`` to ``/shell/exec`` as :meth:`post` does; otherwise as :meth:`Shells.stream`."""

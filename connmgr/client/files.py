@@ -1,4 +1,4 @@
-"""``client.fs``: files of the machines on which shells run, sent and received in pieces."""
+"""``/fs`` and ``/undo``: files of machines, sent and received in pieces, and what tokens have changed in them."""
 
 from __future__ import annotations
 
@@ -7,43 +7,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlencode
 
 from connmgr.client.errors import ClientError, Unreachable
-from connmgr.client.group import Group, Post
-from connmgr.client.http import BYTES, JSON, HttpSession
-from connmgr.client.wire import Response, WireError
-from connmgr.contract.fs import (
-    AttributesRequest,
-    BlobResponse,
-    ChecksumsResponse,
-    DownloadRequest,
-    DownloadTicketResponse,
-    EntryResponse,
-    ExtractRequest,
-    ExtractResponse,
-    GlobRequest,
-    ListFilesRequest,
-    ListResponse,
-    MembersRequest,
-    MkdirRequest,
-    MoveRequest,
-    PathRequest,
-    ReadRequest,
-    RemovePathRequest,
-    ScriptRequest,
-    ScriptResponse,
-    SearchRequest,
-    SearchResponse,
-    StatRequest,
-    UploadRequest,
-    UploadResponse,
-    WriteRequest,
-)
+from connmgr.client.group import Group
+from connmgr.client.http import BYTES, JSON
+from connmgr.client.wire import Closeable, Response, WireError
+from connmgr.contract import fs
 from connmgr.contract.message import M, Message, from_json, given_json, replace
-from connmgr.contract.undo import ChangeResponse
+from connmgr.contract.undo import ChangeResponse, UndoQueryRequest, UndoReadRequest, UndoRestoreRequest
 
 PIECE_BYTES = 256 * 1024
 SOURCE_FAILED = "source_failed"
@@ -78,7 +51,7 @@ class FileEntry(NamedTuple):
     target: str | None
 
     @classmethod
-    def of(cls, entry: EntryResponse) -> FileEntry:
+    def of(cls, entry: fs.EntryResponse) -> FileEntry:
         """Return what an answer says about a file."""
         return cls(
             name=path_text(entry.name),
@@ -109,7 +82,7 @@ class Extracted(NamedTuple):
     failed: tuple[Failed, ...]
 
 
-class Download:
+class Download(Closeable):
     """A file, or an archive for :mod:`tarfile` with ``mode="r|"``, that is being received.
 
     ``size`` is in bytes, None for an archive. It occupies the client's connection until it is closed, for example by a
@@ -121,14 +94,6 @@ class Download:
         self._received = 0
         length = response.headers.get("content-length")
         self.size = int(length) if length else None
-
-    def __enter__(self) -> Download:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the content in pieces; raise :class:`Unreachable` if the connection breaks before the end."""
@@ -208,13 +173,9 @@ class Files(Group):
     Without a ``session``, the connection's own shell is used.
     """
 
-    def __init__(self, post: Post, http: HttpSession) -> None:
-        super().__init__(post)
-        self._http = http
-
     def blob(self, source: bytes | Source, progress: Progress | None = None) -> str:
         """Store bytes, the rest of a file, or another client's download, and return the blob's id."""
-        return self._sent("/fs/blob", source, progress, BlobResponse).blob
+        return self._sent("/fs/blob", source, progress, fs.BlobResponse).blob
 
     def write(
         self,
@@ -231,7 +192,7 @@ class Files(Group):
 
         With ``replaces``, only a file with this SHA-256 in hexadecimal is replaced; with ``create``, none is.
         """
-        request = WriteRequest(
+        request = fs.WriteRequest(
             connection=connection,
             blob=blob,
             path=path_bytes(path),
@@ -260,7 +221,7 @@ class Files(Group):
         A new file gets ``mode``; ``modified`` is the time of the file's last change; ``replaces`` and ``create`` are as
         in :meth:`write`.
         """
-        request = UploadRequest(
+        request = fs.UploadRequest(
             connection=connection,
             path=path_bytes(path),
             mode=mode,
@@ -271,14 +232,14 @@ class Files(Group):
         )
         passable = None if isinstance(source, bytes | Download) else self._passable(source)
         if passable is None:
-            return self._sent(_with_query("/fs/upload", request), source, progress, UploadResponse).bytes
+            return self._sent(_with_query("/fs/upload", request), source, progress, fs.UploadResponse).bytes
         asked = _with_query("/fs/upload", replace(request, passed=True))
         answer = self._passed(asked, b"", BYTES, passable, _length(passable), progress)
-        return from_json(UploadResponse, answer).bytes
+        return from_json(fs.UploadResponse, answer).bytes
 
     def open(self, connection: str, path: Path, *, session: str | None = None) -> Download:
         """Begin to read a file; close it before the client's next request."""
-        return self._opened("/fs/read", PathRequest(connection=connection, path=path_bytes(path), session=session))
+        return self._opened("/fs/read", fs.PathRequest(connection=connection, path=path_bytes(path), session=session))
 
     def read(self, connection: str, path: Path, *, session: str | None = None) -> bytes:
         """Return the content of a file."""
@@ -300,7 +261,7 @@ class Files(Group):
         """
         passable = self._passable(target)
         if passable is not None:
-            request = ReadRequest(connection=connection, path=path_bytes(path), passed=True, session=session)
+            request = fs.ReadRequest(connection=connection, path=path_bytes(path), passed=True, session=session)
             start = target.tell()
             self._passed("/fs/read", self._http.encoded(**given_json(request)), JSON, passable, None, progress)
             # The position that the file object believes in is older.
@@ -316,8 +277,8 @@ class Files(Group):
 
     def script(self, connection: str, blob: str, *, session: str | None = None) -> str:
         """Put a blob into a new executable file, which is removed with the shell, and return its path."""
-        request = ScriptRequest(connection=connection, blob=blob, session=session)
-        return path_text(self._ask("/fs/script", request, ScriptResponse).path)
+        request = fs.ScriptRequest(connection=connection, blob=blob, session=session)
+        return path_text(self._ask("/fs/script", request, fs.ScriptResponse).path)
 
     def archive(
         self, connection: str, path: Path, members: Sequence[Path] = (), *, session: str | None = None
@@ -329,10 +290,10 @@ class Files(Group):
         self, connection: str, source: Archived, path: Path, *, exact: bool = False, session: str | None = None
     ) -> Extracted:
         """Unpack an archive into a directory of the remote host; ``exact`` keeps its modes unchanged."""
-        request = ExtractRequest(connection=connection, path=path_bytes(path), exact=exact, session=session)
+        request = fs.ExtractRequest(connection=connection, path=path_bytes(path), exact=exact, session=session)
         pieces = iter(lambda: source.read(PIECE_BYTES), b"") if hasattr(source, "read") else source
         answer = self._http.finish(self._http.open(_with_query("/fs/extract", request), pieces, TAR))
-        extracted = from_json(ExtractResponse, answer)
+        extracted = from_json(fs.ExtractResponse, answer)
         failed = tuple(Failed(path_text(one.path), one.message) for one in extracted.failed)
         return Extracted(extracted.files, extracted.bytes, failed)
 
@@ -342,41 +303,43 @@ class Files(Group):
         """Return the SHA-256, in hexadecimal, of the files in a directory, or of ``members`` below it, by their paths.
         The machine computes them. Links and unreadable files are left out.
         """
-        answer = self._ask("/fs/checksum", _members(connection, path, members, session), ChecksumsResponse)
+        answer = self._ask("/fs/checksum", _members(connection, path, members, session), fs.ChecksumsResponse)
         return {path_text(entry.name): entry.sha256 for entry in answer.entries}
 
     def search(
         self, connection: str, path: Path, text: str, *, session: str | None = None, **options: Any
-    ) -> SearchResponse:
+    ) -> fs.SearchResponse:
         """Return the lines that have ``text`` in a file, or in the files below a directory, and whether these are all.
 
         ``options`` are further members of the request: ``names``, ``ignore_case``, ``most`` and ``timeout``.
         """
-        request = SearchRequest(connection=connection, path=path_bytes(path), text=text, session=session, **options)
-        return self._ask("/fs/search", request, SearchResponse)
+        request = fs.SearchRequest(connection=connection, path=path_bytes(path), text=text, session=session, **options)
+        return self._ask("/fs/search", request, fs.SearchResponse)
 
     def list(
         self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None
     ) -> list[FileEntry]:
         """List a directory, with ``recursive`` all below it too; names are paths relative to the directory."""
-        request = ListFilesRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session)
-        return [FileEntry.of(entry) for entry in self._ask("/fs/list", request, ListResponse).entries]
+        request = fs.ListFilesRequest(
+            connection=connection, path=path_bytes(path), recursive=recursive, session=session
+        )
+        return [FileEntry.of(entry) for entry in self._ask("/fs/list", request, fs.ListResponse).entries]
 
     def glob(self, connection: str, pattern: str, *, session: str | None = None) -> Sequence[FileEntry]:
         """List the files whose paths ``pattern`` matches, with ``*``, ``?`` and ``[…]``; the names are their paths."""
-        request = GlobRequest(connection=connection, pattern=path_bytes(pattern), session=session)
-        return [FileEntry.of(entry) for entry in self._ask("/fs/glob", request, ListResponse).entries]
+        request = fs.GlobRequest(connection=connection, pattern=path_bytes(pattern), session=session)
+        return [FileEntry.of(entry) for entry in self._ask("/fs/glob", request, fs.ListResponse).entries]
 
     def stat(self, connection: str, path: Path, *, follow: bool = True, session: str | None = None) -> FileEntry:
         """Describe a file."""
-        request = StatRequest(connection=connection, path=path_bytes(path), follow=follow, session=session)
-        return FileEntry.of(self._ask("/fs/stat", request, EntryResponse))
+        request = fs.StatRequest(connection=connection, path=path_bytes(path), follow=follow, session=session)
+        return FileEntry.of(self._ask("/fs/stat", request, fs.EntryResponse))
 
     def remove(self, connection: str, path: Path, *, recursive: bool = False, session: str | None = None) -> None:
         """Remove a file or directory."""
         self._tell(
             "/fs/remove",
-            RemovePathRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session),
+            fs.RemovePathRequest(connection=connection, path=path_bytes(path), recursive=recursive, session=session),
         )
 
     def mkdir(
@@ -391,7 +354,7 @@ class Files(Group):
         """Make a directory."""
         self._tell(
             "/fs/mkdir",
-            MkdirRequest(connection=connection, path=path_bytes(path), mode=mode, parents=parents, session=session),
+            fs.MkdirRequest(connection=connection, path=path_bytes(path), mode=mode, parents=parents, session=session),
         )
 
     def move(
@@ -400,7 +363,7 @@ class Files(Group):
         """Rename a file within one machine."""
         self._tell(
             "/fs/move",
-            MoveRequest(
+            fs.MoveRequest(
                 connection=connection,
                 source=path_bytes(source),
                 target=path_bytes(target),
@@ -422,7 +385,7 @@ class Files(Group):
         """Change the permissions, owner or group of a file or directory, where given."""
         self._tell(
             "/fs/attributes",
-            AttributesRequest(
+            fs.AttributesRequest(
                 connection=connection, path=path_bytes(path), mode=mode, owner=owner, group=group, session=session
             ),
         )
@@ -438,10 +401,10 @@ class Files(Group):
     ) -> str:
         """Return a ticket with which a browser can download a file, or a directory as an ``archive``, once."""
         below = list(map(path_bytes, members))
-        request = DownloadRequest(
+        request = fs.DownloadRequest(
             connection=connection, path=path_bytes(path), members=below, archive=archive, session=session
         )
-        return self._ask("/fs/ticket", request, DownloadTicketResponse).ticket
+        return self._ask("/fs/ticket", request, fs.DownloadTicketResponse).ticket
 
     def _passable(self, file: IO[bytes]) -> io.FileIO | None:
         """Return the regular file under ``file``, if the daemon can read or write it by itself."""
@@ -472,9 +435,9 @@ class Files(Group):
         return from_json(answer, self._http.finish(self._http.open(path, upload, BYTES, upload.length)))
 
 
-def _members(connection: str, path: Path, members: Sequence[Path], session: str | None) -> MembersRequest:
+def _members(connection: str, path: Path, members: Sequence[Path], session: str | None) -> fs.MembersRequest:
     below = list(map(path_bytes, members))
-    return MembersRequest(connection=connection, path=path_bytes(path), members=below, session=session)
+    return fs.MembersRequest(connection=connection, path=path_bytes(path), members=below, session=session)
 
 
 def _with_query(path: str, request: Message) -> str:
@@ -492,3 +455,35 @@ def path_bytes(path: Path) -> bytes:
 def path_text(path: bytes) -> str:
     """Return the path that consists of ``path``, the reverse of :func:`path_bytes`."""
     return path.decode(errors="surrogateescape")
+
+
+class Undo(Group):
+    """``/undo``; answers are dicts as in docs/API.md."""
+
+    def query(
+        self,
+        *,
+        token: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        connection: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Describe the changes, the newest first: of a token, by its id or name, or on connections that match."""
+        request = UndoQueryRequest(
+            token=token, since=since, until=until, connection_filter="*" if connection is None else connection
+        )
+        return list(self._tell("/undo/query", request)["changes"])
+
+    def read(self, change: str) -> bytes:
+        """Return the content that a file had before a change."""
+        return bytes(self._tell("/undo/read", UndoReadRequest(change=change)))
+
+    def restore(
+        self, connection: str, changes: Sequence[str], *, dry_run: bool = False, force: bool = False
+    ) -> list[dict[str, Any]]:
+        """Undo changes on one connection, the newest first, and tell what became of each.
+
+        A file that somebody has changed since is left alone, unless with ``force``.
+        """
+        request = UndoRestoreRequest(connection=connection, changes=list(changes), dry_run=dry_run, force=force)
+        return list(self._tell("/undo/restore", request)["results"])

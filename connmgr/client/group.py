@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from connmgr.client.http import HttpSession
 from connmgr.contract.common import Elevate, Saved
 from connmgr.contract.message import M, Message, from_json, given_json
 
 
-class Post(Protocol):
-    """Sends fields to an endpoint and returns its answer."""
-
-    def __call__(self, path: str, /, **fields: Any) -> Any: ...
-
-
 class Group:
-    """Endpoints below one path."""
+    """Endpoints below one path, asked over the session of a client."""
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
+    def __init__(self, http: HttpSession) -> None:
+        self._http = http
 
-    def _ask(self, path: str, request: Message | None, answer: type[M]) -> M:
-        """Send a request, or one without fields, and return its answer."""
-        return from_json(answer, self._tell(path, request))
+    def _ask(self, path: str, request: Message | None, answer: type[M], seconds: float | None = None) -> M:
+        """Send a request, or one without fields, and return its answer; ``seconds`` is as in :meth:`_tell`."""
+        return from_json(answer, self._tell(path, request, seconds))
 
-    def _tell(self, path: str, request: Message | None = None) -> Any:
-        """Send a request, or one without fields, and return the members of the answer."""
-        return self._post(path, **({} if request is None else given_json(request)))
+    def _tell(self, path: str, request: Message | None = None, seconds: float | None = None) -> Any:
+        """Send a request, or one without fields, and return the members of the answer.
+
+        It comes within ``seconds``, or within the session's timeout if that is shorter.
+        """
+        fields = {} if request is None else given_json(request)
+        if seconds is None:
+            return self._http.post(path, **fields)
+        with self._http.answered_within(seconds):
+            return self._http.post(path, **fields)
 
 
 def words_of(argv: Sequence[str] | None) -> list[str] | None:
     """Return an argv as a request has it."""
     # list() would split a string into letters; unchanged, the daemon refuses it.
     return argv if argv is None or isinstance(argv, str) else list(argv)  # type: ignore[return-value]
+
+
+def list_of(items: Sequence[str] | None) -> list[str] | None:
+    """Return names, ids or filters as a request has them; None is not given."""
+    return None if items is None else list(items)
 
 
 def saved_of(saved: Mapping[str, Any] | None) -> Saved | None:

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from connmgr.client.address import connection_to
+from connmgr.client.address import connection_to, read_auth_file, stranger
 from connmgr.client.credentials import is_token
 from connmgr.client.errors import AccessDenied, Answer, ClientError, Unreachable, from_answer
-from connmgr.client.listener import read_auth_file, stranger
 from connmgr.client.repeat import Remedy, repeated
 from connmgr.client.wire import SWITCHING, Body, BodySender, Headers, Response, WireError
 
@@ -87,6 +86,10 @@ class HttpSession:
     def send(self, path: str, body: bytes, content_type: str = JSON) -> Any:
         """Send ``body`` and return a dict or raw bytes, or raise :class:`ClientError`."""
         return self.finish(self.open(path, body, content_type))
+
+    def post(self, path: str, /, **fields: Any) -> Any:
+        """Send ``fields`` as a JSON object, and return the answer as :meth:`send` does."""
+        return self.send(path, self.encoded(**fields))
 
     def finish(self, response: Response) -> Any:
         """Read the rest of an answer and return it as :meth:`send` does."""

@@ -17,33 +17,18 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from connmgr.client.errors import Unreachable
-from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
+from connmgr.client.group import Group, elevate_of, list_of, saved_of, words_of
 from connmgr.client.http import HttpSession
 from connmgr.client.repeat import RETRY_SECONDS, RETRY_TIMEOUT, OnRetry, Retry, is_safe_to_retry, is_transient
-from connmgr.contract import job as contract
+from connmgr.contract import job as messages
 from connmgr.contract.common import WaitingForInput
-from connmgr.contract.job import (
-    JobInfo,
-    JobInputRequest,
-    JobKillRequest,
-    JobOrphansRequest,
-    JobOrphansResponse,
-    JobOutputRequest,
-    JobOutputResponse,
-    JobQueryRequest,
-    JobQueryResponse,
-    JobRemoveRequest,
-    JobRequest,
-    JobStartRequest,
-    JobStartResponse,
-    JobWaitRequest,
-)
+from connmgr.contract.job import JobInfo
 from connmgr.contract.job import JobOrphan as Orphan
-from connmgr.contract.message import M, from_json, given_json
+from connmgr.contract.message import Message
 
 __all__ = ["OPEN", "Input", "Job", "JobInfo", "JobOutput", "Jobs", "Orphan"]
 
-WAIT_SECONDS = float(contract.MAX_WAIT)
+WAIT_SECONDS = float(messages.MAX_WAIT)
 """Longest wait for news that the daemon allows a request."""
 
 ANSWER_SECONDS = 120.0
@@ -55,7 +40,7 @@ PIECE_BYTES = 1 << 20
 class Input(Enum):
     """A value of ``stdin`` that is not a text."""
 
-    OPEN = contract.OPEN
+    OPEN = messages.OPEN
 
 
 OPEN: Final = Input.OPEN
@@ -85,7 +70,7 @@ class JobOutput(NamedTuple):
     waiting: WaitingForInput | None = None
 
     @classmethod
-    def of(cls, answer: JobOutputResponse) -> JobOutput:
+    def of(cls, answer: messages.JobOutputResponse) -> JobOutput:
         """Return the output that an answer has in base64."""
         stdout, stderr = answer.stdout, answer.stderr
         return cls(
@@ -107,10 +92,6 @@ class JobOutput(NamedTuple):
 
 class Jobs(Group):
     """``/job``."""
-
-    def __init__(self, post: Post, session: HttpSession) -> None:
-        super().__init__(post)
-        self._session = session
 
     def start(
         self,
@@ -145,7 +126,7 @@ class Jobs(Group):
         else:
             given = {"stdin": _base64(stdin), "encoding": "base64"}
         given |= {} if keep is None else {"keep": keep}
-        request = JobStartRequest(
+        request = messages.JobStartRequest(
             connection=connection,
             command=command,
             argv=words_of(argv),
@@ -161,12 +142,12 @@ class Jobs(Group):
             elevate=elevate_of(elevate),
             **given,
         )
-        answer = self._ask("/job/start", request, JobStartResponse)
-        return Job(self._post, self._session, answer.job, answer.warning)
+        answer = self._ask("/job/start", request, messages.JobStartResponse)
+        return Job(self._http, answer.job, answer.warning)
 
     def get(self, id: str) -> Job:
         """Return the job ``id``, without asking the daemon."""
-        return Job(self._post, self._session, id)
+        return Job(self._http, id)
 
     def query(
         self,
@@ -180,27 +161,26 @@ class Jobs(Group):
         max_age: float | None = None,
     ) -> list[JobInfo]:
         """Return the jobs that all filters match, oldest first; ages are in seconds since the start."""
-        request = JobQueryRequest(
+        request = messages.JobQueryRequest(
             connection_filter=connection,
             category_filter=category,
             type_filter=type,
-            states=None if states is None else list(states),
+            states=list_of(states),
             name=name,
             min_age=min_age,
             max_age=max_age,
         )
-        return self._ask("/job/query", request, JobQueryResponse).jobs
+        return self._ask("/job/query", request, messages.JobQueryResponse).jobs
 
     def orphans(self, connection: str, *, remove: bool = False, min_age: float = 0.0) -> list[Orphan]:
         """Return the jobs on a machine that the vault does not know, begun at least ``min_age`` seconds ago.
         With ``remove``, ended ones are removed, including those of other vaults that use the same account.
         """
-        request = JobOrphansRequest(connection=connection, remove=remove, min_age=min_age)
-        with self._session.answered_within(ANSWER_SECONDS):
-            return self._ask("/job/orphans", request, JobOrphansResponse).orphans
+        request = messages.JobOrphansRequest(connection=connection, remove=remove, min_age=min_age)
+        return self._ask("/job/orphans", request, messages.JobOrphansResponse, ANSWER_SECONDS).orphans
 
 
-class Job:
+class Job(Group):
     """A job, wherever it was started; for the thread of its client.
 
     If this client started it, ``warning`` says what may end it early. Methods that wait tolerate a broken connection, a
@@ -208,9 +188,8 @@ class Job:
     ``on_retry`` with the error when retries begin.
     """
 
-    def __init__(self, post: Post, session: HttpSession, id: str, warning: str | None = None) -> None:
-        self._post = post
-        self._session = session
+    def __init__(self, http: HttpSession, id: str, warning: str | None = None) -> None:
+        super().__init__(http)
         self.id = id
         self.warning = warning
 
@@ -219,7 +198,7 @@ class Job:
 
     def info(self) -> JobInfo:
         """Describe the job as it is now."""
-        return self._ask("/job/info", JobRequest(job=self.id), JobInfo)
+        return self._ask("/job/info", messages.JobRequest(job=self.id), JobInfo)
 
     def output(
         self,
@@ -235,7 +214,7 @@ class Job:
         If there is none, wait up to ``wait`` seconds for some, or with ``until_exit`` only for the end, with
         ``until_input`` for the end or that it waits for input.
         """
-        request = JobOutputRequest(
+        request = messages.JobOutputRequest(
             job=self.id,
             stdout=stdout,
             stderr=stderr,
@@ -244,7 +223,7 @@ class Job:
             max_bytes=max_bytes,
             encoding="base64",
         )
-        return JobOutput.of(self._ask("/job/output", request, JobOutputResponse, wait))
+        return JobOutput.of(self._ask("/job/output", request, messages.JobOutputResponse, wait))
 
     def stream(
         self, stdout: int = 0, stderr: int = 0, *, retry_timeout: float = RETRY_TIMEOUT, on_retry: OnRetry | None = None
@@ -279,7 +258,7 @@ class Job:
         while True:
             began = time.monotonic()
             wait = min(max(end - began, 0.0), WAIT_SECONDS)
-            request = JobWaitRequest(job=self.id, wait=wait)
+            request = messages.JobWaitRequest(job=self.id, wait=wait)
             info = retry.call(partial(self._ask, "/job/wait", request, JobInfo, wait))
             if info.ended is not None or time.monotonic() >= end:
                 return info
@@ -304,25 +283,21 @@ class Job:
         for start in range(0, len(content) or 1, PIECE_BYTES):
             piece = _base64(content[start : start + PIECE_BYTES])
             ends = eof and start + PIECE_BYTES >= len(content)
-            request = JobInputRequest(job=self.id, data=piece, encoding="base64", eof=ends)
+            request = messages.JobInputRequest(job=self.id, data=piece, encoding="base64", eof=ends)
             retry.call(partial(self._tell, "/job/input", request))
             retry.succeeded()
 
     def kill(self, signal: str = "TERM", grace: float = 5.0) -> None:
         """Send a signal to all processes; after TERM, INT, HUP or QUIT, those left after ``grace`` seconds get KILL."""
-        self._tell("/job/kill", JobKillRequest(job=self.id, signal=signal, grace=grace))
+        self._tell("/job/kill", messages.JobKillRequest(job=self.id, signal=signal, grace=grace))
 
     def remove(self, *, force: bool = False) -> None:
         """Remove a job that has ended, and its files on the remote host; with ``force`` kill a running one first."""
-        self._tell("/job/remove", JobRemoveRequest(job=self.id, force=force))
+        self._tell("/job/remove", messages.JobRemoveRequest(job=self.id, force=force))
 
-    def _ask(self, path: str, request: JobRequest, answer: type[M], seconds: float = 0.0) -> M:
-        """Send a request, and return its answer, which may take ``seconds`` longer than others."""
-        return from_json(answer, self._tell(path, request, seconds))
-
-    def _tell(self, path: str, request: JobRequest, seconds: float = 0.0) -> Any:
-        with self._session.answered_within(seconds + ANSWER_SECONDS):
-            return self._post(path, **given_json(request))
+    def _tell(self, path: str, request: Message | None = None, seconds: float | None = None) -> Any:
+        """Send a request; its answer may take ``seconds`` longer than others."""
+        return super()._tell(path, request, (seconds or 0.0) + ANSWER_SECONDS)
 
     def _unreachable(self) -> Unreachable:
         return Unreachable(f"The machine of the job {self.id} does not answer.", sent=True)

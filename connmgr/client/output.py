@@ -6,11 +6,10 @@ import base64
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from connmgr.client.errors import ClientError, Unreachable, from_answer, lacking
-from connmgr.client.wire import BodySender, Response, SendError, WireError
+from connmgr.client.wire import BodySender, Closeable, Response, SendError, WireError
 
 if TYPE_CHECKING:
     from connmgr.client.http import HttpSession
@@ -140,7 +139,7 @@ class Feeding:
                     self._sender.close()
 
 
-class Stream:
+class Stream(Closeable):
     """A running command, iterated for its output; ``exit_code`` is None until the end of the iteration.
 
     Leaving it earlier, by :meth:`close` or a context manager, kills the command. ``feeding`` sends its input.
@@ -160,14 +159,6 @@ class Stream:
         if response.headers.content_type != LINES:
             self.close()
             raise ClientError("The answer has no lines, so it is not that of a daemon of this version.", "unknown", 200)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Piece]:
         """Yield the output as it comes. What the source of the input raises, this raises too.

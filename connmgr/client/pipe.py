@@ -8,12 +8,12 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import NamedTuple
 
 from connmgr.client.errors import ClientError, Unreachable, from_answer
 from connmgr.client.http import HttpSession
 from connmgr.client.output import FAILED_STATUS, Piece
+from connmgr.client.wire import Closeable
 from connmgr.contract.message import given_json
 from connmgr.contract.shell import PipeRequest
 from connmgr.streams import frames
@@ -162,7 +162,7 @@ class Event(NamedTuple):
     content: memoryview
 
 
-class Pipe:
+class Pipe(Closeable):
     """A process or stream on the remote host, which ends when this is closed. For one thread.
 
     To use it alone: write by :meth:`send`, end the input by :meth:`end_input`, iterate for the output. In a loop with
@@ -177,14 +177,6 @@ class Pipe:
         self._websocket = websocket
         self._windows = frames.Windows(eager=False)
         self._held: deque[Event] = deque()
-
-    def __enter__(self) -> Pipe:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close it, and end the process on the remote host."""

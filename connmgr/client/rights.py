@@ -31,7 +31,7 @@ class Tokens(Group):
 
     def create(self, name: str, expires: float | datetime, scopes: Sequence[str], **more: Any) -> dict[str, Any]:
         """Create a token and describe it, with its text as ``token``; ``more`` are further members of the request."""
-        return dict(self._post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
+        return dict(self._http.post("/token/create", name=name, expires=_written(expires), scopes=list(scopes), **more))
 
     def info(self) -> Rights:
         """Return the rights of this client's own token."""
@@ -39,7 +39,7 @@ class Tokens(Group):
 
     def query(self) -> list[dict[str, Any]]:
         """Describe all tokens."""
-        return list(self._post("/token/query")["tokens"])
+        return list(self._http.post("/token/query")["tokens"])
 
     def check(self, path: str, request: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
         """Return the decision about a request to ``path`` with the token ``id``, by default this client's own."""
@@ -86,12 +86,12 @@ class SavedCommands(Group):
 
         ``more`` are further members of the request: ``parameters``, ``description``, ``replace``.
         """
-        answer = self._post("/command/save", name=name, argv=list(argv), **more)
+        answer = self._http.post("/command/save", name=name, argv=list(argv), **more)
         return from_json(CommandSaveResponse, answer).warning
 
     def query(self) -> list[dict[str, Any]]:
         """Describe the saved commands."""
-        return list(self._post("/command/query")["commands"])
+        return list(self._http.post("/command/query")["commands"])
 
     def remove(self, name: str) -> None:
         """Remove a saved command."""
@@ -105,7 +105,7 @@ class AuditLog(Group):
         """Yield the matching entries, newest first; ``wanted`` are members of the request."""
         before = wanted.pop("before", None)
         while True:
-            answer = self._post("/audit/query", **wanted, **({} if before is None else {"before": before}))
+            answer = self._http.post("/audit/query", **wanted, **({} if before is None else {"before": before}))
             yield from answer["entries"]
             before = answer.get("next")
             if before is None:
@@ -120,7 +120,7 @@ class AuditLog(Group):
 
     def verify(self) -> dict[str, Any]:
         """Return whether the audit logs are intact, and which ones the vault knows."""
-        return dict(self._post("/audit/verify"))
+        return dict(self._http.post("/audit/verify"))
 
     def forget(self, log: str) -> None:
         """Have the vault forget a missing log, by its id (``trail`` in the answer of :meth:`verify`)."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar
 
-from connmgr.client.broadcast import AnyOutcome, Broadcast, Outcome, RawOutcome
-from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
-from connmgr.client.http import HttpSession
+from connmgr.client.errors import Answer, ClientError, Unreachable, from_member, lacking
+from connmgr.client.group import Group, elevate_of, list_of, saved_of, words_of
 from connmgr.client.output import (
     WHOLE_BYTES,
     Input,
@@ -17,24 +17,12 @@ from connmgr.client.output import (
     Result,
     Stream,
     is_whole,
+    lines_of,
     run,
 )
+from connmgr.client.wire import Closeable, Response, WireError
+from connmgr.contract import shell as messages
 from connmgr.contract.message import given_json
-from connmgr.contract.shell import (
-    Address,
-    BroadcastLine,
-    BroadcastRequest,
-    ExecRequest,
-    ExecResponse,
-    ListRequest,
-    PipeRequest,
-    RunningCommandInfo,
-    ShellInfo,
-    ShellStatus,
-    StartRequest,
-    StopRequest,
-)
-from connmgr.contract.shell import ListedShell as ShellListed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,12 +72,12 @@ class ListedShell(NamedTuple):
     ``running`` is its command, unless there is none, or this client may not see it.
     """
 
-    status: ShellStatus
+    status: messages.ShellStatus
     pid: int
     directory: str
     since: datetime
     running_since: datetime | None
-    running: RunningCommandInfo | None
+    running: messages.RunningCommandInfo | None
 
     @property
     def command_seconds(self) -> float | None:
@@ -101,27 +89,25 @@ class ListedShell(NamedTuple):
     @classmethod
     def read(cls, members: Mapping[str, Any]) -> ListedShell:
         """Return what an answer says about a shell."""
-        shell = ShellListed.read(members)
+        shell = messages.ListedShell.read(members)
         directory = shell.directory.decode(errors="surrogateescape")
-        status = ShellStatus.read(members)
+        status = messages.ShellStatus.read(members)
         return cls(status, shell.pid, directory, shell.since, shell.running_since, shell.running)
 
 
 class Shells(Group):
     """``/shell``; without a ``session``, the connection's own shell is used."""
 
-    def __init__(self, post: Post, http: HttpSession) -> None:
-        super().__init__(post)
-        self._http = http
-
-    def start(self, connection: str, *, session: str | None = None) -> ShellInfo:
+    def start(self, connection: str, *, session: str | None = None) -> messages.ShellInfo:
         """Start a shell, unless one runs, and describe it."""
-        return self._ask("/shell/start", StartRequest(connection=connection, session=session), ShellInfo)
+        return self._ask(
+            "/shell/start", messages.StartRequest(connection=connection, session=session), messages.ShellInfo
+        )
 
     def ensure(self, connection: str, *, session: str | None = None) -> bool:
         """Start a shell, unless one runs; return whether it had been lost, so that directory and variables are new."""
-        request = StartRequest(connection=connection, session=session, tell_restarted=True)
-        return bool(self._ask("/shell/start", request, ShellInfo).restarted)
+        request = messages.StartRequest(connection=connection, session=session, tell_restarted=True)
+        return bool(self._ask("/shell/start", request, messages.ShellInfo).restarted)
 
     def exec(
         self, connection: str, command: str | None = None, *, stdin: str | None = None, **options: Unpack[Options]
@@ -130,7 +116,7 @@ class Shells(Group):
         if stdin is not None and len(stdin) > WHOLE_BYTES:
             return self.exec_bytes(connection, command, stdin=stdin.encode(), **options).as_text
         request = _exec(connection, command, stdin=stdin, **options)
-        return Result.of(self._ask("/shell/exec", request, ExecResponse))
+        return Result.of(self._ask("/shell/exec", request, messages.ExecResponse))
 
     def exec_bytes(
         self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
@@ -143,7 +129,7 @@ class Shells(Group):
             with self.stream(connection, command, stdin=stdin, **options) as stream:
                 return stream.collected()
         request = _exec(connection, command, stdin=_base64(stdin), encoding="base64", **options)
-        return RawResult.of(self._ask("/shell/exec", request, ExecResponse))
+        return RawResult.of(self._ask("/shell/exec", request, messages.ExecResponse))
 
     def stream(
         self, connection: str, command: str | None = None, *, stdin: Input | None = None, **options: Unpack[Options]
@@ -168,12 +154,12 @@ class Shells(Group):
         """
         from connmgr.client.pipe import open_pipe
 
-        request = PipeRequest(
+        request = messages.PipeRequest(
             connection=connection,
             command=command,
             argv=words_of(argv),
             saved=saved_of(saved),
-            tcp=None if tcp is None else Address(host=tcp[0], port=tcp[1]),
+            tcp=None if tcp is None else messages.Address(host=tcp[0], port=tcp[1]),
             **terminal,
         )
         return open_pipe(self._http, request)
@@ -202,19 +188,19 @@ class Shells(Group):
         return self._broadcast(RawOutcome.of, request)
 
     def _broadcast(
-        self, read: Callable[[BroadcastLine], AnyOutcome], request: BroadcastRequest
+        self, read: Callable[[messages.BroadcastLine], AnyOutcome], request: messages.BroadcastRequest
     ) -> Broadcast[AnyOutcome]:
         response = self._http.open("/shell/broadcast", self._http.encoded(**given_json(request)))
         return Broadcast(response, read, self._http.close)
 
     def list(self, connection: str | None = None) -> list[ListedShell]:
         """Describe the running shells, of one connection or all."""
-        answer = self._tell("/shell/list", ListRequest(connection=connection))
+        answer = self._tell("/shell/list", messages.ListRequest(connection=connection))
         return [ListedShell.read(shell) for shell in answer["shells"]]
 
     def stop(self, connection: str, *, session: str | None = None, all: bool = False) -> None:
         """Stop a shell, or all shells of the connection."""
-        self._tell("/shell/stop", StopRequest(connection=connection, session=session, all=all))
+        self._tell("/shell/stop", messages.StopRequest(connection=connection, session=session, all=all))
 
 
 def _exec(
@@ -225,8 +211,8 @@ def _exec(
     saved: Mapping[str, Any] | None = None,
     elevate: Mapping[str, str] | None = None,
     **options: Any,
-) -> ExecRequest:
-    return ExecRequest(
+) -> messages.ExecRequest:
+    return messages.ExecRequest(
         connection=connection,
         command=command,
         argv=words_of(argv),
@@ -248,13 +234,13 @@ def _broadcast(
     type: str | None = None,
     where: str | None = None,
     **options: Any,
-) -> BroadcastRequest:
-    return BroadcastRequest(
+) -> messages.BroadcastRequest:
+    return messages.BroadcastRequest(
         command=command,
         argv=words_of(argv),
         saved=saved_of(saved),
         elevate=elevate_of(elevate),
-        connections=None if connections is None else list(connections),
+        connections=list_of(connections),
         connection_filter=connection,
         category_filter=category,
         type_filter=type,
@@ -270,3 +256,99 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _base64(stdin: bytes | None) -> str | None:
     return None if stdin is None else base64.b64encode(stdin).decode()
+
+
+class Outcome(NamedTuple):
+    """The outcome of a command on one connection: its result, or an error.
+
+    ``name`` is the connection's path, empty if there is no such connection.
+    """
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: Result | ClientError
+
+    @classmethod
+    def of(cls, line: messages.BroadcastLine) -> Outcome:
+        """Return the outcome that a line has, with output as text."""
+        return cls(*_where(line), Result.of(line) if line.error is None else from_member(line.error))
+
+
+class RawOutcome(NamedTuple):
+    """Like :class:`Outcome`, with output as bytes."""
+
+    connection: str
+    name: tuple[str, ...]
+    seconds: float
+    result: RawResult | ClientError
+
+    @property
+    def failure(self) -> ClientError | None:
+        """The error, if it is one."""
+        return self.result if isinstance(self.result, ClientError) else None
+
+    @classmethod
+    def of(cls, line: messages.BroadcastLine) -> RawOutcome:
+        """Return the outcome that a line has, with output in base64."""
+        return cls(*_where(line), RawResult.of(line) if line.error is None else from_member(line.error))
+
+
+def _where(line: messages.BroadcastLine) -> tuple[str, tuple[str, ...], float]:
+    if line.connection is None or line.ms is None:
+        raise lacking("ms")
+    return line.connection, tuple(line.name or ()), line.ms / 1000
+
+
+AnyOutcome = TypeVar("AnyOutcome", Outcome, RawOutcome)
+
+
+class Broadcast(Closeable, Generic[AnyOutcome]):
+    """The outcomes on all connections, iterated as they come.
+
+    It occupies the client's connection until the last outcome or :meth:`close`, for example by a context manager.
+    Closing makes the daemon kill commands that still run.
+    """
+
+    def __init__(
+        self, response: Response, read: Callable[[messages.BroadcastLine], AnyOutcome], close: Callable[[], None]
+    ) -> None:
+        self._response = response
+        self._lines = lines_of(response)
+        self._read: Callable[[messages.BroadcastLine], AnyOutcome] = read
+        self._close = close
+        self._whole = False
+
+    def __iter__(self) -> Iterator[AnyOutcome]:
+        """Yield the outcomes.
+
+        :raises Unreachable: the answer broke off before the end.
+        """
+        while not self._whole:
+            line = self._line()
+            if line.connection is not None:
+                yield self._read(line)
+            else:
+                self._whole = True
+                # Read to the end, so that the next request can use the connection.
+                self._response.read()
+
+    def close(self) -> None:
+        """Release the connection, and abandon outstanding outcomes."""
+        if not self._whole:
+            self._close()
+        self._response.close()
+
+    def _line(self) -> messages.BroadcastLine:
+        try:
+            members = json.loads(next(self._lines), object_hook=Answer)
+        except (OSError, ValueError, EOFError, WireError, StopIteration) as error:
+            raise self._broken() from error
+        if not isinstance(members, Answer):
+            raise self._broken()
+
+        return messages.BroadcastLine.read(members)
+
+    def _broken(self) -> Unreachable:
+        self._close()
+        return Unreachable("The connection broke before the last outcome.", sent=True)

@@ -7,25 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from connmgr.client.group import Group, Post, elevate_of, saved_of, words_of
-from connmgr.client.http import HttpSession
+from connmgr.client.group import Group, elevate_of, saved_of, words_of
 from connmgr.client.pipe import Pipe, open_websocket
+from connmgr.contract import terminal as messages
 from connmgr.contract.recording import (
     RecordingQueryRequest,
     RecordingRequest,
     RecordingSearchRequest,
     RecordingSearchResponse,
-)
-from connmgr.contract.terminal import (
-    TerminalInputRequest,
-    TerminalOpenRequest,
-    TerminalOutputRequest,
-    TerminalOutputResponse,
-    TerminalQueryRequest,
-    TerminalRequest,
-    TerminalResizeRequest,
-    TerminalScreenRequest,
-    TerminalTicketResponse,
 )
 
 
@@ -40,10 +29,6 @@ class TerminalOutput(NamedTuple):
 
 class Terminals(Group):
     """``/terminal``; a terminal is named by its uuid. Answers are dicts as in docs/API.md."""
-
-    def __init__(self, post: Post, http: HttpSession) -> None:
-        super().__init__(post)
-        self._http = http
 
     def open(
         self,
@@ -66,7 +51,7 @@ class Terminals(Group):
         ``elevate`` opens it by sudo as its ``user``.
         """
         sizes: dict[str, Any] = {"columns": columns, "rows": rows, "term": term, "record": record}
-        request = TerminalOpenRequest(
+        request = messages.TerminalOpenRequest(
             connection=connection,
             command=command,
             argv=words_of(argv),
@@ -76,7 +61,7 @@ class Terminals(Group):
             elevate=elevate_of(elevate),
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        return self._ask("/terminal/open", request, TerminalRequest).terminal
+        return self._ask("/terminal/open", request, messages.TerminalRequest).terminal
 
     def attach(self, terminal: str, *, watch: bool = False) -> Pipe:
         """Return output, beginning with a drawing of the screen, and input; closing it keeps the terminal open.
@@ -87,45 +72,47 @@ class Terminals(Group):
     def input(self, terminal: str, data: bytes) -> None:
         """Send input, like typed keys."""
         encoded = base64.b64encode(data).decode()
-        self._tell("/terminal/input", TerminalInputRequest(terminal=terminal, data=encoded, encoding="base64"))
+        self._tell("/terminal/input", messages.TerminalInputRequest(terminal=terminal, data=encoded, encoding="base64"))
 
     def output(
         self, terminal: str, offset: int = 0, *, wait: float | None = None, max_bytes: int | None = None
     ) -> TerminalOutput:
         """Return output from ``offset`` on; ``wait`` is the longest wait for some, in seconds."""
         limits: dict[str, Any] = {"wait": wait, "max_bytes": max_bytes}
-        request = TerminalOutputRequest(
+        request = messages.TerminalOutputRequest(
             terminal=terminal,
             offset=offset,
             encoding="base64",
             **{name: value for name, value in limits.items() if value is not None},
         )
-        answer = self._ask("/terminal/output", request, TerminalOutputResponse)
+        answer = self._ask("/terminal/output", request, messages.TerminalOutputResponse)
         return TerminalOutput(base64.b64decode(answer.data), answer.next, answer.offset, answer.eof)
 
     def screen(
         self, terminal: str, *, wait: float | None = None, since: int | None = None, contains: str | None = None
     ) -> dict[str, Any]:
         """Return the visible screen; ``wait`` up to so many seconds for output after ``since``, or for a text."""
-        request = TerminalScreenRequest(terminal=terminal, wait=wait or 0, since=since, contains=contains)
+        request = messages.TerminalScreenRequest(terminal=terminal, wait=wait or 0, since=since, contains=contains)
         return dict(self._tell("/terminal/screen", request))
 
     def resize(self, terminal: str, columns: int, rows: int) -> None:
         """Set the size, in characters."""
-        self._tell("/terminal/resize", TerminalResizeRequest(terminal=terminal, columns=columns, rows=rows))
+        self._tell("/terminal/resize", messages.TerminalResizeRequest(terminal=terminal, columns=columns, rows=rows))
 
     def query(self, connection: str | None = None) -> list[dict[str, Any]]:
         """Describe the terminals, or those of the connections that the filter matches."""
-        request = TerminalQueryRequest(connection_filter="*" if connection is None else connection)
+        request = messages.TerminalQueryRequest(connection_filter="*" if connection is None else connection)
         return list(self._tell("/terminal/query", request)["terminals"])
 
     def close(self, terminal: str) -> None:
         """End a terminal and all programs in it."""
-        self._tell("/terminal/close", TerminalRequest(terminal=terminal))
+        self._tell("/terminal/close", messages.TerminalRequest(terminal=terminal))
 
     def ticket(self, terminal: str) -> str:
         """Return a ticket with which a page of the browser can attach once."""
-        return self._ask("/terminal/ticket", TerminalRequest(terminal=terminal), TerminalTicketResponse).ticket
+        return self._ask(
+            "/terminal/ticket", messages.TerminalRequest(terminal=terminal), messages.TerminalTicketResponse
+        ).ticket
 
 
 class Recordings(Group):

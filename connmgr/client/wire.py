@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import IO
+from typing import IO, TypeVar
 
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES = 64 * 1024
@@ -25,6 +25,23 @@ Body = bytes | IO[bytes] | Iterable[bytes]
 _IN_NAME = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _HEXADECIMAL = b"0123456789ABCDEFabcdef"
 _ONCE = {"content-length", "transfer-encoding"}
+
+
+Self = TypeVar("Self", bound="Closeable")
+
+
+class Closeable:
+    """Closed at the end of a ``with`` block, by :meth:`close`."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release what it holds; calling it again does nothing."""
+        raise NotImplementedError
 
 
 class WireError(Exception):

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.jobs import Job
 from connmgr.client.repeat import RETRY_SECONDS, is_safe_to_retry, is_transient, repeated
-from connmgr.client.touches import TouchWatch
+from connmgr.client.sessions import TouchWatch
 from connmgr.mcp.bridge import AgentShell, Bridge
 
 ANSWER_SECONDS = 49.0

@@ -16,9 +16,8 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError, AnsibleFileNo
 from ansible.plugins.connection import ConnectionBase
 
 from connmgr.client import Client, ClientError, Unreachable
-from connmgr.client.kept_session import KeptSession, connect
 from connmgr.client.repeat import Retry
-from connmgr.client.slots import Slot, is_slot
+from connmgr.client.sessions import SessionFile, Slot, connect, is_slot
 
 if TYPE_CHECKING:
     from connmgr.client.pipe import Pipe
@@ -178,7 +177,7 @@ def _errors_as_ansible() -> Iterator[None]:
 
 def _share(client: Client) -> None:
     """Store the client's session token, so that the other processes of this run of Ansible need no handshake."""
-    run = KeptSession(Path(constants.DEFAULT_LOCAL_TMP), client.base_url, client.credential)
+    run = SessionFile(Path(constants.DEFAULT_LOCAL_TMP), client.base_url, client.credential)
     if client.session_token is not None and run.token() != client.session_token:
         run.keep(client.session_token)
 

@@ -12,8 +12,8 @@ from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Constructable
 
 from connmgr.client import Client, ClientError, Name
-from connmgr.client.kept_session import connect
 from connmgr.client.names import qualified, telling
+from connmgr.client.sessions import connect
 from connmgr_ansible.connection import PROGRAM, Connection
 
 ANSWER_SECONDS = 60.0

@@ -20,9 +20,8 @@ from pyinfra.connectors.util import (
 )
 
 from connmgr.client import Client, ClientError, Stream
-from connmgr.client.kept_session import connect
 from connmgr.client.names import telling
-from connmgr.client.slots import Slot
+from connmgr.client.sessions import Slot, connect
 
 PROGRAM = "pyinfra"
 COMMAND_SECONDS = 86400.0

@@ -14,7 +14,7 @@ import pexpect
 import pytest
 
 from connmgr.client import ClientError
-from connmgr.client.lending import Lender
+from connmgr.client.sessions import Lender
 from tests.cli.conftest import StartSshd
 from tests.cli.program import CommandLine, finish
 from tests.daemon import Daemon
@@ -399,7 +399,7 @@ def test_a_lent_agent_is_lent_again_when_the_link_is_lost(
     connection = clean_connmgr.add_ssh("lent", server)
     clean_connmgr("edit", "lent", "--unset", "identity")
     monkeypatch.setenv("SSH_AUTH_SOCK", str(agent.socket))
-    monkeypatch.setattr("connmgr.client.lending.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("connmgr.client.sessions.AGAIN_SECONDS", 0.0)
     client = clean_connmgr.daemon.client
     client.remedy(Lender(client).lends)
     try:

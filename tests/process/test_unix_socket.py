@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.client import Client, Unreachable
-from connmgr.client.listener import connect_beside
+from connmgr.client.address import connect_beside
 from connmgr.daemon.files import AuthFile, SocketFile
 from connmgr.errors import StartupError
 from connmgr.paths import socket_of

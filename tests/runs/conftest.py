@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connmgr.client import LOCAL_MACHINE, Client
-from connmgr.client.runs import RunInfo, RunTarget
+from connmgr.contract.run import RunInfo, RunTarget
 from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually
 

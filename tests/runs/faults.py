@@ -24,7 +24,7 @@ from pathlib import Path
 import psycopg
 
 from connmgr.client import Client, ClientError
-from connmgr.client.runs import RunInfo
+from connmgr.contract.run import RunInfo
 from tests.daemon import Daemon
 from tests.deadlines import eventually
 from tests.plugins.oneself import ssh_server

@@ -19,7 +19,7 @@ from connmgr.contract.message import to_json
 from connmgr.printable import visible
 
 if TYPE_CHECKING:
-    from connmgr.client.ca import CaInfo
+    from connmgr.contract.ca import CaInfo
 
 PRINCIPALS = click.option(
     "--principals", metavar="NAME,...", help="The names that certificates may have.  [default: the user who logs in]"

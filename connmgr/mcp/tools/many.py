@@ -19,12 +19,11 @@ from pydantic import BaseModel, Field
 from connmgr.client import Client, ClientError, Name, Unreachable
 from connmgr.client.names import escape, telling
 from connmgr.client.repeat import is_safe_to_retry, is_transient
-from connmgr.client.runs import RunGroup, RunInfo
 from connmgr.contract.common import MAX_COMMAND
 from connmgr.contract.fact import MachineFacts
 from connmgr.contract.fs import SearchRequest, SearchResponse
 from connmgr.contract.message import path_to_json
-from connmgr.contract.run import ENDED, LONG_SECONDS, RunStartRequest
+from connmgr.contract.run import ENDED, LONG_SECONDS, RunGroup, RunInfo, RunStartRequest
 from connmgr.mcp.approval import REQUIRED, note_asked
 from connmgr.mcp.bridge import AgentShell
 from connmgr.mcp.call import in_shell, path_in, persist

@@ -1,4 +1,4 @@
-"""``/event/stream``: what changes at the daemon, as it happens, over restarts and broken connections."""
+"""The daemon itself: its state, its page, and what changes in it, as it happens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,51 @@ from contextlib import closing
 from functools import partial
 
 from connmgr.client.errors import Answer, ClientError, Unreachable, from_member
+from connmgr.client.group import Group, list_of
 from connmgr.client.http import HttpSession
 from connmgr.client.output import LINES, lines_of
 from connmgr.client.repeat import OnRetry, Retry, is_transient
 from connmgr.client.wire import Response, WireError
+from connmgr.contract.daemon import DaemonStatusResponse as DaemonStatus
+from connmgr.contract.daemon import VersionResponse as Version
 from connmgr.contract.event import ALIVE, BEGUN, ENDED, STREAM, Event, EventStreamRequest
 from connmgr.contract.message import given_json
+from connmgr.contract.web import WebConfirmRequest, WebConfirmResponse, WebTicketRequest
+from connmgr.contract.web import WebTicketResponse as PageTicket
+
+
+class DaemonItself(Group):
+    """``/daemon``."""
+
+    def version(self) -> Version:
+        """Return the versions of the API, the daemon and its runtime."""
+        return self._ask("/daemon/version", None, Version)
+
+    def status(self) -> DaemonStatus:
+        """Describe the running daemon: its shells and the resources in use."""
+        return self._ask("/daemon/status", None, DaemonStatus)
+
+    def stop(self) -> None:
+        """Tell the daemon to stop."""
+        self._tell("/daemon/stop")
+
+
+class Page(Group):
+    """``/web``."""
+
+    def ticket(self, *, same_user: bool = False) -> PageTicket:
+        """Return a ticket that opens the daemon's page with this client's rights; if so, for its own user alone."""
+        return self._ask("/web/ticket", WebTicketRequest(same_user=same_user), PageTicket)
+
+    def confirm(self, user: str | None = None, passphrase: str | None = None, *, wait: float = 0) -> float:
+        """Show again who uses a page, as the setting ``web-step-up`` asks; return for how many seconds that counts."""
+        request = WebConfirmRequest(user=user, passphrase=passphrase, wait=wait)
+        return self._ask("/web/confirm", request, WebConfirmResponse).valid
+
+    def logout(self) -> None:
+        """End this client's session."""
+        self._tell("/web/logout")
+
 
 SILENCE_SECONDS = 40.0
 """A stream without even a sign of life for this long is broken."""
@@ -66,7 +105,7 @@ def events(
 
 
 def _opened(http: HttpSession, kinds: Sequence[str] | None, after: int | None, ago: float | None) -> Response:
-    request = EventStreamRequest(kinds=None if kinds is None else list(kinds), after=after, ago=ago)
+    request = EventStreamRequest(kinds=list_of(kinds), after=after, ago=ago)
     with http.answered_within(SILENCE_SECONDS):
         response = http.open("/event/stream", http.encoded(**given_json(request)), accept=LINES)
     if response.headers.content_type != LINES:
