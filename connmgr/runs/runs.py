@@ -649,8 +649,9 @@ class RunDriver:
         again = None
         if state in (FAILED, UNREACHABLE) and begun.tries <= spec["retries"] and not self._killed:
             again = float(spec["retryDelay"])
-        elif state == STOPPED and self._closes_at is not None:
-            # It was marked as begun, and nothing was sent, because the daemon stops: another one begins it.
+        elif state == STOPPED and not self._killed and (self._closes_at is not None or isinstance(result, LeaseLapsed)):
+            # It was marked as begun, and nothing was sent, because the daemon stops, or its lease has lapsed and nobody
+            # has taken over yet: whoever claims the batch next begins it.
             again = 0.0
         if isinstance(result, Unavailable) and not ended.was_sent and not self._killed:
             # The vault's server was away, or the daemon had no room: that is not the target's fault.
