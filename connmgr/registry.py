@@ -18,7 +18,6 @@ from typing import Any, Generic, TypeVar
 
 import pluggy
 
-from connmgr import hookspecs
 from connmgr.errors import InvalidRequest, UnknownType
 from connmgr.fields import every_field
 from connmgr.json_schema import json_schema
@@ -33,6 +32,7 @@ from connmgr.plugin import (
     Tunnel,
     ValidationError,
     Wrapper,
+    hooks,
 )
 from connmgr.secret_sources import SecretSources
 
@@ -203,7 +203,7 @@ def _refusal(rival: Registered, others: Iterable[Registered]) -> str:
 
 def _manager() -> pluggy.PluginManager:
     plugins = pluggy.PluginManager("connmgr")
-    plugins.add_hookspecs(hookspecs)
+    plugins.add_hookspecs(hooks)
     return plugins
 
 

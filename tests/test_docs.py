@@ -173,7 +173,7 @@ def test_no_command_or_option_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_hook_is_documented() -> None:
-    from connmgr import hookspecs
+    from connmgr.plugin import hooks as hookspecs
 
     hooks = [name for name, value in vars(hookspecs).items() if hasattr(value, "connmgr_spec")]
     assert hooks

@@ -28,8 +28,8 @@ from connmgr.contract.audit import (
     AuditVerifyResponse,
 )
 from connmgr.rights.authorisation import Work
-from connmgr.terminals.replay import describe
-from connmgr.terminals.replay import lines as lines_of
+from connmgr.terminals.recording import describe
+from connmgr.terminals.recording import lines as lines_of
 
 STARTS = ("job.start", "shell.exec", "terminal.open")
 """The actions whose entries have the id of the job or terminal that they have started."""

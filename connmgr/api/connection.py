@@ -64,7 +64,7 @@ from connmgr.errors import OperationError, ValidationFailed
 from connmgr.json_schema import json_schema, source_schema
 from connmgr.links.chain import Target, environment_of
 from connmgr.links.channels import lease_live_link
-from connmgr.links.systems import toggle as toggle_remote
+from connmgr.links.channels import toggle as toggle_remote
 from connmgr.plugin import Deadline, Toggled, Tunnel
 from connmgr.processes import connected_to_own
 from connmgr.rights.actions import Action, changes_what_others_need, lends_agent, toggles

@@ -26,7 +26,7 @@ from connmgr.contract.recording import (
     RecordingSearchResponse,
 )
 from connmgr.rights.authorisation import Work
-from connmgr.terminals.replay import Recorded, as_version_3, describe, search
+from connmgr.terminals.recording import Recorded, as_version_3, describe, search
 
 RECORDING = "8d5b0f0e-53a7-4c55-9a43-3e1fb8a0c8f2"
 ASCIICAST = "application/x-asciicast"

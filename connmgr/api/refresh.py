@@ -11,7 +11,7 @@ from connmgr.api.context import caller, part
 from connmgr.api.services import services
 from connmgr.contract.connection import ConnectionAddRequest, ConnectionRefreshResponse
 from connmgr.errors import InvalidRequest, OperationError
-from connmgr.links.systems import children_of, holds_others
+from connmgr.links.channels import children_of, holds_others
 from connmgr.plugin import Child
 from connmgr.vault import Connection
 from connmgr.vault.batch import Addition, Batch

@@ -40,7 +40,7 @@ from connmgr.jobs import launch
 from connmgr.jobs.jobs import JobOutput
 from connmgr.jobs.remote import RemoteJobs, remote_jobs_of
 from connmgr.rights.grant import Grant
-from connmgr.shell.grounds import state_of
+from connmgr.shell.commands import state_of
 from connmgr.suspension import Suspended
 from connmgr.vault.jobs import StoredJob
 from connmgr.vault.schema import now

@@ -42,7 +42,7 @@ from connmgr.plugin import Pty
 from connmgr.rights.actions import Action, always
 from connmgr.rights.authorisation import Work
 from connmgr.shares import give_way
-from connmgr.shell.grounds import state_of
+from connmgr.shell.commands import state_of
 from connmgr.suspension import Suspended
 from connmgr.terminals.emulator.canvas import CURSOR
 from connmgr.terminals.emulator.screen import Screen

@@ -29,8 +29,8 @@ from connmgr.contract.token import (
     TokenRenewRequest,
     TokenRequest,
 )
+from connmgr.rights.approvals import without_learnt
 from connmgr.rights.grant import Grant
-from connmgr.rights.proposals import without_learnt
 from connmgr.rights.rules import load_rules, rule_of
 from connmgr.rights.scopes import ACTIONS, allowed
 from connmgr.secrets.loans import Loan, until

@@ -28,7 +28,7 @@ from connmgr.contract.undo import (
 from connmgr.fs.path_rules import WRITE
 from connmgr.fs.remote import RemoteFileSystem
 from connmgr.rights.actions import Action
-from connmgr.rights.path_rules import PathRules
+from connmgr.rights.authorisation import PathRules
 from connmgr.undo.changes import Undo
 from connmgr.undo.store import FileChange, FileState
 

@@ -47,7 +47,7 @@ from connmgr.secrets.loans import Loans
 from connmgr.secrets.principals import Access
 from connmgr.settings import TOKEN_TEXT, Settings
 from connmgr.shares import Computing, Pace
-from connmgr.shell.grounds import Grounds
+from connmgr.shell.commands import Grounds
 from connmgr.shell.shells import ShellTable
 from connmgr.signers import Signers
 from connmgr.terminals.recording import Recordings

@@ -1,4 +1,5 @@
-"""Channels over the link of a stored connection: a link that answers, a process started on it, a TCP stream."""
+"""Channels over the link of a stored connection: a link that answers, a process started on it, a TCP stream;
+and the systems inside the connection, such as containers: listed, started and stopped there."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from itertools import islice
 
 from connmgr.cancellation import NEVER, Cancellation
-from connmgr.errors import ShellLost
+from connmgr.errors import NotToggleable, OperationError, ShellLost
+from connmgr.links.chain import opened_data
 from connmgr.links.link import Lease, Link
 from connmgr.links.table import LinkTable
-from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline
+from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Child, Deadline, Described, Toggled, Transport
+from connmgr.registry import Registry
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
+from connmgr.vault import Connection, Vault
 
 PROBE_SECONDS = 5.0
 """Longest wait for an overdue sign of life; then the connection is opened again."""
@@ -126,3 +131,69 @@ class TcpChannel(Channel):
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
         self._ended.set()
+
+
+MAX_CHILDREN = 10_000
+"""Most systems inside one connection."""
+
+
+def holds_others(registry: Registry, name: str) -> bool:
+    """Whether connections of this type may have systems inside."""
+    return type(registry.get(name)).children is not Described.children
+
+
+def children_of(
+    vault: Vault, registry: Registry, links: LinkTable, record: Connection, access: Access, timeout: float
+) -> list[Child]:
+    """Return the systems inside ``record``, found within ``timeout`` seconds.
+
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
+    :raises connmgr.errors.ConnmgrError: they could not be listed.
+    """
+    deadline = Deadline(timeout)
+    kind = registry.get(record.type)
+    lease = links.lease(record.id, access, timeout)
+    try:
+        # The secrets of this data are used on the link that was opened to the same data.
+        plain = opened_data(vault, registry, record.type, lease.link.target.data, access, deadline)
+        listed = kind.children(lease.link.transport, plain, timeout=deadline.left(LEAST_SECONDS))
+        children = list(islice(listed, MAX_CHILDREN + 1))
+    finally:
+        lease.release()
+    if len(children) > MAX_CHILDREN:
+        raise OperationError(
+            f"There are more than {MAX_CHILDREN:,} systems inside: restrict the listing in the connection's data."
+        )
+    return children
+
+
+def toggle(
+    vault: Vault,
+    registry: Registry,
+    links: LinkTable,
+    record: Connection,
+    state: bool,
+    access: Access,
+    timeout: float,
+) -> None:
+    """Start or stop the system that ``record`` leads to, within ``timeout`` seconds.
+
+    :raises NotToggleable: its type does not support this.
+    :raises connmgr.errors.SecretLocked: ``access`` may not open a secret that this needs.
+    :raises connmgr.errors.ConnmgrError: it failed.
+    """
+    kind = registry.get(record.type)
+    if not isinstance(kind, Toggled):
+        raise NotToggleable(f"Connections of type {record.type} cannot be started and stopped.")
+    deadline = Deadline(timeout)
+    via = record.data.get(kind.via) if kind.via else None
+    # Checks that the secrets go where the authenticated row leads.
+    vault.connections.carriers_of([via] if via else [], record.dependency_digest)
+    plain = opened_data(vault, registry, record.type, record.data, access, deadline)
+    with ExitStack() as cleanup:
+        transport: Transport | None = None
+        if via is not None:
+            lease = links.lease(via, access, timeout)
+            cleanup.callback(lease.release)
+            transport = lease.link.transport
+        kind.toggle(transport, plain, state, timeout=deadline.left(LEAST_SECONDS))

@@ -25,11 +25,9 @@ from connmgr.fields import (
     ValidationError,
     validates_schema,
 )
-from connmgr.plugin.channel import ByteStream, Channel, Pty
-from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
 from connmgr.plugin.hooks import Caller, FactProgram, SecretSource, Subjects
 from connmgr.plugin.signers import CertificateOrder, CertificateWish, SignedCertificate, SshSigner
-from connmgr.plugin.transport import Listener, Transport
+from connmgr.plugin.transport import LEAST_SECONDS, ByteStream, Channel, Deadline, Listener, Pty, Transport
 from connmgr.plugin.types import (
     BECOME_ARGV,
     DEFAULT_SEND_ENV,

@@ -1,14 +1,18 @@
-"""What hooks take and return, beside connection types and signers (:mod:`connmgr.hookspecs`)."""
+"""The hooks that a plugin may implement, and what they take and return beside connection types and signers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import pluggy
+
 from connmgr.fields import Schema
-from connmgr.plugin.deadline import Deadline
+from connmgr.plugin.signers import SshSigner
+from connmgr.plugin.transport import Deadline
+from connmgr.plugin.types import AnyConnectionType
 
 
 class Caller(Protocol):
@@ -79,3 +83,50 @@ class SecretSource(ABC):
         :raises connmgr.errors.SecretUnavailable: it could not be fetched. The message says why, for a person, and has
             nothing that could be a secret; ``for_tokens`` has nothing of the daemon's machine either.
         """
+
+
+hookspec = pluggy.HookspecMarker("connmgr")
+
+
+@hookspec
+def connmgr_connection_types() -> Sequence[AnyConnectionType]:
+    """Return the connection types that this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_ssh_signers() -> Sequence[SshSigner]:
+    """Return the kinds of signers of SSH certificates that this plugin offers."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_fact_programs() -> Sequence[FactProgram]:
+    """Return the programs by which this plugin gathers further facts about machines."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_secret_sources() -> Sequence[SecretSource]:
+    """Return the sources from which this plugin fetches secrets that the vault does not keep."""
+    raise NotImplementedError
+
+
+@hookspec
+def connmgr_authorise(caller: Caller, action: str, subjects: Subjects) -> None:
+    """Refuse a request by raising :class:`connmgr.errors.PolicyDenied`."""
+
+
+@hookspec
+def connmgr_audit(entry: Mapping[str, Any]) -> None:
+    """Take note of an entry of the audit log, after it was written."""
+
+
+@hookspec
+def connmgr_run_ended(run: Mapping[str, Any]) -> None:
+    """Take note of the end of a run: its id, name, state, counts, and the schedule that started it."""
+
+
+@hookspec
+def connmgr_approval_requested(approval: Mapping[str, Any]) -> None:
+    """Take note of an approval that a token asks for, as ``/approval/query`` shows it: somebody has to decide."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from connmgr.fields import ValidationError
-from connmgr.plugin.deadline import LEAST_SECONDS, Deadline
+from connmgr.plugin.transport import LEAST_SECONDS, Deadline
 
 MAX_COMPLAINT = 2000
 """Bytes of standard error that are kept, the last ones."""

@@ -15,9 +15,21 @@ from dataclasses import dataclass, field, replace
 
 from connmgr.errors import InvalidRequest
 from connmgr.rights import programs
-from connmgr.rights.argv import Compound, as_argv
-from connmgr.rights.elements import Element, can_be_words, is_clean
-from connmgr.rights.rule import WRITE, ArgvRule, Effect, PathRule, Rule, RunRule, SavedRule, TextRule, read_rule
+from connmgr.rights.programs import Compound, as_argv
+from connmgr.rights.rule import (
+    WRITE,
+    ArgvRule,
+    Effect,
+    Element,
+    PathRule,
+    Rule,
+    RunRule,
+    SavedRule,
+    TextRule,
+    can_be_words,
+    is_clean,
+    read_rule,
+)
 from connmgr.vault import names
 from connmgr.vault.names import SEPARATOR, fold
 

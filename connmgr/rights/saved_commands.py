@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from connmgr.audit.entry import CUT_OUT
 from connmgr.errors import CommandExists, InvalidRequest, UnknownCommand
 from connmgr.rights import programs
-from connmgr.rights.elements import Element, JsonValue, OneOfTexts, Span, read_element
+from connmgr.rights.rule import Element, JsonValue, OneOfTexts, Span, read_element
 from connmgr.vault.documents import Document, Documents
 
 MAX_COMMANDS = 1000

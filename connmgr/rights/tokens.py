@@ -34,8 +34,8 @@ from connmgr.errors import (
 )
 from connmgr.events import Publish, unheard
 from connmgr.plugin import Asker
+from connmgr.rights.approvals import learnt, without_learnt
 from connmgr.rights.grant import REVOKED, Grant, why_invalid
-from connmgr.rights.proposals import learnt, without_learnt
 from connmgr.rights.rules import load_rules
 from connmgr.secrets.loans import Borrower, Loans
 from connmgr.secrets.principals import Access

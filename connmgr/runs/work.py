@@ -33,7 +33,7 @@ from connmgr.plugin import Deadline
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
 from connmgr.shell.broadcast import Broadcast, Order
-from connmgr.shell.grounds import state_of
+from connmgr.shell.commands import state_of
 from connmgr.shell.shells import ShellTable
 from connmgr.vault import Connection, Vault
 from connmgr.vault.jobs import StoredJob

@@ -20,8 +20,7 @@ from connmgr.engine.session import ENVELOPE_INPUT_BYTES
 from connmgr.errors import CommandCancelled, NoShell, ShellBusy, ShellLost
 from connmgr.rights.ground import Ground
 from connmgr.secrets.principals import Access
-from connmgr.shell.commands import begin_command
-from connmgr.shell.grounds import on
+from connmgr.shell.commands import begin_command, on
 from connmgr.shell.shells import ShellRef, ShellTable
 
 QUICK_SECONDS = 0.05

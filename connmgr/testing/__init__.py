@@ -9,14 +9,16 @@ fixtures: ``kind``, the connection type, and ``data``, valid data of a reachable
 import pytest
 
 # pytest explains the suite's assertions like those of a test module.
-_SUITE = ("channel", "conformance", "schema", "session", "stream")
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _SUITE))
+pytest.register_assert_rewrite(f"{__name__}.conformance")
 
-from connmgr.testing.conformance import ConnectionConformance, WrapperConformance  # noqa: E402
+from connmgr.testing.conformance import (  # noqa: E402
+    ConnectionConformance,
+    SchemaConformance,
+    StreamConformance,
+    WrapperConformance,
+)
 from connmgr.testing.link import WAIT_SECONDS, Outcome, connect, local, run  # noqa: E402
 from connmgr.testing.memory import InMemory, MemoryTransport, Process  # noqa: E402
-from connmgr.testing.schema import SchemaConformance  # noqa: E402
-from connmgr.testing.stream import StreamConformance  # noqa: E402
 
 __all__ = [
     "WAIT_SECONDS",

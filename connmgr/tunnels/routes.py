@@ -18,8 +18,8 @@ from connmgr.links.link import Lease
 from connmgr.links.table import LinkTable
 from connmgr.plugin import LEAST_SECONDS, ByteStream, Channel, Deadline, Forward, Listener, Transport
 from connmgr.secrets.principals import Access
+from connmgr.streams.listener import MAX_GREETING_BYTES, Greeting
 from connmgr.streams.loop import Loop
-from connmgr.streams.socks import MAX_GREETING_BYTES, Greeting
 
 DIAL_SECONDS = 10.0
 """Longest time for the remote host to open a stream."""

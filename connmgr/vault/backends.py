@@ -460,7 +460,7 @@ class PostgreSQL:
 
 
 class PostgresListening:
-    """A link on which announcements are heard; see :class:`connmgr.vault.announcements.Listening`."""
+    """A link on which announcements are heard; see :class:`connmgr.vault.database.Listening`."""
 
     def __init__(self, connection: Any) -> None:
         self._connection, self._topics = connection, set[str]()

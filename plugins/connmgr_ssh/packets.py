@@ -310,7 +310,7 @@ class Packets(Packetizer):
 
     New keys are due after REKEY_BYTES either way (RFC 4253, section 9: after each gigabyte). Only the reading thread
     can begin the exchange, since it handles the answers; while it lasts, nothing but its messages may be sent
-    (:mod:`connmgr_ssh.sending`).
+    (:mod:`connmgr_ssh.link`).
     """
 
     def __init__(self, wire: Wire) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from connmgr.plugin import Pty, Transport, Wrapper
 from connmgr.testing import SchemaConformance, WrapperConformance
-from connmgr.testing.channel import Start, read_until
+from connmgr.testing.conformance import Start, read_until
 from connmgr_containers import (
     Chroot,
     Docker,

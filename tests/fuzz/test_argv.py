@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from connmgr.rights.argv import as_argv
+from connmgr.rights.programs import as_argv
 from tests.engine.shells import ALL, local_session, run
 from tests.fuzz.rounds import fuzz
 

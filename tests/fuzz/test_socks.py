@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from connmgr.streams.socks import CONNECT, IPV4, IPV6, MAX_GREETING_BYTES, NAME, Greeting, SocksRequest
+from connmgr.streams.listener import CONNECT, IPV4, IPV6, MAX_GREETING_BYTES, NAME, Greeting, SocksRequest
 from tests.fuzz.rounds import fuzz
 
 NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=255)

@@ -29,7 +29,7 @@ from connmgr.plugin import (
     Transport,
     Wrapper,
 )
-from connmgr.testing import ConnectionConformance, WrapperConformance, channel, conformance, link, local
+from connmgr.testing import ConnectionConformance, WrapperConformance, conformance, link, local
 
 FAULT_SECONDS = 1.0
 """Wait after which silence counts as a fault."""
@@ -563,7 +563,7 @@ def _suite(fault: type[Any]) -> type[Any]:
 
     @pytest.fixture(autouse=True)
     def impatient(self: object, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (channel, conformance, link):
+        for module in (conformance, link):
             monkeypatch.setattr(module, "WAIT_SECONDS", FAULT_SECONDS)
 
     base = WrapperConformance if issubclass(fault, SoundWrapper) else ConnectionConformance

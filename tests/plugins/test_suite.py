@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connmgr.testing import ConnectionConformance, WrapperConformance
-from connmgr.testing.session import SessionConformance
+from connmgr.testing.conformance import SessionConformance
 from tests.plugins.faulty_types import FAULTS
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from connmgr.api.answer import PIECE_CHARACTERS, _parts, encoded
 from connmgr.daemon import process
 from connmgr.engine.envelope import is_single
-from connmgr.rights.argv import as_argv
+from connmgr.rights.programs import as_argv
 from connmgr.terminals.emulator.screen import MAX_SETTINGS, SkippedOutput
 from tests.pieces import longest_piece
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connmgr.engine.envelope import HARMLESS
 from connmgr.engine.envelope import SHELLS_OWN as ENGINES
-from connmgr.rights.argv import SHELLS_OWN, as_argv
+from connmgr.rights.programs import SHELLS_OWN, as_argv
 from tests.components import program
 from tests.hostile import quickly
 from tests.recorder import recorded, write_recorder

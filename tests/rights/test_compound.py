@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connmgr.rights.argv import MAX_PARTS, as_argv, as_compound
+from connmgr.rights.programs import MAX_PARTS, as_argv, as_compound
 from connmgr.rights.rules import Decision, of_parts
 from tests.components import program
 from tests.deadlines import DEADLINE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from connmgr.streams.workers import Workers
+from connmgr.streams.loop import Workers
 from tests.deadlines import DEADLINE_SECONDS, eventually_equal
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connmgr.terminals.recording import Recordings
-from connmgr.terminals.replay import Line, as_version_3, describe, lines, search
+from connmgr.terminals.recording import Line, Recordings, as_version_3, describe, lines, search
 from tests.api.wire import send
 from tests.jobs.world import LOCAL, World
 from tests.rights.wire import Holder

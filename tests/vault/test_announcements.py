@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from connmgr.vault import Database, open_database
-from connmgr.vault.announcements import Announcements
+from connmgr.vault.database import Announcements
 from tests.deadlines import DEADLINE_SECONDS
 from tests.vault.postgres import Postgres
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connmgr.streams.socks import Greeting, SocksRequest
+from connmgr.streams.listener import Greeting, SocksRequest
 
 V4 = b"\x04\x01\x00\x50\x7f\x00\x00\x01me\x00"
 V4A = b"\x04\x01\x00\x50\x00\x00\x00\x01me\x00web.example\x00"

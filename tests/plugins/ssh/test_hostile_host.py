@@ -25,10 +25,9 @@ from connmgr_ssh.agent import AgentClient
 from connmgr_ssh.channels import STDERR, STDOUT, WINDOW_BYTES, ChannelOpenFailure, SessionChannel, SshChannel
 from connmgr_ssh.config import matches
 from connmgr_ssh.keys import _strings
-from connmgr_ssh.link import SshLink
+from connmgr_ssh.link import MAX_POSTPONED, SshLink
 from connmgr_ssh.login import MAX_ROUNDS, MAX_UNREAD_ANSWERS, UserAuthentication
 from connmgr_ssh.packets import Wire, packed
-from connmgr_ssh.sending import MAX_POSTPONED
 from connmgr_ssh.transport import refused_stream
 from tests.hostile import SIZE, fill, quickly
 from tests.plugins.ssh.test_prompts import Serve, log_in, serve  # noqa: F401 - a fixture
