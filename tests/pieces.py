@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 PAUSE_SECONDS = 0.001
@@ -30,7 +31,7 @@ class Pieces:
         self.longest = 0.0
         """The longest piece so far, in seconds."""
 
-        self._own = threading.get_ident()
+        self._own = threading.get_native_id()
 
     def look(self) -> None:
         """Pause for a millisecond, and note how much longer it took to get the interpreter back."""
@@ -43,8 +44,14 @@ class Pieces:
 
     def _clocks(self) -> dict[int, float]:
         """Return the processor time of each other thread."""
-        others = [one for one in sys._current_frames() if one != self._own]
-        return {one: time.clock_gettime(time.pthread_getcpuclockid(one)) for one in others}
+        clocks = {}
+        for thread in (int(task.name) for task in Path("/proc/self/task").iterdir()):
+            if thread != self._own:
+                # The result of pthread_getcpuclockid(3), which reads freed memory if the thread has ended meanwhile:
+                # CPUCLOCK_SCHED of a thread.
+                with suppress(OSError):
+                    clocks[thread] = time.clock_gettime(~thread << 3 | 6)
+        return clocks
 
 
 def longest_piece(work: Callable[[], object]) -> float:
