@@ -582,13 +582,16 @@ class RunDriver:
         return step.state == RUNNING and step.has_work and self._closes_at is None and not self._lapsed
 
     def _step(self, outcomes: list[TargetOutcome], room: int) -> RunStep | None:
-        """Store and begin in one transaction, waiting for the database if need be; None if others have taken over."""
+        """Store and begin in one transaction, waiting for the database if need be; None if the lease has lapsed.
+
+        What had begun before that is stored even so: if others have taken over, the epoch says so, and nothing changes.
+        """
         while True:
             held = self._membership.is_held(self._boot)
             if not held and not self._lapsed:
                 self._lapsed = True
                 logger.warning("The run %s goes on elsewhere: this daemon was silent for too long.", self.id)
-            if self._lapsed and len(self._begun) == len(outcomes):
+            if self._lapsed and not self._begun:
                 return None
             if self._closes_at is not None or not held or self._killed:
                 room = 0
@@ -646,16 +649,16 @@ class RunDriver:
             printed = self._printed(result.stdout, result.stderr, truncated=result.truncated)
         if not isinstance(result, Result):
             error = self._shown(result)
-        again = None
+        again, counts = None, True
         if state in (FAILED, UNREACHABLE) and begun.tries <= spec["retries"] and not self._killed:
             again = float(spec["retryDelay"])
-        elif state == STOPPED and not self._killed and (self._closes_at is not None or isinstance(result, LeaseLapsed)):
-            # It was marked as begun, and nothing was sent, because the daemon stops, or its lease has lapsed and nobody
-            # has taken over yet: whoever claims the batch next begins it.
-            again = 0.0
+        elif state == STOPPED and (self._closes_at is not None or isinstance(result, LeaseLapsed)):
+            # It was marked as begun, and nothing was sent, because the daemon stops or was silent for too long. If
+            # another has taken over, this changes nothing; else it must not end here, for nobody has stopped the run.
+            again, counts = 0.0, False
         if isinstance(result, Unavailable) and not ended.was_sent and not self._killed:
             # The vault's server was away, or the daemon had no room: that is not the target's fault.
-            again = UNAVAILABLE_SECONDS
+            again, counts = UNAVAILABLE_SECONDS, False
         return TargetOutcome(
             n=begun.n,
             epoch=begun.epoch,
@@ -666,6 +669,7 @@ class RunDriver:
             error=error,
             job=ended.job,
             again=again,
+            counts=counts,
         )
 
     def _printed(

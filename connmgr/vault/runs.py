@@ -12,7 +12,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
@@ -94,6 +94,7 @@ _STORE = (
         error=sa.bindparam("reason"),
         job=sa.bindparam("job_id"),
         again=sa.bindparam("again_at"),
+        tries=targets.c.tries - sa.bindparam("uncounted"),
     )
 )
 _LET_GO = (
@@ -259,6 +260,7 @@ class BegunTarget:
 class TargetOutcome:
     """The end of a target that began under ``epoch``. If ``again`` is not None, it begins again after so many seconds.
 
+    ``counts`` is False if nothing was sent: the next try has the same number, and so a job has the same key.
     ``printed`` is the digest of its output and the output itself, sealed; see :meth:`StoredRuns.sealed_output`.
     """
 
@@ -271,6 +273,7 @@ class TargetOutcome:
     error: Mapping[str, Any] | None = None
     job: str | None = None
     again: float | None = None
+    counts: bool = True
 
 
 @dataclass(frozen=True)
@@ -759,6 +762,9 @@ class StoredRuns:
             return RunStep(STOPPED, True, has_work=False)
         at = self._now(tx)
         if outcomes:
+            if before["state"] in (STOPPING, *ENDED):
+                # Nothing begins again in a run that ends.
+                outcomes = [replace(outcome, again=None) for outcome in outcomes]
             self._store(tx, id, boot, outcomes, at)
             failed = any(one.state in FAILURES and one.again is None for one in outcomes)
             if failed and before["state"] not in (STOPPING, *ENDED) and self._has_failed(tx, before):
@@ -799,6 +805,7 @@ class StoredRuns:
                     "reason": None if one.error is None else canonical(one.error),
                     "job_id": one.job,
                     "again_at": None if one.again is None else at + timedelta(seconds=one.again),
+                    "uncounted": 0 if one.counts else 1,
                 }
                 for one in outcomes
             ],

@@ -203,6 +203,8 @@ class FaultWorld:
             # A job whose machine cannot be reached has not begun; all others have, whatever daemon went.
             if as_job and fault != LINKS and (state, times) != ("done", 1):
                 wrong.append(f"target {number} is a job, ran {times} times and is {state}: {targets[id].error}")
+            if state == "stopped":
+                wrong.append(f"target {number} is stopped in a run that nobody has stopped: {targets[id].error}")
             if state in ("waiting", "starting"):
                 wrong.append(f"target {number} is {state} in a run that has ended")
         return wrong

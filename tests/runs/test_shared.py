@@ -20,6 +20,7 @@ from tests.daemon import Daemon
 from tests.deadlines import DEADLINE_SECONDS, eventually
 from tests.plugins.oneself import ssh_server
 from tests.plugins.places import ssh_fields
+from tests.runs.conftest import Hosts
 from tests.vault.postgres import Postgres
 
 pytestmark = pytest.mark.needs("postgres", "sshd")
@@ -163,3 +164,41 @@ def test_others_take_part_at_once_and_each_keeps_its_links(shared: Shared) -> No
     again = daemons()
     kept = [id for id, name in again.items() if first[id] == name]
     assert len(kept) > HOSTS / 2, (first, again)
+
+
+LAPSES = """
+import sys
+if "connmgr" in " ".join(sys.orig_argv):
+    from connmgr.runs.runs import Membership
+
+    held, looks = Membership.is_held, iter(range(1000))
+
+    def is_held(self, boot):
+        # As if the process had been frozen between the commit that began a target and the command.
+        if sys._getframe(1).f_code.co_name == "admits" and next(looks) in {at}:
+            self._ends = 0.0
+        return held(self, boot)
+
+    Membership.is_held = is_held
+"""
+
+
+@pytest.mark.parametrize(("manner", "at"), [("shell", (3,)), ("job", (4,)), ("job", (5,))])
+def test_what_a_lapsed_daemon_has_not_sent_is_begun_later_where_nobody_else_took_over(
+    shared: Shared, tmp_path: Path, manner: str, at: tuple[int, ...]
+) -> None:
+    """A job's daemon looks at its lease twice: when the target's turn comes, and when the link is open."""
+    (tmp_path / "sitecustomize.py").write_text(LAPSES.replace("{at}", repr(at)))
+    environment = {
+        "CONNMGR_DATABASE_URL": shared.server.dsn(shared.server.create()),
+        "CONNMGR_RUN_LEASE": "1",
+        "PYTHONPATH": str(tmp_path),
+    }
+    hosts = Hosts(Daemon(tmp_path / "home", environment=environment), tmp_path / "far", 6)
+    try:
+        run = hosts.start(hosts.noting("lapsed"), parallel=2, as_=manner)
+        info = hosts.ended(run)
+        assert (info.state, states(info)) == ("done", {"done": 6}), hosts.targets(run)
+        assert sorted(hosts.begun("lapsed")) == [str(number) for number in range(6)]
+    finally:
+        hosts.daemon.stop()

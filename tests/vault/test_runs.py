@@ -131,6 +131,27 @@ def test_an_outcome_that_is_stored_twice_is_stored_once(vault: Vault) -> None:
     assert vault.runs.counts(id)["done"] == 1
 
 
+def test_a_try_in_which_nothing_was_sent_does_not_count(vault: Vault) -> None:
+    """Its number is part of a job's key: under another one, a job that a former owner started would start again."""
+    id = new_run(vault)
+    [first] = step(vault, id, "one/1", room=1).begun
+    [second] = step(vault, id, "one/1", [replace(done(first, "stopped"), again=0.0, counts=False)], 1).begun
+    assert (second.n, second.tries) == (first.n, 1)
+    [third] = step(vault, id, "one/1", [replace(done(second, "failed"), again=0.0)], 1).begun
+    assert (third.n, third.tries) == (first.n, 2)
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_no_target_waits_for_another_try_in_a_run_that_ends(vault: Vault, state: str) -> None:
+    id = new_run(vault)
+    [one] = step(vault, id, "one/1", room=1).begun
+    vault.runs.stop(id, "enough")
+    step(vault, id, "one/1", [replace(done(one, state), again=0.0)], 1)
+    counts = {state: count for state, count in vault.runs.counts(id).items() if count}
+    assert counts == ({"failed": 1, "stopped": 11} if state == "failed" else {"stopped": 12})
+    assert vault.runs.get(id).state == "stopped"
+
+
 def test_targets_of_a_vanished_daemon_that_are_jobs_wait_for_another(vault: Vault) -> None:
     id = new_run(vault, **{"as": "job"})
     first = step(vault, id, "one/1").begun
