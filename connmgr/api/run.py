@@ -48,7 +48,7 @@ from connmgr.contract.run import (
     RunTargetsResponse,
     RunWaitRequest,
 )
-from connmgr.links.chain import locked_connections, route_hosts
+from connmgr.links.chain import locked_connections
 from connmgr.runs.author import RUN
 from connmgr.runs.plan import batches_of, manner_of, stop_after_of, waves_of
 from connmgr.secrets.principals import Access
@@ -309,12 +309,7 @@ def _home(
     daemon, row = services(), stored.get(id)
     if not daemon.vault.database.is_shared or not isinstance(row, Connection):
         return "", False
-    try:
-        away = bool(route_hosts(daemon.vault, daemon.registry, row))
-    except errors.ConnmgrError:
-        # It cannot be opened anywhere, and its outcome says why.
-        away = True
-    return daemon.runs.home_of(id, last, leads_away=away, own_secrets=id in lent)
+    return daemon.runs.home_of(row, last, own_secrets=id in lent)
 
 
 @group.endpoint(

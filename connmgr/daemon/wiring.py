@@ -28,7 +28,7 @@ from connmgr.inventories.inventories import Inventories
 from connmgr.jobs.jobs import JobLimits, Jobs
 from connmgr.jobs.reaper import OrphanJobs, Reaper
 from connmgr.jobs.remote import RemoteHosts
-from connmgr.links.chain import ConnectionSecrets
+from connmgr.links.chain import ConnectionSecrets, leads_to_host
 from connmgr.links.table import IdleLinks, LinkTable
 from connmgr.multiplex.config import KeptConfig, SshConfigs
 from connmgr.multiplex.sockets import ControlSockets
@@ -107,7 +107,8 @@ def open_services(
     authorisation = _authorisation(vault, registry, approvals, jobs, terminals, grounds)
     authors = Authors(grants, authorisation, commands)
     facts = Gatherer(vault, links, registry.plugins.hook.connmgr_fact_programs)
-    runs = Runs(vault, shells, jobs, facts, authors, settings, partial(_record_run, audit), events.publish)
+    away = partial(leads_to_host, vault, registry)
+    runs = Runs(vault, shells, jobs, facts, authors, settings, partial(_record_run, audit), away, events.publish)
     ending.runs = runs
     cleanup.callback(runs.close, CLOSE_SECONDS)
     notices = Notices(registry.plugins.hook.connmgr_run_ended)

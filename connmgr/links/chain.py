@@ -418,6 +418,17 @@ def route_hosts(vault: Vault, registry: Registry, connection: Connection) -> lis
     return hosts
 
 
+def leads_to_host(vault: Vault, registry: Registry, connection: Connection) -> bool:
+    """Whether a connection leads to a host, and not to the machine of whichever daemon opens it.
+
+    One that nobody can open counts as one that does: whoever tries is told why.
+    """
+    try:
+        return bool(route_hosts(vault, registry, connection))
+    except ConnmgrError:
+        return True
+
+
 def environment_of(vault: Vault, registry: Registry, target: Target, send_env: Sequence[str]) -> ClientEnvironment:
     """Return which variables of clients reach the programs on ``target``; those of ``send_env`` always do.
 

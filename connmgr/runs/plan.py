@@ -62,12 +62,17 @@ def manner_of(request: RunStartRequest, timeout: float) -> tuple[str, str]:
     return SHELL, f"no timeout of more than {LONG_SECONDS} s was given"
 
 
-def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home, *, shared: bool) -> list[NewBatch]:
-    """Return the batches of a run; the targets of one have the same wave and the same home.
+def batch_size(total: int, *, shared: bool) -> int:
+    """Return how many targets a batch has at most, in a run of ``total``.
 
     Where daemons do not share them, small ones would only be claimed one after the other.
     """
-    most = max(1, min(BATCH, len(connections) // LEAST_BATCHES)) if shared else BATCH
+    return max(1, min(BATCH, total // LEAST_BATCHES)) if shared else BATCH
+
+
+def batches_of(waves: Sequence[int], connections: Sequence[str], home: Home, *, shared: bool) -> list[NewBatch]:
+    """Return the batches of a run; the targets of one have the same wave and the same home."""
+    most = batch_size(len(connections), shared=shared)
     rest = iter(connections)
     found = []
     for wave, size in enumerate(waves):

@@ -20,7 +20,18 @@ from typing import Any
 
 from connmgr.contract.common import bytes_of
 from connmgr.contract.event import RUN
-from connmgr.contract.run import ENDED, FAILED, JOB, PENDING, RUNNING, STOPPED, UNKNOWN, UNREACHABLE, RunStartRequest
+from connmgr.contract.run import (
+    ENDED,
+    FAILED,
+    JOB,
+    MAX_TARGETS,
+    PENDING,
+    RUNNING,
+    STOPPED,
+    UNKNOWN,
+    UNREACHABLE,
+    RunStartRequest,
+)
 from connmgr.engine.envelope import Command, Requester
 from connmgr.engine.running import Result
 from connmgr.engine.script import new_nonce
@@ -39,14 +50,14 @@ from connmgr.facts.gathering import Gatherer
 from connmgr.jobs.jobs import Jobs
 from connmgr.rights.ground import Ground
 from connmgr.runs.author import Author, Authors, RunRights
-from connmgr.runs.plan import BATCH
+from connmgr.runs.plan import batch_size
 from connmgr.runs.work import FactsOrder, FactsWork, JobOrder, JobWork, ShellWork, TargetEnd, TargetStart, TargetWork
 from connmgr.secrets.principals import Access
 from connmgr.settings import Settings
 from connmgr.shares import refused
 from connmgr.shell.broadcast import Order
 from connmgr.shell.shells import ShellTable
-from connmgr.vault import Vault
+from connmgr.vault import Connection, Vault
 from connmgr.vault.runs import TOPIC, BegunTarget, NewRun, RunStep, StoredRun, TargetOutcome
 
 logger = logging.getLogger("connmgr.runs")
@@ -165,7 +176,7 @@ class Membership:
 class Runs:
     """Runs, and their threads. Safe to use from several threads.
 
-    ``record`` is called with outcomes that were stored.
+    ``record`` is called with outcomes that were stored; ``leads_to_host`` says whether a connection does.
     """
 
     def __init__(
@@ -177,9 +188,14 @@ class Runs:
         authors: Authors,
         settings: Settings,
         record: Recorder,
+        leads_to_host: Callable[[Connection], bool],
         publish: Publish = unheard,
     ) -> None:
         self._publish = publish
+        self._leads_to_host = leads_to_host
+        self._known_ways: dict[str, tuple[tuple[object, ...], bool]] = {}
+        """What was found out about connections: from which of their data, and whether they lead to a host."""
+
         self._states: dict[str, str] = {}
         """The states of the runs under way that were published last."""
 
@@ -251,9 +267,7 @@ class Runs:
         """Return the name of the daemon that had each connection in the last run, and so its link; none on SQLite."""
         return self._vault.runs.last_owners() if self._vault.database.is_shared else {}
 
-    def home_of(
-        self, connection: str, last: Mapping[str, str], *, leads_away: bool, own_secrets: bool
-    ) -> tuple[str, bool]:
+    def home_of(self, connection: Connection, last: Mapping[str, str], *, own_secrets: bool) -> tuple[str, bool]:
         """Return the home of a connection's batch, and whether the batch is bound to it; ``last`` are the last homes.
 
         On another daemon, a connection to the daemon's own machine would be another machine: it is bound to this
@@ -263,11 +277,22 @@ class Runs:
             return "", False
         if own_secrets:
             return self._membership.join(), True
-        if not leads_away:
+        if not self._leads_away(connection):
             return self.name, True
-        is_open = self._shells.surroundings(connection) is not None
+        is_open = self._shells.surroundings(connection.id) is not None
         # Of another daemon it is not known whether it still has the link; nothing depends on that but speed.
-        return last.get(connection) or (self.name if is_open else ""), False
+        return last.get(connection.id) or (self.name if is_open else ""), False
+
+    def _leads_away(self, connection: Connection) -> bool:
+        """Whether a connection leads to a host, and not to the machine of whichever daemon opens it."""
+        # Asking takes half a millisecond, for it reads ssh_config; the answer is that of before while the row is.
+        data = connection.type, connection.data, connection.dependency_digest
+        known = self._known_ways.get(connection.id)
+        if known is None or known[0] != data:
+            if len(self._known_ways) >= MAX_TARGETS:
+                self._known_ways.clear()
+            known = self._known_ways[connection.id] = data, self._leads_to_host(connection)
+        return known[1]
 
     def pause(self, id: str) -> None:
         """Let a run begin no more targets."""
@@ -542,13 +567,14 @@ class RunDriver:
         ]
         try:
             self._vault.runs.stop(self.id, reason, kill=True, ends=FAILED)
-            self._vault.runs.step(self.id, self._boot, self._runs.name, lost, 0, batch=BATCH)
+            self._vault.runs.step(self.id, self._boot, self._runs.name, lost, 0, batch=1)
         except ConnmgrError as further:
             logger.warning("The run %s is not stopped: %s", self.id, further.message)
 
     def _drive(self) -> None:
         run = self._vault.runs.get(self.id)
         self._run_row, self._selection = run, self._vault.runs.selection(self.id)
+        self._batch = batch_size(len(self._selection), shared=self._vault.database.is_shared)
         self._author = self._authors.of(run, self._session)
         self._access = self._author.access
         self._author.require_valid()
@@ -598,7 +624,7 @@ class RunDriver:
             try:
                 helps = time.monotonic() >= self._helps_from
                 step = self._vault.runs.step(
-                    self.id, self._boot, self._runs.name, outcomes, room, batch=BATCH, helps=helps
+                    self.id, self._boot, self._runs.name, outcomes, room, batch=self._batch, helps=helps
                 )
             except VaultUnavailable as error:
                 if self._closes_at is not None:

@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -309,6 +309,9 @@ MARK_SECONDS = 3600
 
 RECYCLE_SECONDS = 1800
 
+UNCHECKED_SECONDS = 1.0
+"""A connection that was idle for less is used without a question whether it lives."""
+
 _SETTINGS = (
     f"SET statement_timeout = '{STATEMENT_SECONDS}s'; SET lock_timeout = '{LOCK_SECONDS}s';"
     f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
@@ -371,10 +374,12 @@ class PostgreSQL:
                     raise psycopg.OperationalError("no answer") from error
 
         self._shown = url.set(query={}).render_as_string(hide_password=True)
+        self._has_marks = False
+        self._own = set[int]()
+        """The server's processes that serve this daemon: what they announce is known here."""
+
         self.writer = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
-            # Settings apply only after authentication; all travel in one round trip.
-            pool_pre_ping=True,
             pool_recycle=RECYCLE_SECONDS,
             pool_size=POOL_SIZE,
             max_overflow=POSTGRESQL_POOL_OVERFLOW,
@@ -393,7 +398,11 @@ class PostgreSQL:
         sa.event.listen(
             self.writer, "do_connect", lambda _, __, args, options: PostgresConnection.connect(*args, **options)
         )
-        sa.event.listen(self.writer, "connect", _set_up)
+        # Settings apply only after authentication; all travel in one round trip.
+        sa.event.listen(self.writer, "connect", self._set_up)
+        sa.event.listen(self.writer, "close", lambda _, record: self._own.discard(record.info.get("process")))
+        sa.event.listen(self.writer, "checkin", lambda _, record: record.info.update(since=time.monotonic()))
+        sa.event.listen(self.writer, "checkout", self._check)
         self.reader: sa.Engine = self.writer.execution_options(
             isolation_level="REPEATABLE READ", postgresql_readonly=True
         )
@@ -423,8 +432,9 @@ class PostgreSQL:
 
     def mark(self, connection: sa.Connection) -> str | None:
         # A mark of our own, because after a crash the server may reuse the number of a transaction.
-        if not sa.inspect(connection).has_table("commit_mark"):
-            # A backup of an older schema is being restored, into an empty database.
+        # Looked up until it is there: a backup of an older schema may be restored, into an empty database.
+        self._has_marks = self._has_marks or sa.inspect(connection).has_table("commit_mark")
+        if not self._has_marks:
             return None
         mark = secrets.token_hex(16)
         connection.execute(_MARK, {"mark": mark})
@@ -440,15 +450,39 @@ class PostgreSQL:
         # The server clears tables and log itself, by its administrator's settings.
         return True
 
+    def _set_up(self, connection: Any, record: Any) -> None:
+        connection.autocommit = True
+        connection.execute(_SETTINGS)
+        connection.autocommit = False
+        record.info.update(process=connection.info.backend_pid, since=time.monotonic())
+        self._own.add(record.info["process"])
+
+    def _check(self, connection: Any, record: Any, _: object) -> None:
+        """Ask a connection whether it lives that was idle for long; the pool opens another one if it does not.
+
+        One that was used just now is not asked: that would be one round trip in four of a busy daemon, and a
+        transaction on a lost connection is repeated anyway.
+        """
+        if time.monotonic() - record.info.get("since", 0.0) < UNCHECKED_SECONDS:
+            return
+        try:
+            self.writer.dialect.do_ping(connection)
+        except self.writer.dialect.dbapi.Error as error:  # type: ignore[union-attr]
+            raise sa.exc.InvalidatePoolError from error
+
     def announce(self, connection: sa.Connection, topic: str) -> None:
         connection.execute(_ANNOUNCE, {"topic": topic})
 
     def listen(self) -> PostgresListening:
-        pooled = self.writer.raw_connection()
+        try:
+            pooled = self.writer.raw_connection()
+        except self.writer.dialect.dbapi.Error as error:  # type: ignore[union-attr]
+            # SQLAlchemy wraps the errors of statements, and not those of a bare connection.
+            raise _LOST from error
         connection = pooled.driver_connection
         # A link of its own: the pool neither hands it to others nor counts it.
         pooled.detach()
-        return PostgresListening(connection)
+        return PostgresListening(connection, self._own)
 
     def diagnose(self, error: DBAPIError) -> Fault | None:
         state = getattr(error.orig, "sqlstate", None)
@@ -462,9 +496,9 @@ class PostgreSQL:
 class PostgresListening:
     """A link on which announcements are heard; see :class:`connmgr.vault.database.Listening`."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection, self._topics = connection, set[str]()
-        self._connection.add_notify_handler(lambda notice: self._topics.add(notice.payload))
+    def __init__(self, connection: Any, own: Collection[int]) -> None:
+        self._connection, self._own, self._topics = connection, own, set[str]()
+        self._connection.add_notify_handler(lambda notice: self._note(notice.pid, notice.payload))
         try:
             self._connection.autocommit = True
             self._ask(f"LISTEN {_CHANNEL}")
@@ -481,11 +515,16 @@ class PostgresListening:
         try:
             self._connection.pgconn.consume_input()
             while (notice := self._connection.pgconn.notifies()) is not None:
-                self._topics.add(notice.extra.decode())
+                self._note(notice.be_pid, notice.extra.decode())
         except psycopg.Error as error:
             raise _LOST from error
         topics, self._topics = self._topics, set()
         return topics
+
+    def _note(self, process: int, topic: str) -> None:
+        # Behind a pooler the numbers of processes are not those of the server: then the daemon hears itself, too.
+        if process not in self._own:
+            self._topics.add(topic)
 
     def check(self) -> None:
         self._ask("SELECT 1")
@@ -500,12 +539,6 @@ class PostgresListening:
             self._connection.execute(statement)
         except psycopg.Error as error:
             raise _LOST from error
-
-
-def _set_up(connection: Any, _: object) -> None:
-    connection.autocommit = True
-    connection.execute(_SETTINGS)
-    connection.autocommit = False
 
 
 def _bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:

@@ -59,7 +59,7 @@ class Listening(Protocol):
         """The descriptor that becomes readable when something may have come."""
 
     def take(self) -> set[str]:
-        """Return the topics that were announced since the last call.
+        """Return the topics that others have announced since the last call.
 
         :raises VaultUnavailable: the link is gone.
         """
@@ -305,7 +305,7 @@ class Announcements:
         self._awake: socket.socket | None = None
 
     def on(self, topic: str, callback: Callable[[], object]) -> None:
-        """Have ``callback``, which must not wait, called when a daemon announces ``topic``; before :meth:`begin`."""
+        """Have ``callback``, which must not wait, called when others announce ``topic``; before :meth:`begin`."""
         self._callbacks[topic].append(callback)
 
     def begin(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -114,7 +114,10 @@ _LET_GO = (
 )
 _BEGIN = (
     targets.update()
-    .where(targets.c.run == sa.bindparam("run_id"), targets.c.n == sa.bindparam("number"))
+    .where(
+        targets.c.run == sa.bindparam("run_id"),
+        targets.c.n.between(sa.bindparam("first"), sa.bindparam("last")),
+    )
     .values(
         state=STARTING,
         owner=sa.bindparam("boot"),
@@ -154,6 +157,9 @@ _NEXT_TRY = sa.select(sa.func.min(targets.c.again)).where(
     targets.c.state == WAITING,
     targets.c.batch.in_(sa.bindparam("mine", expanding=True)),
 )
+_FAILURES = sa.select(sa.func.count()).where(
+    targets.c.run == sa.bindparam("run_id"), sa.or_(*(targets.c.state == state for state in FAILURES))
+)
 _RUNNING = sa.select(targets.c.n).where(targets.c.run == sa.bindparam("run_id"), targets.c.state == STARTING).limit(1)
 _OPEN_IN_WAVE = (
     sa.select(batches.c.batch)
@@ -184,6 +190,9 @@ _FREE = sa.select(sa.func.count()).where(
     batches.c.state == WAITING, batches.c.run == sa.bindparam("run_id"), batches.c.home == ""
 )
 _UNDER_WAY = sa.select(runs.c.id).where(runs.c.state.in_(UNDER_WAY))
+_TENDED = sa.select(runs.c.id, runs.c.state, runs.c.kills, runs.c.resumes, runs.c.deadline).where(
+    runs.c.state.in_(UNDER_WAY)
+)
 
 
 @dataclass(frozen=True)
@@ -704,22 +713,14 @@ class StoredRuns:
         Return the runs that were under way before that: their state, and whether their commands are to be killed.
         """
 
-        def due(tx: sa.Connection) -> tuple[list[str], list[str], dict[str, tuple[str, bool]]]:
-            at = self._now(tx)
-            resumed = sa.select(runs.c.id).where(runs.c.state == WAITING, runs.c.resumes <= at)
-            late = sa.select(runs.c.id).where(
-                runs.c.state.in_(UNDER_WAY), runs.c.state != STOPPING, runs.c.deadline <= at
-            )
-            found = tx.execute(sa.select(runs.c.id, runs.c.state, runs.c.kills).where(runs.c.state.in_(UNDER_WAY)))
-            states = {row.id: (row.state, row.kills) for row in found}
-            return list(tx.scalars(resumed)), list(tx.scalars(late)), states
-
-        resumed, late, under_way = self._database.read(due)
-        for id in resumed:
-            self._unless_ended(self.resume, id)
-        for id in late:
-            self._unless_ended(self.stop, id, "The run took longer than its runTimeout.", kill=True, ends=FAILED)
-        return under_way
+        under_way, at = self._database.read(lambda tx: (tx.execute(_TENDED).all(), self._now(tx)))
+        for row in under_way:
+            if row.state == WAITING and row.resumes is not None and row.resumes <= at:
+                self._unless_ended(self.resume, row.id)
+            if row.state != STOPPING and row.deadline is not None and row.deadline <= at:
+                late = "The run took longer than its runTimeout."
+                self._unless_ended(self.stop, row.id, late, kill=True, ends=FAILED)
+        return {row.id: (row.state, row.kills) for row in under_way}
 
     def _unless_ended(self, change: Callable[..., None], id: str, *arguments: Any, **how: Any) -> None:
         try:
@@ -871,10 +872,12 @@ class StoredRuns:
             mine |= claimed
             ready += self._ready(tx, id, claimed, room - len(ready), at)
         if ready:
-            tx.execute(
-                _BEGIN,
-                [{"run_id": id, "number": one.n, "boot": boot, "at_epoch": mine[one.batch].epoch} for one in ready],
-            )
+            # The targets of a batch are numbered in sequence: few rows of parameters for many targets.
+            ranges = [
+                {"run_id": id, "first": first, "last": last, "boot": boot, "at_epoch": mine[batch].epoch}
+                for batch, first, last in _ranges(ready)
+            ]
+            tx.execute(_BEGIN, ranges)
         begun = [BegunTarget(one.n, mine[one.batch].epoch, one.tries + 1, one.job) for one in ready]
         return begun, leaves and len(begun) < room
 
@@ -972,8 +975,7 @@ class StoredRuns:
         self._database.announce(tx, TOPIC)
 
     def _failures(self, tx: sa.Connection, id: str) -> int:
-        counted = sa.select(sa.func.count()).where(targets.c.run == id, targets.c.state.in_(FAILURES))
-        return tx.scalar(counted) or 0
+        return tx.scalar(_FAILURES, {"run_id": id}) or 0
 
     def _has_failed(self, tx: sa.Connection, row: Row) -> bool:
         return row["stop_after"] is not None and self._failures(tx, row["id"]) >= row["stop_after"]
@@ -1057,6 +1059,16 @@ def _changed(id: str) -> IntegrityError:
     return IntegrityError(
         f"The run {id} was changed outside of connmgr: remove it, or restore the vault from a backup."
     )
+
+
+def _ranges(ready: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
+    """Yield batch, first and last number of the targets that follow each other in the same batch."""
+    # In a sequence, a number and its index differ by the same amount.
+    for (batch, _), some in groupby(
+        enumerate(ready), lambda numbered: (numbered[1].batch, numbered[1].n - numbered[0])
+    ):
+        numbers = [one.n for _, one in some]
+        yield batch, numbers[0], numbers[-1]
 
 
 def _excess(ended: Iterable[tuple[str, str | None]]) -> list[str]:
