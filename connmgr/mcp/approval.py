@@ -33,6 +33,7 @@ from connmgr.contract.approval import Verdict
 from connmgr.contract.message import time_from_json
 from connmgr.mcp.bridge import AskedCall
 from connmgr.mcp.call import Call
+from connmgr.mcp.outcome import Answer
 from connmgr.printable import visible
 
 logger = logging.getLogger("connmgr.mcp")
@@ -309,7 +310,7 @@ async def questions(approver: Approver | None) -> AsyncIterator[Questions]:
         tasks.cancel_scope.cancel()
 
 
-async def with_approval(call: Call, work: Callable[[], Awaitable[BaseModel]]) -> BaseModel | InputRequiredResult:
+async def with_approval(call: Call, work: Callable[[], Awaitable[Answer]]) -> Answer | InputRequiredResult:
     """Return the result of ``work``; if it needs an approval, ask the person, and repeat it.
 
     The result may be the question, if the answer comes with the client's next call.

@@ -12,8 +12,10 @@ from typing import Any
 
 import anyio
 
-from connmgr.client import Client, ClientError, Name, ShellInfo
+from connmgr.client import Client, ClientError, ShellInfo
 from connmgr.client.names import find
+from connmgr.contract.connection import ConnectionInfo, ConnectionInfoRequest, ConnectionInfoResponse, DialledHost
+from connmgr.contract.message import from_json, given_json
 from connmgr.contract.token import TokenOwnResponse as Rights
 
 ANSWER_SECONDS = 40.0
@@ -103,8 +105,8 @@ class Bridge:
 
     def place(self, client: Client, system: str, session: str | None) -> AgentShell:
         """Return the place of ``system`` and ``session``, by default the agent's own; raise ``unknown_connection``."""
-        found = find(client.connection, system, accepts=_runs_commands, noun="system", listing="")
-        return AgentShell(found, session or self.session)
+        id = find(client.connection, system, accepts=lambda name: name.usage == "shell", noun="system", listing="")
+        return AgentShell(id, session or self.session)
 
     def directory(self, place: AgentShell) -> str | None:
         """Return the directory in which the last command in ``place`` ended, None for that of its shell."""
@@ -134,8 +136,9 @@ class Bridge:
         """
         with self._lock:
             since = time.monotonic() - UNSETTLED_SECONDS
-            left = (key for key, one in self._keys.items() if one.start == start and one.given_up.is_set())
-            key = next((one for one in left if self._keys[one].began > since), f"{self.session}-{secrets.token_hex(8)}")
+            left = (key for key, begun in self._keys.items() if begun.start == start and begun.given_up.is_set())
+            new = f"{self.session}-{secrets.token_hex(8)}"
+            key = next((key for key in left if self._keys[key].began > since), new)
             while len(self._keys) >= MAX_UNSETTLED:
                 del self._keys[next(iter(self._keys))]
             self._keys[key] = _Start(start, given_up, time.monotonic())
@@ -168,9 +171,11 @@ class Bridge:
         with self._lock:
             if place.session != self.session or place in self._homes:
                 return started
-        found = client.shell.list(place.connection)
+        shells = client.shell.list(place.connection)
         ours = (place.connection, place.session)
-        home = next((one.directory for one in found if (one.status.connection, one.status.session) == ours), "")
+        home = next(
+            (shell.directory for shell in shells if (shell.status.connection, shell.status.session) == ours), ""
+        )
         with self._lock:
             self._homes[place] = home
         return started
@@ -192,5 +197,8 @@ class Bridge:
             client.close()
 
 
-def _runs_commands(one: Name) -> bool:
-    return one.usage == "shell"
+def dialled(client: Client, id: str) -> tuple[ConnectionInfo, Sequence[DialledHost]]:
+    """Return what is stored about a system, and the hosts that its links lead to, in the order of dialling."""
+    request = ConnectionInfoRequest(connections=[id], dialled=True)
+    [info] = from_json(ConnectionInfoResponse, client.post("/connection/info", **given_json(request))).infos
+    return info, (info.dialled.hosts if info.dialled else None) or ()

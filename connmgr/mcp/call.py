@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 import anyio
 from mcp.server.mcpserver import Context
-from pydantic import BaseModel
 
 from connmgr.client import Client, ClientError, Unreachable
 from connmgr.client.jobs import Job
 from connmgr.client.repeat import RETRY_SECONDS, is_safe_to_retry, is_transient, repeated
 from connmgr.client.sessions import TouchWatch
 from connmgr.mcp.bridge import AgentShell, Bridge
+from connmgr.mcp.outcome import Answer
 
 ANSWER_SECONDS = 49.0
 """A call is answered after so many seconds in any case, because clients may give up after 60."""
@@ -41,7 +41,7 @@ LIMITS = frozenset({"session_limit", "job_limit", "terminal_limit"})
 SPARE_SECONDS = 2.0
 """With fewer seconds left, a request is not repeated."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Call:
     cancelled: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.monotonic)
     preview: str | None = None
-    known: BaseModel | None = None
+    known: Answer | None = None
     news: str = "The daemon is asked."
 
     def left(self) -> float:
@@ -78,10 +78,34 @@ class Call:
             client.answer_by(self.began + WORK_SECONDS)
             yield client
 
-    def place(self, system: str, session: str | None = None) -> AgentShell:
-        """Return the place of ``system`` and ``session``; raises as :meth:`Bridge.place`."""
+    @contextlib.contextmanager
+    def shell(self, system: str, session: str | None = None) -> Iterator[CallShell]:
+        """Lend a client as :meth:`client`, with the shell of ``system`` and ``session``; raises as Bridge.place."""
         with self.client() as client:
-            return self.bridge.place(client, system, session)
+            yield CallShell(self, client, self.bridge.place(client, system, session))
+
+    def persist(self, request: Callable[[], Result], passing: Callable[[ClientError], bool]) -> Result:
+        """Return the result of ``request``, repeated after ``passing`` errors while there is time."""
+        return repeated(request, lambda error: passing(error) and error.code not in LIMITS and self.pause(error))
+
+    def start_once(self, fingerprint: str, start: Callable[[str], Result]) -> Result:
+        """Return what ``start`` has started with the key that it gets.
+
+        If an earlier call with this fingerprint lost the answer to its start, the key is that call's, by which the
+        daemon finds what was started then.
+        """
+        key = self.bridge.key_of(fingerprint, self.cancelled)
+        try:
+            started = start(key)
+        except ClientError as error:
+            # After a lost answer the key stays: nobody knows whether the daemon has started it.
+            if not (isinstance(error, Unreachable) and error.sent):
+                self.bridge.settled(key)
+            raise
+        if not self.cancelled.is_set():
+            self.bridge.settled(key)
+        # Otherwise the answer is lost, and a repeated call must find what was started.
+        return started
 
     async def tell_progress(self) -> None:
         """Report every few seconds to the client that the call is under way, with :attr:`news`."""
@@ -103,62 +127,48 @@ class Call:
         self.news = f"The login to {name} waits for a person to touch a security key: tell whoever has it."
 
 
-def path_in(bridge: Bridge, place: AgentShell, path: str) -> str:
-    """Return ``path`` from the directory in which the last command in ``place`` ended."""
-    directory = bridge.directory(place)
-    if directory is None or path.startswith(("/", "~")):
-        return path
-    return posixpath.join(directory, path) if path else directory
+class CallShell:
+    """The shell that one call works in, with a ``client`` for the calling thread."""
 
+    def __init__(self, call: Call, client: Client, place: AgentShell) -> None:
+        self.call, self.client, self.place = call, client, place
+        self.connection, self.session = place.connection, place.session
 
-def in_shell(call: Call, client: Client, place: AgentShell, request: Callable[[], Answer]) -> Answer:
-    """Return the result of ``request``, with the shell of ``place`` running.
+    def path(self, path: str) -> str:
+        """Return ``path`` from the directory in which the last command in this shell ended."""
+        directory = self.call.bridge.directory(self.place)
+        if directory is None or path.startswith(("/", "~")):
+            return path
+        return posixpath.join(directory, path) if path else directory
 
-    A request that the daemon has not carried out is repeated while there is time.
-    """
+    def ask(self, request: Callable[[], Result]) -> Result:
+        """Return the result of ``request``, with the shell running.
 
-    def running() -> None:
-        call.bridge.start_shell(client, place)
+        A request that the daemon has not carried out is repeated while there is time.
+        """
+        # The shell is started first: a request without a shell could use up its approval.
+        self._start()
+        try:
+            return self.call.persist(request, is_safe_to_retry)
+        except ClientError as error:
+            if error.code not in NO_SHELL:
+                raise
+        # The shell was lost or stopped meanwhile.
+        self._start()
+        return self.call.persist(request, is_safe_to_retry)
 
-    # The shell is started first: a request without a shell could use up its approval.
-    persist(call, running, is_transient)
-    try:
-        return persist(call, request, is_safe_to_retry)
-    except ClientError as error:
-        if error.code not in NO_SHELL:
-            raise
-    # The shell was lost or stopped meanwhile.
-    persist(call, running, is_transient)
-    return persist(call, request, is_safe_to_retry)
+    def _start(self) -> None:
+        self.call.persist(lambda: self.call.bridge.start_shell(self.client, self.place), is_transient)
 
+    def start_job(self, options: Mapping[str, Any]) -> Job:
+        """Start a job once; ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`."""
+        name = self.call.bridge.session
 
-def persist(call: Call, request: Callable[[], Answer], passing: Callable[[ClientError], bool]) -> Answer:
-    """Return the result of ``request``, repeated after ``passing`` errors while there is time."""
-    return repeated(request, lambda error: passing(error) and error.code not in LIMITS and call.pause(error))
+        def start(key: str) -> Job:
+            def request() -> Job:
+                return self.client.jobs.start(self.connection, session=self.session, key=key, name=name, **options)
 
+            return self.ask(lambda: self.call.persist(request, is_transient))
 
-def start(call: Call, client: Client, place: AgentShell, options: Mapping[str, Any]) -> Job:
-    """Start a job once: if an earlier call lost the answer to its start, the same call finds that job.
-
-    ``options`` are those of :meth:`connmgr.client.jobs.Jobs.start`.
-    """
-    fingerprint = json.dumps([place.connection, place.session, options], sort_keys=True, default=str)
-    key = call.bridge.key_of(fingerprint, call.cancelled)
-
-    def request() -> Job:
-        return client.jobs.start(place.connection, session=place.session, key=key, name=call.bridge.session, **options)
-
-    try:
-        job = in_shell(call, client, place, lambda: persist(call, request, is_transient))
-    except Unreachable as error:
-        if error.sent:
-            raise
-        call.bridge.settled(key)
-        raise
-    except ClientError:
-        call.bridge.settled(key)
-        raise
-    if not call.cancelled.is_set():
-        call.bridge.settled(key)
-    # Otherwise the answer is lost, and a repeated call must find this job.
-    return job
+        fingerprint = json.dumps([self.connection, self.session, options], sort_keys=True, default=str)
+        return self.call.start_once(fingerprint, start)

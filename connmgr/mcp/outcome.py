@@ -1,41 +1,167 @@
-"""Results of tools: structured content, or an error with its code and advice."""
+"""What tools answer: messages declared as the API's are, or an error with its code and advice.
+
+Most answers show an agent a part of what the daemon has answered. Such a class names the message of the contract as its
+``source``; its fields then have the contract's sentences, and :func:`projected` fills them. pydantic's models, which
+publish and check the answers, derive from the same declarations.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
 
+import pydantic
 from mcp_types import CallToolResult, ResourceLink, TextContent
 from mcp_types.version import is_version_at_least
-from pydantic import BaseModel, ValidationError
 
 from connmgr.client import ClientError
+from connmgr.contract.message import (
+    SEQUENCES,
+    Fact,
+    Field,
+    Length,
+    Message,
+    OneOf,
+    Range,
+    fields_of,
+    time_to_json,
+    to_json,
+    unwrapped,
+)
 from connmgr.printable import visible
 
 LINKS_FROM = "2025-06-18"
 """The first version of the protocol with links to resources."""
 
 
-class Linking(BaseModel):
-    """An answer of which the rest is a resource."""
+class From(NamedTuple):
+    """The name that a field has in the source of its class; ``kind`` is the message that describes it instead."""
+
+    name: str
+    kind: type[Message] | None = None
+
+
+class Answer(Message):
+    """What a tool answers; with a ``source``, a projection of that message of the contract."""
+
+    source: ClassVar[type[Message] | None] = None
 
     def links(self) -> list[ResourceLink]:
         """Return links to what the answer leaves out."""
-        raise NotImplementedError
+        return []
 
 
-def answered(result: BaseModel, protocol: str | None = None) -> CallToolResult:
+A = TypeVar("A", bound=Answer)
+
+
+def projected(kind: type[A], source: object, **own: Any) -> A:
+    """Return what an agent sees of ``source``, with control characters shown; ``own`` are the fields it has not."""
+    return kind(
+        **{
+            field.name: own[field.name]
+            if field.name in own
+            else _printable(getattr(source, _source_name(field)), field.type)
+            for field in fields_of(kind)
+        }
+    )
+
+
+def _source_name(field: Field) -> str:
+    renamed: From | None = field.fact(From)
+    return field.name if renamed is None else renamed.name
+
+
+def _printable(value: Any, type_: Any) -> Any:
+    if isinstance(type_, type) and issubclass(type_, Answer) and value is not None:
+        return projected(type_, value)
+    if isinstance(value, datetime) and type_ is str:
+        return time_to_json(value)
+    if isinstance(value, bytes):
+        return visible(value.decode(errors="replace"))
+    if isinstance(value, list | tuple):
+        return [_printable(item, None) for item in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+_MODELS: dict[type[Message], type[pydantic.BaseModel]] = {}
+
+
+def model_of(kind: type[Message]) -> type[pydantic.BaseModel]:
+    """Return pydantic's model of a message; always the same, so that a schema describes it once."""
+    if kind not in _MODELS:
+        members: dict[str, Any] = {
+            field.name: (_model_type(field), _model_field(kind, field)) for field in fields_of(kind)
+        }
+        _MODELS[kind] = pydantic.create_model(kind.__name__, __doc__=kind.__doc__, **members)
+    return _MODELS[kind]
+
+
+def _model_type(declared: Any) -> Any:
+    """Return the type that pydantic checks: of what JSON has, not of what it stands for."""
+    type_: Any = declared.type
+    values: OneOf | None = next((fact for fact in declared.facts if isinstance(fact, OneOf)), None)
+    if get_origin(type_) in SEQUENCES:
+        type_ = list[_model_type(unwrapped(get_args(type_)[0]))]  # type: ignore[misc]
+    elif isinstance(type_, type) and issubclass(type_, Message):
+        type_ = model_of(type_)
+    elif values is not None:
+        type_ = Literal[values.values]
+    elif any(isinstance(fact, Fact) and fact.write for fact in declared.facts):
+        type_ = str
+    return type_ | None if declared.nullable else type_
+
+
+def _model_field(kind: type[Message], field: Field) -> Any:
+    source: type[Message] | None = getattr(kind, "source", None)
+    description = field.description
+    if not description and source is not None:
+        renamed: From = field.fact(From) or From(field.name)
+        # Agents read plain text.
+        description = declared_field(renamed.kind or source, renamed.name).description.replace("`", "")
+    return pydantic.Field(
+        ... if field.required else field.default,
+        description=description or None,
+        alias=field.json if field.json != field.name else None,
+    )
+
+
+def declared_field(kind: type[Message], name: str) -> Field:
+    """Return the field of a message that has this name."""
+    return next(field for field in fields_of(kind) if field.name == name)
+
+
+def derived(kind: type[Message], name: str, description: str | None = None, **own: Any) -> Any:
+    """Return pydantic's description of an argument that is the field ``name`` of a request of the contract.
+
+    It has the contract's sentence and limits, unless others are given: those that a call needs for itself.
+    """
+    declared = declared_field(kind, name)
+    limits: dict[str, Any] = {}
+    if length := declared.fact(Length):
+        limits |= {"min_length": length.min, "max_length": length.max}
+    if bounds := declared.fact(Range):
+        limits |= {"gt" if bounds.above else "ge": bounds.min, "le": bounds.max}
+    return pydantic.Field(description=description or declared.description.replace("`", ""), **{**limits, **own})
+
+
+def compact(message: Message) -> str:
+    """Return a message as JSON text; its length is what an agent pays for it."""
+    return json.dumps(to_json(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def answered(result: Answer, protocol: str | None = None) -> CallToolResult:
     """Return a tool's answer as structured content, and as JSON text for clients that show only text.
 
     Clients of a ``protocol`` that has links get those, too.
     """
-    can_follow = is_version_at_least(protocol or "", LINKS_FROM)
-    links = result.links() if can_follow and isinstance(result, Linking) else []
-    text = result.model_dump_json(by_alias=True)
-    structured = result.model_dump(mode="json", by_alias=True)
-    return CallToolResult(content=[TextContent(type="text", text=text), *links], structured_content=structured)
+    links = result.links() if is_version_at_least(protocol or "", LINKS_FROM) else []
+    text = TextContent(type="text", text=compact(result))
+    return CallToolResult(content=[text, *links], structured_content=to_json(result))
 
 
-class FailedCall(BaseModel):
+class FailedCall(Answer):
     """The error of a failed call."""
 
     code: str
@@ -51,16 +177,16 @@ def refused(error: ClientError) -> CallToolResult:
     Many clients validate structured content by the tool's output schema, which an error does not match.
     """
     details = {name: error.details[name] for name in ("approval", "expires") if name in error.details}
-    told = FailedCall(code=error.code, message=visible(error.message, lines=True), next=advice(error), **details)
-    text = told.model_dump_json(exclude_none=True)
+    message = visible(error.message, lines=True)
+    text = compact(FailedCall(code=error.code, message=message, next=advice(error), **details))
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
-def invalid(error: ValidationError) -> CallToolResult:
+def invalid(error: pydantic.ValidationError) -> CallToolResult:
     """Return the faults in the arguments of a call as the result of a tool."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
-    told = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults)
-    return refused(ClientError(told, "invalid_arguments", 0))
+    message = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults)
+    return refused(ClientError(message, "invalid_arguments", 0))
 
 
 _ASK = "Ask the person whom you work for: "

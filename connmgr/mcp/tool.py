@@ -16,15 +16,15 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 
 from connmgr.client import ClientError, Unreachable
-from connmgr.contract.message import Length, Message, Range, fields_of
+from connmgr.contract.message import camel_case
 from connmgr.mcp.approval import with_approval
 from connmgr.mcp.bridge import Bridge
 from connmgr.mcp.call import ANSWER_SECONDS
 from connmgr.mcp.call import Call as Call
-from connmgr.mcp.outcome import answered, invalid, refused
+from connmgr.mcp.outcome import Answer, answered, invalid, model_of, refused
 
 logger = logging.getLogger("connmgr.mcp")
 
@@ -41,7 +41,7 @@ Session = Annotated[
 ]
 
 
-Work = Callable[..., BaseModel]
+Work = Callable[..., Answer]
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,20 @@ class Declared:
         async def call() -> None: ...
 
         own = [
-            one.replace(name=camel_case(one.name), annotation=hints[one.name], kind=one.KEYWORD_ONLY)
-            for one in parameters
+            parameter.replace(
+                name=camel_case(parameter.name), annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY
+            )
+            for parameter in parameters
         ]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-        returned = Annotated[CallToolResult, answer] | InputRequiredResult
+        returned = Annotated[CallToolResult, model_of(answer)] | InputRequiredResult
         call.__signature__ = inspect.Signature([context, *own], return_annotation=returned)  # type: ignore[attr-defined]
-        call.__annotations__ = {**{one.name: one.annotation for one in own}, "context": Context, "return": returned}
+        annotations = {parameter.name: parameter.annotation for parameter in own}
+        call.__annotations__ = {**annotations, "context": Context, "return": returned}
         description = inspect.getdoc(self.work) or ""
         meta = {"ui": {"resourceUri": self.app}} if self.app else None
-        made = Tool.from_function(call, self.name, description=description, annotations=self.annotations, meta=meta)
-        return _Strict.of(made)
+        form = Tool.from_function(call, self.name, description=description, annotations=self.annotations, meta=meta)
+        return _Strict.of(form)
 
     async def _called(self, call: Call) -> CallToolResult | InputRequiredResult:
         try:
@@ -107,13 +110,13 @@ class Declared:
         finally:
             call.cancelled.set()
 
-    async def _done(self, call: Call) -> BaseModel:
+    async def _done(self, call: Call) -> Answer:
         """Return the result of the work, or the known part if it is overdue; report progress meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call.tell_progress)
             tasks.start_soon(call.look_for_touches)
             try:
-                done: BaseModel | ClientError = await self._worked(call)
+                done: Answer | ClientError = await self._worked(call)
             except ClientError as error:
                 # Raised within the task group, it would be wrapped in a group.
                 done = error
@@ -122,10 +125,10 @@ class Declared:
             raise done
         return done
 
-    async def _worked(self, call: Call) -> BaseModel:
+    async def _worked(self, call: Call) -> Answer:
         names = list(inspect.signature(self.work).parameters)[1:]
-        given = {name: call.arguments[camel_case(name)] for name in names}
-        work = partial(self.work, call, **given)
+        arguments = {name: call.arguments[camel_case(name)] for name in names}
+        work = partial(self.work, call, **arguments)
         with anyio.move_on_after(call.began + ANSWER_SECONDS - time.monotonic()):
             # A cancelled call leaves its thread behind; the thread sees `cancelled` and ends.
             return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=call.bridge.threads)
@@ -134,31 +137,17 @@ class Declared:
         return call.known
 
 
-def derived(kind: type[Message], name: str, description: str | None = None, **own: Any) -> Any:
-    """Return pydantic's description of a value that is the field ``name`` of a message of the contract.
-
-    It has the contract's sentence and limits, unless others are given: those that a call needs for itself.
-    """
-    declared = next(one for one in fields_of(kind) if one.name == name)
-    limits: dict[str, Any] = {}
-    if length := declared.fact(Length):
-        limits |= {"min_length": length.min, "max_length": length.max}
-    if bounds := declared.fact(Range):
-        limits |= {"gt" if bounds.above else "ge": bounds.min, "le": bounds.max}
-    return Field(description=description or declared.description.replace("`", ""), **{**limits, **own})
-
-
 class _Strict(Tool):
     """A tool that refuses unknown arguments, and reports faulty ones like all other errors."""
 
     @classmethod
-    def of(cls, made: Tool) -> Tool:
+    def of(cls, form: Tool) -> Tool:
         """Return a tool that allows no other arguments."""
-        model = made.fn_metadata.arg_model
+        model = form.fn_metadata.arg_model
         model = create_model(model.__name__, __base__=model, __cls_kwargs__={"extra": "forbid"})
-        metadata = made.fn_metadata.model_copy(update={"arg_model": model})
-        changed = {"fn_metadata": metadata, "parameters": model.model_json_schema(by_alias=True)}
-        return cls.model_construct(**{**dict(made), **changed})
+        metadata = form.fn_metadata.model_copy(update={"arg_model": model})
+        changes = {"fn_metadata": metadata, "parameters": model.model_json_schema(by_alias=True)}
+        return cls.model_construct(**{**dict(form), **changes})
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         try:
@@ -167,12 +156,6 @@ class _Strict(Tool):
             if not isinstance(error.__cause__, ValidationError):
                 raise
             return invalid(error.__cause__)
-
-
-def camel_case(name: str) -> str:
-    """Return the name of an argument as agents write it: ``maxBytes``."""
-    first, *further = name.split("_")
-    return first + "".join(map(str.capitalize, further))
 
 
 def tool(

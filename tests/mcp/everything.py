@@ -196,9 +196,8 @@ def failing_job(call: Call) -> Ran:
 
 
 def _commanded(call: Call, argv: list[str], *, wait: float, opened: bool = False) -> Ran:
-    place = call.place("local machine")
-    with call.client() as client:
-        return commands.run(call, client, place, {"argv": argv}, "", moves=False, opened=opened, wait=wait, most=4096)
+    with call.shell("local machine") as shell:
+        return commands.run(shell, {"argv": argv}, "", moves=False, opened=opened, wait=wait, most=4096)
 
 
 COMMANDS = (slow_compute, failing_job, confirm_delete)

@@ -8,18 +8,19 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from connmgr.client import Client, ClientError
+from connmgr.client import ClientError
 from connmgr.client.jobs import OPEN, Job, JobInfo
 from connmgr.client.names import escape
 from connmgr.client.repeat import is_transient
 from connmgr.contract.common import MAX_COMMAND
 from connmgr.contract.job import ENDED, MIN_BYTES, UNDER_WAY, JobStartRequest
-from connmgr.mcp.bridge import AgentShell, Bridge
-from connmgr.mcp.call import path_in, persist, start
+from connmgr.contract.message import NULLABLE
+from connmgr.mcp.call import CallShell
+from connmgr.mcp.outcome import Answer, From, derived, projected
 from connmgr.mcp.output import LOOK_SECONDS, Following, OpenQuestion, Ran, StreamBytes, text_of, whole_end
-from connmgr.mcp.tool import Call, Session, System, derived, tool
+from connmgr.mcp.tool import Call, Session, System, tool
 from connmgr.mcp.tools.terminals import TerminalScreen, screen_of, type_into
 from connmgr.printable import visible
 
@@ -99,45 +100,35 @@ def run_command(
         raise ClientError("cwd: ~ is not expanded here; write `cd ~/…` in the command.", "invalid_arguments", 0)
     if bool(command) == bool(argv):
         raise ClientError("Give either command or argv.", "invalid_arguments", 0)
-    place = call.place(system, session)
     options: dict[str, Any] = {"argv": argv} if argv else {"command": command, "tell_directory": True}
-    options |= {"cwd": path_in(call.bridge, place, cwd) or None, "env": env, "timeout": timeout}
-    with call.client() as client:
-        return run(call, client, place, options, stdin, moves=not cwd, opened=open_stdin, wait=wait, most=max_bytes)
+    with call.shell(system, session) as shell:
+        options |= {"cwd": shell.path(cwd) or None, "env": env, "timeout": timeout}
+        return run(shell, options, stdin, moves=not cwd, opened=open_stdin, wait=wait, most=max_bytes)
 
 
 def run(
-    call: Call,
-    client: Client,
-    place: AgentShell,
-    options: Mapping[str, Any],
-    stdin: str,
-    *,
-    moves: bool,
-    opened: bool,
-    wait: float,
-    most: int,
+    shell: CallShell, options: Mapping[str, Any], stdin: str, *, moves: bool, opened: bool, wait: float, most: int
 ) -> Ran:
     """Start a job and follow it for ``wait`` seconds; if it ``moves``, the next command begins where it ended."""
-    given: str | None = stdin or None
+    call, bridge = shell.call, shell.call.bridge
     try:
-        job = start(call, client, place, {**options, "stdin": OPEN if opened else given})
+        job = shell.start_job({**options, "stdin": OPEN if opened else stdin or None})
     except ClientError as error:
         if error.code == "no_such_directory" and moves:
-            call.bridge.forget_directory(place)
+            bridge.forget_directory(shell.place)
         raise
-    following = Following(call, client, job, most)
+    following = Following(call, shell.client, job, most)
     call.known = following.shown()
     try:
-        if opened and given:
-            _feed(job, given)
+        if opened and stdin:
+            _feed(job, stdin)
         following.wait(wait)
         directory = following.last.directory if moves else None
-        call.bridge.ended_in(place, directory)
-        return following.shown(directory or call.bridge.directory(place))
+        bridge.ended_in(shell.place, directory)
+        return following.shown(directory or bridge.directory(shell.place))
     except ClientError as error:
-        told = f"{error.message} The command is the job {job.id}."
-        raise ClientError(told, error.code, error.status, error.details, error.retry_after) from error
+        message = f"{error.message} The command is the job {job.id}."
+        raise ClientError(message, error.code, error.status, error.details, error.retry_after) from error
 
 
 def _feed(job: Job, text: str) -> None:
@@ -180,30 +171,28 @@ def _from(call: Call, job: Job, offsets: tuple[int | None, int | None], wait: fl
     until = time.monotonic() + min(wait, call.left())
     while True:
         seconds = max(0.0, min(LOOK_SECONDS, until - time.monotonic()))
-        found = persist(call, partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), is_transient)
-        if found.stdout or found.stderr or found.ended or found.waiting or seconds == 0 or call.cancelled.is_set():
+        output = call.persist(partial(job.output, stdout, stderr, wait=seconds, max_bytes=most), is_transient)
+        has_news = output.stdout or output.stderr or output.ended or output.waiting
+        if has_news or seconds == 0 or call.cancelled.is_set():
             break
-        call.news = f"The command is {found.state}."
-    pieces = [one if found.ended else whole_end(one) for one in (found.stdout, found.stderr)]
+        call.news = f"The command is {output.state}."
+    pieces = [piece if output.ended else whole_end(piece) for piece in (output.stdout, output.stderr)]
     after = StreamBytes(stdout=stdout + len(pieces[0]), stderr=stderr + len(pieces[1]))
-    left = StreamBytes(stdout=found.stdout_size - after.stdout, stderr=found.stderr_size - after.stderr)
-    return Ran(
-        state=found.state,
-        exitCode=found.exit_code,
+    left = StreamBytes(stdout=output.stdout_size - after.stdout, stderr=output.stderr_size - after.stderr)
+    return projected(
+        Ran,
+        output,
         stdout=text_of(pieces[0]),
         stderr=text_of(pieces[1]),
         omitted=left,
         next=after,
         job=job.id,
         directory=None,
-        truncated=found.truncated,
-        stale=found.stale,
-        waiting=OpenQuestion.of(found.waiting),
     )
 
 
-class InputWritten(BaseModel):
-    bytes: int = Field(description="Bytes that were written.")
+class InputWritten(Answer):
+    bytes: Annotated[int, "Bytes that were written."]
 
 
 @tool("job.input", runs=True, destroys=True)
@@ -219,11 +208,11 @@ def write_stdin(
     return InputWritten(bytes=len(text.encode()))
 
 
-class Answered(BaseModel):
+class Answered(Answer):
     """What came after an answer: of a job or of a terminal."""
 
-    ran: Ran | None = Field(default=None, description="Of a job: as read_job shows it.")
-    screen: TerminalScreen | None = Field(default=None, description="Of a terminal: as read_screen shows it.")
+    ran: Annotated[Ran | None, NULLABLE, "Of a job: as read_job shows it."] = None
+    screen: Annotated[TerminalScreen | None, NULLABLE, "Of a terminal: as read_screen shows it."] = None
 
 
 @tool("job.input", "job.output", runs=True, destroys=True)
@@ -247,7 +236,8 @@ def answer_prompt(
             _require_question(screen_of(call, client, terminal, {"wait": 0}).waiting, question)
             return Answered(screen=type_into(call, client, terminal, f"{text}\r".encode(), {"wait": wait}))
         followed = client.jobs.get(job)
-        _require_question(OpenQuestion.of(followed.output(max_bytes=MIN_BYTES).waiting), question)
+        waits = followed.output(max_bytes=MIN_BYTES).waiting
+        _require_question(None if waits is None else projected(OpenQuestion, waits), question)
         followed.input(f"{text}\n")
         following = Following(call, client, followed, MAX_ANSWER)
         following.wait(wait)
@@ -262,10 +252,12 @@ def _require_question(waits: OpenQuestion | None, question: str) -> None:
         raise ClientError("It asks for a secret, which agents do not type. Nothing was sent.", "asks_for_secret", 0)
 
 
-class Ended(BaseModel):
-    job: str
-    state: str = Field(description="running, if it has not ended yet; else exited, killed, timed_out or lost.")
-    exit_code: Annotated[int | None, derived(JobInfo, "exit_code")] = Field(alias="exitCode")
+class Ended(Answer):
+    source = JobInfo
+
+    job: Annotated[str, From("id")]
+    state: Annotated[str, "running, if it has not ended yet; else exited, killed, timed_out or lost."]
+    exit_code: int | None
 
 
 @tool("job.kill", "job.wait", destroys=True, repeats=True)
@@ -287,25 +279,27 @@ def stop_job(
             if error.code != "job_finished":
                 raise
         info = followed.wait(grace + 5 if ends else 0)
-    return Ended(job=job, state=info.state, exitCode=info.exit_code)
+    return projected(Ended, info)
 
 
-class JobSummary(BaseModel):
+class JobSummary(Answer):
     """A job."""
 
-    job: str = Field(description="What read_job, write_stdin and stop_job take.")
-    system: str = Field(description="The path or the uuid of the system that it runs on.")
-    command: str = Field(description="What runs; the beginning of what is long.")
-    state: str = Field(description="starting, running, exited, killed, timed_out or lost.")
-    exit_code: Annotated[int | None, derived(JobInfo, "exit_code")] = Field(alias="exitCode")
-    waits: bool = Field(description="Whether it waits for input: read_job shows for what.")
-    age: int = Field(description="Seconds since its start.")
-    yours: bool = Field(description="Whether you have started it since you were connected.")
+    source = JobInfo
+
+    job: Annotated[str, From("id"), "What read_job, write_stdin and stop_job take."]
+    system: Annotated[str, "The path or the uuid of the system that it runs on."]
+    command: Annotated[str, "What runs; the beginning of what is long."]
+    state: Annotated[str, "starting, running, exited, killed, timed_out or lost."]
+    exit_code: int | None
+    waits: Annotated[bool, "Whether it waits for input: read_job shows for what."]
+    age: Annotated[int, "Seconds since its start."]
+    yours: Annotated[bool, "Whether you have started it since you were connected."]
 
 
-class JobList(BaseModel):
-    jobs: list[JobSummary] = Field(description="The newest first.")
-    omitted: int = Field(description="How many more there are.")
+class JobList(Answer):
+    jobs: Annotated[list[JobSummary], "The newest first."]
+    omitted: Annotated[int, "How many more there are."]
 
 
 @tool("job.query", "connection.query", reads=True)
@@ -318,21 +312,19 @@ def list_jobs(
     states = None if ended else UNDER_WAY
     with call.client() as client:
         pattern = f"**{escape(system)}**" if system else "*"
-        found = client.jobs.query(pattern, states=states)
-        paths = {one.id: one.path for one in client.connection.names()} if found else {}
-    found.reverse()
-    shown = [_listed(one, paths, call.bridge) for one in found[:MAX_LISTED]]
-    return JobList(jobs=shown, omitted=max(0, len(found) - MAX_LISTED))
-
-
-def _listed(job: JobInfo, paths: dict[str, str], bridge: Bridge) -> JobSummary:
-    return JobSummary(
-        job=job.id,
-        system=paths.get(job.connection, job.connection),
-        command=visible(job.text[:COMMAND_CHARACTERS], lines=True),
-        state=job.state,
-        exitCode=job.exit_code,
-        waits=job.waiting is not None,
-        age=max(0, int((datetime.now(timezone.utc) - job.created).total_seconds())),
-        yours=job.name == bridge.session,
-    )
+        jobs = client.jobs.query(pattern, states=states)[::-1]
+        paths = {name.id: name.path for name in client.connection.names()} if jobs else {}
+    now = datetime.now(timezone.utc)
+    shown = [
+        projected(
+            JobSummary,
+            job,
+            system=paths.get(job.connection, job.connection),
+            command=visible(job.text[:COMMAND_CHARACTERS], lines=True),
+            waits=job.waiting is not None,
+            age=max(0, int((now - job.created).total_seconds())),
+            yours=job.name == call.bridge.session,
+        )
+        for job in jobs[:MAX_LISTED]
+    ]
+    return JobList(jobs=shown, omitted=max(0, len(jobs) - MAX_LISTED))

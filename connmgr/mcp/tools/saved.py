@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from connmgr.client import ClientError
 from connmgr.contract.command import SavedCommandFields
 from connmgr.mcp.bridge import Bridge
-from connmgr.mcp.call import path_in
+from connmgr.mcp.outcome import Answer, projected
 from connmgr.mcp.output import Ran
 from connmgr.mcp.tool import Call, Declared, Session, System, tool
 from connmgr.mcp.tools.commands import Cwd, MaxBytes, Wait, run
@@ -30,16 +30,18 @@ Arguments = Annotated[
 ]
 
 
-class SavedCommandSummary(BaseModel):
+class SavedCommandSummary(Answer):
     """A saved command."""
+
+    source = SavedCommandFields
 
     name: str
     description: str
-    argv: list[Any] = Field(description="Its words, in which parameters stand.")
-    parameters: dict[str, Any] = Field(description="What `arguments` of run_saved_command takes, as JSON Schema.")
+    argv: Annotated[list[Any], "Its words, in which parameters stand."]
+    parameters: Annotated[dict[str, Any], "What `arguments` of run_saved_command takes, as JSON Schema."]
 
 
-class SavedCommandList(BaseModel):
+class SavedCommandList(Answer):
     commands: list[SavedCommandSummary]
 
 
@@ -47,16 +49,17 @@ class SavedCommandList(BaseModel):
 def list_commands(call: Call) -> SavedCommandList:
     """List the saved commands: programs with parameters that somebody has prepared."""
     with call.client() as client:
-        found = client.command.query()
+        commands = [SavedCommandFields.read(saved) for saved in client.command.query()]
     return SavedCommandList(
         commands=[
-            SavedCommandSummary(
-                name=one.name,
-                description=visible(one.description, lines=True),
-                argv=one.argv,
-                parameters=schema_of(one.parameters),
+            projected(
+                SavedCommandSummary,
+                saved,
+                description=visible(saved.description, lines=True),
+                argv=saved.argv,
+                parameters=schema_of(saved.parameters),
             )
-            for one in map(SavedCommandFields.read, found)
+            for saved in commands
         ]
     )
 
@@ -73,13 +76,9 @@ def run_saved_command(
     max_bytes: MaxBytes = 16384,
 ) -> Ran:
     """Run a saved command on a system; otherwise as run_command."""
-    place = call.place(system, session)
-    options = {
-        "saved": {"name": name, "arguments": dict(arguments or {})},
-        "cwd": path_in(call.bridge, place, cwd) or None,
-    }
-    with call.client() as client:
-        return run(call, client, place, options, "", moves=False, opened=False, wait=wait, most=max_bytes)
+    with call.shell(system, session) as shell:
+        options = {"saved": {"name": name, "arguments": dict(arguments or {})}, "cwd": shell.path(cwd) or None}
+        return run(shell, options, "", moves=False, opened=False, wait=wait, most=max_bytes)
 
 
 def tools_of(bridge: Bridge) -> list[Declared]:
@@ -88,16 +87,16 @@ def tools_of(bridge: Bridge) -> list[Declared]:
         return []
     try:
         with bridge.client() as client:
-            found = [SavedCommandFields.read(one) for one in client.command.query()]
+            commands = [SavedCommandFields.read(saved) for saved in client.command.query()]
     except ClientError:
         # run_saved_command can call them when the daemon answers again.
         return []
-    made: dict[str, Declared] = {}
-    for one in found:
-        name = PREFIX + re.sub(r"\W", "_", one.name, flags=re.ASCII)
-        if len(name) <= MAX_NAME and name not in made and len(made) < MAX_TOOLS:
-            made[name] = _tool_of(name, one)
-    return list(made.values())
+    tools: dict[str, Declared] = {}
+    for saved in commands:
+        name = PREFIX + re.sub(r"\W", "_", saved.name, flags=re.ASCII)
+        if len(name) <= MAX_NAME and name not in tools and len(tools) < MAX_TOOLS:
+            tools[name] = _tool_of(name, saved)
+    return list(tools.values())
 
 
 def _tool_of(name: str, saved: SavedCommandFields) -> Declared:
@@ -133,16 +132,19 @@ def schema_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameter(element: Mapping[str, Any]) -> dict[str, Any]:
-    told = {"description": visible(element["description"], lines=True)} if element.get("description") else {}
+    description = visible(element.get("description") or "", lines=True)
+    shown = {"description": description} if description else {}
     if "integer" in element:
         span = element["integer"]
         most = {"maximum": span["max"]} if "max" in span else {}
-        return {"type": "integer", "minimum": span.get("min", 0), **most, **told}
+        return {"type": "integer", "minimum": span.get("min", 0), **most, **shown}
     if "in" in element:
-        return {"type": "string", "enum": element["in"], **told}
+        return {"type": "string", "enum": element["in"], **shown}
     if "re" in element:
-        return {"type": "string", "pattern": f"^(?:{element['re']})$", **told}
+        return {"type": "string", "pattern": f"^(?:{element['re']})$", **shown}
     if "path" in element:
-        description = f"{told.get('description', '')} An absolute path that matches {element['path']}.".strip()
-        return {"type": "string", "description": description}
-    return {"type": "string", **told}
+        return {
+            "type": "string",
+            "description": f"{description} An absolute path that matches {element['path']}.".strip(),
+        }
+    return {"type": "string", **shown}
