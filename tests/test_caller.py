@@ -6,6 +6,7 @@ Only the daemon of `make run` obeys the environment.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -179,6 +180,31 @@ def test_a_system_that_allows_no_namespace_runs_the_command_and_says_so(tmp_path
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == "ran\n"
     assert done.stderr == "This system allows no namespace with a /tmp of its own: going on without one.\n"
+
+
+@pytest.mark.needs("machine")
+@pytest.mark.parametrize("killed", [False, True], ids=["it ends", "it is killed"])
+def test_nothing_that_an_isolated_command_started_outlives_it(killed: bool) -> None:
+    # A daemon's job: of a session of its own, and nobody's child. As long as it runs, its output does not end.
+    words = [ROOT / "scripts" / "isolated", "sh", "-c", "(setsid sleep 100 &); echo begun; read line"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"begun\n"
+        if killed:
+            command.kill()
+        rest, _ = command.communicate(timeout=20)
+    assert rest == b""
+
+
+@pytest.mark.needs("machine")
+def test_users_that_an_isolated_command_creates_are_known_to_it_alone() -> None:
+    name = f"cm{os.getpid()}alone"
+    words = [ROOT / "scripts" / "isolated", "sh", "-c", f"useradd {name} && getent passwd {name}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    assert done.stdout.startswith(f"{name}:"), done.stderr
+    with pytest.raises(KeyError):
+        pwd.getpwnam(name)
 
 
 @pytest.mark.parametrize("has_venv", [True, False], ids=["a component is missing", "venv is missing"])

@@ -6,7 +6,6 @@ import fcntl
 import getpass
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -225,25 +224,24 @@ def privilege_separation() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    # Beside that directory, because other test processes may have a private /tmp.
-    markers = PRIVILEGE_SEPARATION.with_name("connmgr-tests-sshd")
+    # Beside that directory, because other test processes may have a private /tmp; and users hold a lock instead of
+    # leaving their pid, which another process may have in another namespace.
+    made = PRIVILEGE_SEPARATION.with_name("connmgr-tests-made-sshd")
     with _locked(PRIVILEGE_SEPARATION.parent):
-        markers.mkdir(exist_ok=True, mode=0o700)
         if not PRIVILEGE_SEPARATION.exists():
             PRIVILEGE_SEPARATION.mkdir(mode=0o755)
-            (markers / "made").touch()
-        # One for each use, because fixtures of one process may overlap.
-        marker = markers / f"{os.getpid()}-{secrets.token_hex(4)}"
-        marker.touch()
+            made.touch()
+        used = os.open(PRIVILEGE_SEPARATION, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(used, fcntl.LOCK_SH)
     try:
         yield
     finally:
-        with _locked(PRIVILEGE_SEPARATION.parent):
-            marker.unlink()
-            alive = [other for other in markers.glob("*-*") if Path("/proc", other.name.partition("-")[0]).exists()]
-            if not alive and (markers / "made").exists():
+        with _locked(PRIVILEGE_SEPARATION.parent), suppress(BlockingIOError):
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if made.exists():
                 PRIVILEGE_SEPARATION.rmdir()
-                shutil.rmtree(markers)
+                made.unlink()
+        os.close(used)
 
 
 @contextmanager
